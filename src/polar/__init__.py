@@ -1,0 +1,3 @@
+"""Polar: reinforcement learning over unmodified agent harnesses."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Plug point: calls to traces."""

@@ -1,0 +1,1 @@
+"""The `polar` command, one file per subcommand."""

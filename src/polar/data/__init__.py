@@ -1,0 +1,1 @@
+"""Task sets in, data sets out."""

@@ -1,0 +1,1 @@
+"""Plug point: token ids in, sampled token ids and logprobs out."""

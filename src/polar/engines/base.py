@@ -1,0 +1,69 @@
+"""The engine port. An engine gets token ids and gives back the ids it sampled, each with its logprob.
+
+Reading its pieces: every piece holds ids as they were sampled; the last one, and only that one, has a
+`finish_reason`. An engine that cannot stream ids completely yields a single piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol
+
+import msgspec
+from pydantic import BaseModel
+
+from polar.types import Logprobs, Sampling, TokenIds
+
+LogprobMode = Literal["raw", "processed"]
+"""raw: of the model's own softmax; processed: of the distribution sampled from."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    name: str
+    model: str
+    """What the engine calls its weights, with enough detail to tell two of them apart."""
+    context_tokens: int
+    """For each sequence, prompt and reply together."""
+    logprob_mode: LogprobMode
+    parallel: int
+    """Sequences evaluated at once; more wait."""
+    version: str = ""
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    prompt_ids: TokenIds
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: tuple[int, ...]
+    """Ids that end a reply; a sampled one stays in the ids."""
+    session_id: str
+    """Calls of one session stay with one replica and its prefix cache."""
+    seed: int | None = None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    ids: TokenIds
+    logprobs: Logprobs
+    """One per id, NaN where the engine gave none."""
+    finish_reason: Literal["stop", "length", "aborted"] | None = None
+    evaluated_tokens: int | None = None
+    """On the last piece: prompt tokens computed and not taken from the prefix cache."""
+    policy_version: str = ""
+
+
+class Engine(Protocol):
+    Options: type[BaseModel]
+
+    async def start(self) -> EngineInfo:
+        """Makes the engine ready, proving that ids and logprobs come back. Raises `EngineError`."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Piece]:
+        """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def counters(self) -> dict[str, Any]:
+        """What the engine itself counted since its start, such as `evaluated_tokens`."""
+        ...

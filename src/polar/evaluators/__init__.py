@@ -1,0 +1,1 @@
+"""Plug point: what a session's work is worth."""

@@ -1,0 +1,28 @@
+"""The evaluator port. It looks at the workspace after the harness is dead and its slot sealed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+from pydantic import BaseModel
+
+from polar.runtimes.base import Runtime
+from polar.types import Score, TaskRequest, Trajectory
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    task: TaskRequest
+    runtime: Runtime
+    trajectory: Trajectory
+    exit_code: int | None
+    """None: the harness was killed, by a time-out or by us."""
+    timed_out: bool
+
+
+class Evaluator(Protocol):
+    Options: type[BaseModel]
+
+    async def evaluate(self, evidence: Evidence) -> Score:
+        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero."""
+        ...

@@ -1,0 +1,1 @@
+"""Plug point: the agent programs, unmodified."""

@@ -1,0 +1,73 @@
+"""Plug-ins by name: `"pi"` or `"my.module:Class"` to a class.
+
+The table below is the one place that knows every plug-in we ship; a class is imported when it is asked for,
+so a heavy dependency costs only those who use it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from polar.errors import ConfigError, UnknownPlugin
+from polar.types import Spec
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "runtime": {"local": "polar.runtimes.local:LocalRuntime"},
+    "harness": {
+        "pi": "polar.harnesses.pi:Pi",
+        "shell": "polar.harnesses.shell:Shell",
+    },
+    "builder": {
+        "per_request": "polar.builders.per_request:PerRequest",
+        "prefix_merging": "polar.builders.prefix_merging:PrefixMerging",
+    },
+    "evaluator": {
+        "session_completion": "polar.evaluators.session_completion:SessionCompletion",
+        "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
+    },
+    "engine": {
+        "embedded": "polar.engines.embedded:EmbeddedEngine",
+    },
+    "renderer": {
+        "smollm2": "polar.tokens.smollm2:SmolLM2Renderer",
+        "family": "polar.tokens.family:FamilyRenderer",
+    },
+}
+
+
+def find(kind: str, name: str) -> type[Any]:
+    """The class of a plug-in; an unknown name is refused with the known ones."""
+    known = BUILT_IN[kind]
+    target = known.get(name, name)
+    module_name, colon, class_name = target.partition(":")
+    if not colon:
+        raise UnknownPlugin(
+            f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}, or your own as 'module:Class'"
+        )
+    try:
+        loaded = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {error}") from error
+    if not isinstance(loaded, type):
+        raise UnknownPlugin(f"{kind} {name!r} is not a class")
+    return loaded
+
+
+def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseModel:
+    """A plug-in's options, checked against its `Options` model."""
+    model: type[BaseModel] = plugin.Options
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        raise ConfigError(f"{kind} {plugin.__name__}: {where}: {first['msg']}") from error
+
+
+def make(kind: str, spec: Spec) -> Any:
+    """A plug-in from its spec. Every plug-in class has an `Options` model and takes one as its argument."""
+    plugin = find(kind, spec.name)
+    return plugin(options_of(kind, plugin, spec.options))

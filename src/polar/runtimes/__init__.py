@@ -1,0 +1,1 @@
+"""Plug point: where a harness runs."""

@@ -1,0 +1,46 @@
+"""What a session needs of the world, as narrow ports: where sessions come from, and where calls are caught.
+
+The gateway fills `Slots` and meets the pipeline in `node.py`; a task file or the rollout server fills
+`SessionSource`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from polar.types import Call, CallProfile, Failure, Lease, SessionResult, Slot, Stage, Trajectory
+
+
+class SessionSource(Protocol):
+    async def lease(self, room: int) -> list[Lease]:
+        """Up to `room` sessions to run now; an empty list means there will be no more."""
+        ...
+
+    async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
+        """Takes a session's result. Called exactly once for each lease."""
+        ...
+
+
+class Slots(Protocol):
+    async def open(self, lease: Lease, profile: CallProfile) -> Slot: ...
+
+    async def seal(self, session_id: str) -> None:
+        """From now on calls get a hard stop and are not recorded; running generations are aborted."""
+        ...
+
+    async def calls(self, session_id: str) -> list[Call]: ...
+
+    def engine_failure(self, session_id: str) -> Failure | None:
+        """The last error the engine gave this session, if its last call ended in one: it explains more than
+        the harness's exit code."""
+        ...
+
+    async def close(self, session_id: str) -> None:
+        """Forgets the session; its calls stay in the journal."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who wants to see stage changes: the journal, a progress display."""
+
+    def stage_changed(self, session_id: str, stage: Stage, at: float) -> None: ...

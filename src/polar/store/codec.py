@@ -1,0 +1,48 @@
+"""The binary form of what lies on the token path: msgpack with int32 ids, float32 logprobs and int8 masks.
+
+Little-endian whatever the machine, so a blob written on one node reads on another.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+T = TypeVar("T")
+
+_CODE_OF = {"i": 1, "f": 2, "b": 3}
+_TYPECODE_OF = {code: typecode for typecode, code in _CODE_OF.items()}
+
+
+def _little_endian(values: array[Any]) -> array[Any]:
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values
+
+
+def _encode_array(value: Any) -> msgspec.msgpack.Ext:
+    if isinstance(value, array):
+        values = cast("array[Any]", value)
+        return msgspec.msgpack.Ext(_CODE_OF[values.typecode], _little_endian(values).tobytes())
+    raise NotImplementedError(f"{type(value).__name__} has no binary form")
+
+
+def _decode_array(code: int, data: memoryview) -> array[Any]:
+    values: array[Any] = array(_TYPECODE_OF[code])
+    values.frombytes(data)
+    return _little_endian(values)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode(data: bytes, type: type[T]) -> T:
+    return msgspec.msgpack.decode(data, type=type, ext_hook=_decode_array)

@@ -1,0 +1,1 @@
+"""Rendering, the call forest, bridging, exactness checks. Knows no engine."""

@@ -1,0 +1,50 @@
+"""The renderer port: a conversation to token ids and sampled ids back to a message, for one model family.
+
+A renderer never sees sampled text on its way in: `bridge` appends to exact ids, it never encodes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from polar.types import Message, TokenIds, Tool
+
+
+class Renderer(Protocol):
+    Options: type[BaseModel]
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end an assistant turn."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the template, the tokenizer or an option: two equal ones render alike."""
+        ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """The whole conversation, ready for the model's next turn."""
+        ...
+
+    def bridge(
+        self,
+        prompt_ids: TokenIds,
+        completion_ids: TokenIds,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> TokenIds | None:
+        """The ids to append to prompt + completion so that the conversation goes on with `new_messages` and
+        the model's next turn. None where this cannot be done exactly."""
+        ...
+
+    def parse(self, completion_ids: TokenIds) -> Message:
+        """What the model said, in whatever way its tokens are split."""
+        ...
+
+    def decode(self, ids: TokenIds) -> str:
+        """Text with special tokens spelled out, for people to read."""
+        ...
