@@ -48,9 +48,7 @@ def imported_parts(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = (
-                [f"{node.module}.{a.name}" for a in node.names] if node.module == "polar" else [node.module]
-            )
+            names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "polar" else [node.module]
         found |= {name.split(".")[1] for name in names if name.startswith("polar.")}
     return found - {"__version__"}
 

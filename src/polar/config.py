@@ -26,8 +26,8 @@ class PoolConfig(Strict):
     """How many sessions may be in each stage at once."""
 
     init: int = Field(default=2, ge=1)
-    ready: int = Field(default=2, ge=1)
-    """Sessions that are set up and wait for a run slot; they hold no worker."""
+    ready: int = Field(default=4, ge=1)
+    """Sessions that are set up ahead and wait for a run slot; they hold no worker."""
     running: int = Field(default=4, ge=1)
     postrun: int = Field(default=2, ge=1)
 

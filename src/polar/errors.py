@@ -44,7 +44,7 @@ class EvaluatorError(PolarError):
     """The evaluator could not reach a verdict."""
 
 
-class ContextOverflow(PolarError):
+class ContextOverflow(EngineError):
     """A prompt that leaves no room for a reply."""
 
     def __init__(self, prompt_tokens: int, context_tokens: int) -> None:

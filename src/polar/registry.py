@@ -42,17 +42,17 @@ def find(kind: str, name: str) -> type[Any]:
     """The class of a plug-in; an unknown name is refused with the known ones."""
     known = BUILT_IN[kind]
     target = known.get(name, name)
-    module_name, colon, class_name = target.partition(":")
-    if not colon:
+    module_name, _, class_name = target.partition(":")
+    if not module_name or not class_name:
         raise UnknownPlugin(
             f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}, or your own as 'module:Class'"
         )
     try:
         loaded = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {error}") from error
-    if not isinstance(loaded, type):
-        raise UnknownPlugin(f"{kind} {name!r} is not a class")
+    except Exception as error:  # a plug-in's module may fail to load in any way it likes
+        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
+        raise UnknownPlugin(f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model")
     return loaded
 
 

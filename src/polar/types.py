@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
 
 if TYPE_CHECKING:
     TokenIds = array[int]
@@ -75,7 +75,6 @@ class Sampling(Strict):
     """Seed of the first call of the first sample; later calls and samples derive theirs from it."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Upper bound for one reply; a harness may ask for less, never for more."""
-    stop: tuple[str, ...] = ()
 
 
 class Budgets(Strict):
@@ -341,7 +340,8 @@ class TrajectoryStatistics(Strict):
     trainable_tokens: int = 0
     dropped_tokens: int = 0
     append_only_pairs: int = 0
-    """Pairs of calls of which the second's raw request is the first's, its reply and something new."""
+    """Pairs of calls of which the second's raw request is the first's, its reply and something new, and the second
+    has something to train on."""
     merged_pairs: int = 0
     merge_rate: float | None = None
     """`merged_pairs / append_only_pairs`; null when there are none."""
@@ -365,9 +365,9 @@ class Trajectory(msgspec.Struct, frozen=True):
 
 
 class Score(Strict):
-    reward: float | None
+    reward: FiniteFloat | None
     """None: no verdict could be reached, which is not a reward of zero."""
-    trace_rewards: tuple[float, ...] | None = None
+    trace_rewards: tuple[FiniteFloat, ...] | None = None
     metrics: dict[str, float] = {}
     reasons: tuple[str, ...] = ()
 

@@ -6,7 +6,7 @@ Reading its pieces: every piece holds ids as they were sampled; the last one, an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Makes the engine ready, proving that ids and logprobs come back. Raises `EngineError`."""
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Piece]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
         """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`."""
         ...
 

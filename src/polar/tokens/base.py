@@ -16,6 +16,10 @@ from polar.types import Message, TokenIds, Tool
 class Renderer(Protocol):
     Options: type[BaseModel]
 
+    async def load(self) -> None:
+        """Fetches and reads what the renderer needs. Comes before everything else."""
+        ...
+
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Ids that end an assistant turn."""
@@ -41,8 +45,9 @@ class Renderer(Protocol):
         the model's next turn. None where this cannot be done exactly."""
         ...
 
-    def parse(self, completion_ids: TokenIds) -> Message:
-        """What the model said, in whatever way its tokens are split."""
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+        """What the model said, in whatever way its tokens are split. A tool call that cannot be read stays in
+        the content as the model wrote it. The prompt tells in which state, such as thinking, it began."""
         ...
 
     def decode(self, ids: TokenIds) -> str:

@@ -1,0 +1,42 @@
+# One command each; every target sets up what it needs. Needs Python 3.11+, Node 20+ with npm, gcc and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
+
+.PHONY: demo test lint e2e bench clean
+
+demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
+	$(BIN)/polar run examples/demo.toml
+
+test: $(VENV)/.dev  ## unit and integration tests, and one real session
+	$(BIN)/python -m pytest tests --ignore=tests/e2e/heavy --cov=polar --cov-branch --cov-report=
+	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=90
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+e2e: $(VENV)/.dev  ## the long suites: everything real
+	$(BIN)/python -m pytest tests/e2e
+
+bench: $(VENV)/.dev  ## measurements, each a script of its own
+	$(BIN)/python benchmarks/default_model.py
+
+clean:
+	rm -rf $(VENV) polar-runs .pytest_cache .ruff_cache .hypothesis .coverage*
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Polar needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
+	@command -v npm >/dev/null || { echo "Polar's harnesses come from npm: install Node 20 or newer"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev]'
+	@touch $@

@@ -1,0 +1,89 @@
+"""Which calls a harness made by appending to an earlier one, read off the raw requests.
+
+This is the measure a builder is held against, so it takes no builder's word: a pair counts when the later
+request repeats the earlier one item for item and goes on with its reply, whatever became of the tokens. Costs
+as much as there are request items.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from polar.types import Call, Message, ToolCall
+
+Pair = tuple[str, str]
+"""Ids of the earlier and the later call."""
+
+
+def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
+    """At most one pair for each later call: with the longest received request it begins with; among equal
+    requests the latest whose reply it repeats."""
+    received: dict[bytes, list[Call]] = {}
+    request_of: dict[str, bytes] = {}
+    pairs: list[Pair] = []
+    for call in calls:
+        keys = _keys_of_prefixes(call.request_digests)
+        if not keys:
+            continue
+        begun = next((key for key in reversed(keys[:-1]) if key in received), None)
+        if begun is not None:
+            echo_known = request_of.get(call.parent_id or "") == begun
+            earlier = _answered(call, received[begun], echo_known)
+            pairs += [(earlier.call_id, call.call_id)] if earlier else []
+        request_of[call.call_id] = keys[-1]
+        if call.received:
+            received.setdefault(keys[-1], []).append(call)
+    return pairs
+
+
+def _keys_of_prefixes(digests: tuple[bytes, ...]) -> list[bytes]:
+    """A key for each beginning of a request; equal keys mean equal beginnings."""
+    keys: list[bytes] = []
+    key = b""
+    for digest in digests:
+        key = hashlib.blake2b(key + digest, digest_size=16).digest()
+        keys.append(key)
+    return keys
+
+
+def _answered(call: Call, candidates: list[Call], echo_known: bool) -> Call | None:
+    """Which of the calls with one same request `call` goes on from. New messages are counted from the parent's
+    request; only where that is this request do they begin with the echo."""
+    if not echo_known:
+        return candidates[-1]
+    if not call.new_messages:
+        return None
+    echo = call.new_messages[0]
+    return next((earlier for earlier in reversed(candidates) if repeats(echo, earlier.response)), None)
+
+
+def repeats(echo: Message, reply: Message) -> bool:
+    """Whether the harness sent the reply back unedited. It may have lost reasoning, ids of tool calls, outer
+    white space and the spelling of JSON."""
+    return (
+        echo.role == "assistant"
+        and echo.content.strip() == reply.content.strip()
+        and len(echo.tool_calls) == len(reply.tool_calls)
+        and all(map(_same_tool_call, echo.tool_calls, reply.tool_calls))
+    )
+
+
+def _same_tool_call(one: ToolCall, other: ToolCall) -> bool:
+    return one.name == other.name and _canonical(one.arguments) == _canonical(other.arguments)
+
+
+def _canonical(arguments: str) -> str:
+    """One spelling for equal JSON values; text that is no JSON stays as it is."""
+    try:
+        return json.dumps(json.loads(arguments, parse_float=_number), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _number(text: str) -> Any:
+    """1.0 and 1 are the same number, and a harness in JavaScript writes the second for the first."""
+    value = float(text)
+    return int(value) if value.is_integer() else value

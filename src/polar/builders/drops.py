@@ -1,0 +1,99 @@
+"""Which sampled tokens of a call may be trained on, judged by the call alone.
+
+POSTRUN, first step of every builder. A token that may not be trained on is named with its reason; it can still
+stand in a trace as context of what came after it.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import compress, groupby, repeat
+from typing import Any
+
+import msgspec
+
+from polar.types import Call, CallKind, Dropped, Logprobs, LossMask, Strict, logprobs, loss_mask
+
+SENTINEL_LOGPROB = -9999.0
+"""What engines write where they have no logprob, or one of minus infinity."""
+
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""The sampling under which raw logprobs are those of the distribution sampled from."""
+
+
+class DropRules(Strict):
+    """Options that every builder shares."""
+
+    trainable_kinds: tuple[CallKind, ...] = ("agent", "subagent", "compaction")
+    """Calls of other kinds are kept as context and dropped as `kind:<kind>`."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a trace may use of one call's completion."""
+
+    mask: LossMask
+    """One per completion id."""
+    logprobs: Logprobs
+    """One per completion id, 0.0 where the mask is 0."""
+    dropped: tuple[Dropped, ...] = ()
+    """The positions masked out. A call without any trainable token has an entry even if it has no tokens."""
+
+    @property
+    def trainable(self) -> bool:
+        return 1 in self.mask
+
+
+def judge(call: Call, rules: DropRules) -> Verdict:
+    reason = _reason_to_drop(call, rules)
+    return drop_all(call, reason) if reason else _judge_tokens(call)
+
+
+def drop_all(call: Call, reason: str) -> Verdict:
+    size = len(call.completion_ids)
+    return Verdict(
+        mask=loss_mask(repeat(0, size)),
+        logprobs=logprobs(repeat(0.0, size)),
+        dropped=(Dropped(call.call_id, 0, size, reason),),
+    )
+
+
+def _reason_to_drop(call: Call, rules: DropRules) -> str:
+    """The first reason that applies, so that each token has one."""
+    reasons = {
+        "aborted": call.finish_reason == "aborted",
+        "not_received": not call.received,
+        "unequal_lengths": len(call.logprobs) != len(call.completion_ids),
+        f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
+        "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
+        "empty_completion": not call.completion_ids,
+    }
+    return next(compress(reasons, reasons.values()), "")
+
+
+def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:
+    """Whether the logprobs are those of the distribution the tokens were drawn from. A setting nobody recorded
+    is not known to be plain."""
+    if logprob_mode == "processed":
+        return True
+    return logprob_mode == "raw" and all(sampling.get(name) == value for name, value in PLAIN.items())
+
+
+def _judge_tokens(call: Call) -> Verdict:
+    mask = loss_mask()
+    dropped: list[Dropped] = []
+    for reason, run in groupby(map(_defect, call.logprobs)):
+        length = sum(1 for _ in run)
+        if reason:
+            dropped.append(Dropped(call.call_id, len(mask), length, reason))
+        mask.extend(repeat(0 if reason else 1, length))
+    return Verdict(mask=mask, logprobs=_masked(call.logprobs, mask), dropped=tuple(dropped))
+
+
+def _defect(logprob: float) -> str:
+    if not math.isfinite(logprob) or logprob <= SENTINEL_LOGPROB:
+        return "missing_logprob"
+    return "bad_logprob" if logprob > 0 else ""
+
+
+def _masked(values: Logprobs, mask: LossMask) -> Logprobs:
+    return logprobs(value if bit else 0.0 for value, bit in zip(values, mask, strict=True))

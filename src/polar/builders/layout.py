@@ -1,0 +1,50 @@
+"""A chain of calls laid end to end as one trace: each token copied once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+from polar.builders.links import Link
+from polar.types import Span, TokenIds, Trace, logprobs, loss_mask, token_ids
+
+
+class _Response:
+    """What follows a trace's prompt, while it grows."""
+
+    def __init__(self) -> None:
+        self.ids = token_ids()
+        self.mask = loss_mask()
+        self.logprobs = logprobs()
+        self.spans: list[Span] = []
+
+    def add_context(self, ids: TokenIds) -> None:
+        self.ids.extend(ids)
+        self.mask.extend(repeat(0, len(ids)))
+        self.logprobs.extend(repeat(0.0, len(ids)))
+
+    def add_completion(self, link: Link) -> None:
+        call = link.call
+        self.spans.append(Span(call.call_id, len(self.ids), len(call.completion_ids), call.policy_version))
+        self.ids.extend(call.completion_ids)
+        self.mask.extend(link.verdict.mask)
+        self.logprobs.extend(link.verdict.logprobs)
+
+
+def lay_out(session_id: str, chain: Sequence[Link], trace_index: int) -> Trace:
+    """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ..."""
+    response = _Response()
+    for position, link in enumerate(chain):
+        if position:
+            response.add_context(link.call.new_prompt_ids)
+        response.add_completion(link)
+    return Trace(
+        session_id=session_id,
+        prompt_ids=chain[0].prompt_ids(),
+        response_ids=response.ids,
+        loss_mask=response.mask,
+        logprobs=response.logprobs,
+        spans=tuple(response.spans),
+        kind=next(link.call.kind for link in chain if link.verdict.trainable),
+        metadata={"calls": [link.call_id for link in chain], "trace_index": trace_index},
+    )

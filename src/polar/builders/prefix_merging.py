@@ -1,0 +1,31 @@
+"""The default builder: a chain of calls that continue each other becomes one trace.
+
+A conversation of T calls costs the tokens of its last context, not T prompts. Calls are merged only where the
+tokens of one begin the prompt of the next, which the stored digest proves; anything else starts a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from polar.builders.chains import breaks_of, cut_into_chains
+from polar.builders.drops import DropRules
+from polar.builders.layout import lay_out
+from polar.builders.links import link_calls
+from polar.builders.statistics import trajectory_of
+from polar.types import Call, Trajectory
+
+
+class PrefixMerging:
+    Options: type[BaseModel] = DropRules
+
+    def __init__(self, options: DropRules) -> None:
+        self._rules = options
+
+    def build(self, session_id: str, calls: Sequence[Call]) -> Trajectory:
+        links = link_calls(calls, self._rules)
+        chains = cut_into_chains(links)
+        traces = [lay_out(session_id, chain, index) for index, chain in enumerate(chains)]
+        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains))

@@ -1,0 +1,73 @@
+"""The trajectory with its account: how many tokens came out where, how well calls were merged, and what broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from polar.builders.append_only import append_only_pairs
+from polar.builders.links import Link
+from polar.types import Break, Dropped, Trace, Trajectory, TrajectoryStatistics
+
+
+class TokensUnaccounted(ValueError):
+    """A sampled token came out twice or not at all: a defect of the builder."""
+
+
+def trajectory_of(
+    session_id: str, builder: str, links: Sequence[Link], traces: Sequence[Trace], breaks: tuple[Break, ...]
+) -> Trajectory:
+    dropped = tuple(drop for link in links for drop in link.verdict.dropped)
+    return Trajectory(
+        session_id=session_id,
+        builder=builder,
+        traces=tuple(traces),
+        dropped=dropped,
+        breaks=breaks,
+        statistics=_statistics_of(links, traces, dropped, breaks).model_dump(),
+    )
+
+
+def _statistics_of(
+    links: Sequence[Link], traces: Sequence[Trace], dropped: Sequence[Dropped], breaks: Sequence[Break]
+) -> TrajectoryStatistics:
+    sampled = sum(len(link.call.completion_ids) for link in links)
+    trainable = sum(trace.trainable_tokens for trace in traces)
+    lost = sum(drop.length for drop in dropped)
+    if sampled != trainable + lost:
+        raise TokensUnaccounted(f"{sampled} tokens sampled, but {trainable} trainable and {lost} dropped")
+    pairs = _mergeable_pairs(links)
+    merged = len(pairs & _neighbours_in(traces))
+    return TrajectoryStatistics(
+        calls=len(links),
+        traces=len(traces),
+        sampled_tokens=sampled,
+        trainable_tokens=trainable,
+        dropped_tokens=lost,
+        append_only_pairs=len(pairs),
+        merged_pairs=merged,
+        merge_rate=merged / len(pairs) if pairs else None,
+        breaks=dict(Counter(broken.reason for broken in breaks)),
+        dropped=_tokens_by_reason(dropped),
+        tolerant_matches=dict(Counter(label for link in links for label in link.call.tolerant)),
+    )
+
+
+def _mergeable_pairs(links: Sequence[Link]) -> set[tuple[str, str]]:
+    """Append-only pairs without those whose later call gives nothing to train on by its own fault, such as an
+    aborted one: no builder has a use for it. A call that lost its tokens to an unproven prompt does count."""
+    useless = {link.call_id for link in links if link.proven and not link.verdict.trainable}
+    return {pair for pair in append_only_pairs([link.call for link in links]) if pair[1] not in useless}
+
+
+def _neighbours_in(traces: Iterable[Trace]) -> set[tuple[str, str]]:
+    """Pairs of calls of which the second follows the first in a trace, by what the traces say themselves."""
+    return {(earlier.call_id, later.call_id) for trace in traces for earlier, later in pairwise(trace.spans)}
+
+
+def _tokens_by_reason(dropped: Iterable[Dropped]) -> dict[str, int]:
+    tokens: Counter[str] = Counter()
+    for drop in dropped:
+        tokens[drop.reason] += drop.length
+    return dict(tokens)

@@ -1,0 +1,81 @@
+"""The `polar` command: its options, its commands and how they end.
+
+Every module of `cli/` that is imported here imports nothing heavy at its top, so `polar --help` stays quick.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from polar import __version__
+from polar.cli.doctor import doctor
+from polar.cli.ls import ls
+from polar.cli.output import print_error
+from polar.cli.replay import replay
+from polar.cli.run import run
+from polar.cli.show import show
+
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+
+
+class PolarGroup(TyperGroup):
+    """Ends a command that fails for a reason we can name with that reason, not with a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except typer.Exit:  # a help page ends so too, and need not pay for the import below
+            raise
+        except Exception as error:
+            from polar.errors import PolarError, SessionError
+
+            if not isinstance(error, PolarError | SessionError):
+                raise
+            print_error(str(error))
+            raise typer.Exit(EXIT_REFUSED) from error
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"polar {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=PolarGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Reinforcement learning over unmodified agent harnesses.",
+)
+
+
+@app.callback()
+def _options(  # pyright: ignore[reportUnusedFunction]
+    ctx: typer.Context,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Where runs are kept.", show_default="polar.toml, else ./polar-runs")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    ctx.obj = runs_dir
+
+
+app.command("run")(run)
+app.command("ls")(ls)
+app.command("show")(show)
+app.command("replay")(replay)
+app.command("doctor")(doctor)
+
+
+def main() -> None:
+    app(prog_name="polar")

@@ -1,0 +1,126 @@
+"""`polar ls`: the runs, or the sessions of one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polar.cli.output import clock, number, one_line, print_json, print_table, seconds
+
+if TYPE_CHECKING:
+    from polar.cli.stored import StoredRun
+    from polar.store.journal import JournalledSession
+    from polar.store.paths import RunPaths
+    from polar.types import SessionResult
+
+
+def ls(
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="A run's id, or the beginning of it.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs, or the sessions of one run."""
+    from polar.cli.stored import load_run, runs_dir_of
+    from polar.store.paths import find_run, list_runs
+
+    runs_dir = runs_dir_of(ctx.obj)
+    if run is None:
+        rows = [asyncio.run(_run_row(paths)) for paths in list_runs(runs_dir)]
+        print_json({"runs": rows}) if json else _print_runs(rows, str(runs_dir))
+        return
+    stored = asyncio.run(load_run(find_run(runs_dir, run)))
+    sessions = _session_rows(stored)
+    print_json({"run_id": stored.paths.run_id, "sessions": sessions}) if json else _print_sessions(sessions)
+
+
+async def _run_row(paths: RunPaths) -> dict[str, Any]:
+    """A run that cannot be read is listed with the reason, not hidden."""
+    from polar.cli.stored import load_run
+    from polar.errors import PolarError
+
+    row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
+    row |= {"stages": {}, "mean_reward": None, "problem": None}
+    try:
+        record = paths.read_record()
+        row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
+        row |= _summary(await load_run(paths))
+    except PolarError as error:
+        row["problem"] = str(error)
+    return row
+
+
+def _summary(stored: StoredRun) -> dict[str, Any]:
+    scores = [result.score for result in stored.results.values() if result.score is not None]
+    rewards = [score.reward for score in scores if score.reward is not None]
+    return {
+        "stages": dict(Counter(row.lease.session.stage.value for row in stored.sessions)),
+        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+    }
+
+
+def _session_rows(stored: StoredRun) -> list[dict[str, Any]]:
+    return [_session_row(row, stored.results.get(row.lease.session.session_id)) for row in stored.sessions]
+
+
+def _session_row(row: JournalledSession, result: SessionResult | None) -> dict[str, Any]:
+    session, statistics = row.lease.session, result.statistics if result else None
+    return {
+        "session_id": session.session_id,
+        "task_id": session.task_id,
+        "attempt": session.attempt,
+        "stage": session.stage.value,
+        "reward": result.score.reward if result and result.score else None,
+        "calls": row.calls,
+        "sampled_tokens": row.sampled_tokens,
+        "traces": statistics.traces if statistics else None,
+        "trainable_tokens": statistics.trainable_tokens if statistics else None,
+        "merge_rate": statistics.merge_rate if statistics else None,
+        "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
+    }
+
+
+def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
+    if not rows:
+        typer.echo(f"no runs in {runs_dir}; `polar run` starts one")
+        return
+    cells = [
+        (
+            row["run_id"],
+            clock(row["started"]) if row["started"] is not None else "-",
+            _took(row),
+            number(row["tasks"]),
+            row["problem"] or " ".join(f"{stage} {count}" for stage, count in row["stages"].items()) or "-",
+            number(row["mean_reward"]),
+        )
+        for row in rows
+    ]
+    print_table(["run", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+
+
+def _took(row: dict[str, Any]) -> str:
+    """Nobody can tell a live run from a killed one by its record alone."""
+    if row["started"] is None or row["finished"] is None:
+        return "unfinished"
+    return seconds(row["finished"] - row["started"])
+
+
+def _print_sessions(rows: list[dict[str, Any]]) -> None:
+    cells = [
+        (
+            row["session_id"],
+            row["stage"],
+            number(row["reward"]),
+            number(row["calls"]),
+            number(row["traces"]),
+            number(row["trainable_tokens"]),
+            number(row["merge_rate"]),
+            one_line(f"{row['failure']['where']}: {row['failure']['message']}", 80) if row["failure"] else "",
+        )
+        for row in rows
+    ]
+    print_table(
+        ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate", "failure"], cells
+    )

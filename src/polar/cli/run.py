@@ -1,0 +1,132 @@
+"""`polar run`: the sessions of a task file on this machine, from start to traces."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polar.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from polar.cli.progress import RunProgress
+    from polar.config import Config
+    from polar.store.paths import RunPaths
+    from polar.types import SessionResult, TaskRequest
+
+EXIT_FAILED_SESSIONS = 1
+
+
+def run(
+    ctx: typer.Context,
+    tasks: Annotated[Path, typer.Argument(help="A task file: .toml, .json or .jsonl.")],
+    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Samples of each task, whatever the file says.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run the sessions of a task file here and turn them into traces.
+
+    Exit code 0: every session has its result, and none failed for a reason outside the policy. 1: some did.
+    2: the input was refused. Ctrl-C cancels what runs, keeps what was captured and exits with 130.
+    """
+    from polar import config as configuration
+    from polar.cli.progress import RunProgress
+    from polar.cli.summary import print_summary, summary_json
+    from polar.data.tasks import read_tasks
+    from polar.store.paths import RunPaths
+
+    chosen = configuration.load(config)
+    todo = read_tasks(tasks)
+    if samples is not None:
+        todo = [task.model_copy(update={"num_samples": samples}) for task in todo]
+    paths = RunPaths.create(ctx.obj or chosen.runs_dir)
+    progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
+    results: list[SessionResult] = []
+    interrupted = False
+    try:
+        asyncio.run(_run(chosen, paths, todo, progress, results))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        interrupted = True
+    order = {task.task_id: position for position, task in enumerate(todo)}
+    results.sort(key=lambda result: (order[result.task_id], result.index))
+    if json:
+        values = [result.model_dump(mode="json") for result in results]
+        print_json({"run_id": paths.run_id, "path": str(paths.root), **summary_json(results), "results": values})
+    elif results:
+        print_summary(results)
+        _print_next(paths, results)
+    if interrupted:
+        progress.console.print(f"interrupted; what was captured is kept in {paths.root}", style="yellow")
+        raise typer.Exit(130)
+    if any(result.failure is not None and not result.failure.policy for result in results):
+        raise typer.Exit(EXIT_FAILED_SESSIONS)
+
+
+async def _run(
+    config: Config,
+    paths: RunPaths,
+    tasks: list[TaskRequest],
+    progress: RunProgress,
+    results: list[SessionResult],
+) -> None:
+    import time
+
+    from polar.data.source import TaskFileSource
+    from polar.node import open_node
+    from polar.store.paths import RunRecord
+    from polar.types import Trajectory
+
+    async def keep(result: SessionResult, _: Trajectory | None) -> None:
+        results.append(result)
+        progress.finished(result)
+
+    _cancel_on_sigterm()
+    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    paths.write_record(record)
+    with progress.status("Installing the harness (downloads once)"):
+        await _install_harnesses(tasks)
+    status = progress.status("Starting the engine (downloads its weights once)")
+    status.start()
+    try:
+        async with open_node(config, paths) as node:
+            status.stop()
+            record = record.model_copy(update={"versions": node.versions})
+            paths.write_record(record)
+            with progress:
+                await node.serve(TaskFileSource(tasks, keep), (progress,))
+    finally:
+        status.stop()
+        paths.write_record(record.model_copy(update={"finished": time.time()}))
+
+
+def _cancel_on_sigterm() -> None:
+    """A service manager's polite stop is the same as Ctrl-C."""
+    main = asyncio.current_task()
+    if main is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+
+
+async def _install_harnesses(tasks: list[TaskRequest]) -> None:
+    """Before the first session, so that no session's set-up time holds a download."""
+    from polar import registry
+    from polar.harnesses.install import install
+
+    packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
+    await install(tuple(sorted(packs, key=lambda pack: pack.package)))
+
+
+def _print_next(paths: RunPaths, results: list[SessionResult]) -> None:
+    best = max(
+        results, key=lambda result: (result.statistics.calls, result.score.reward or 0 if result.score else 0)
+    )
+    out = console()
+    out.print(f"\nrun {paths.run_id} is kept in {paths.root}. Next:")
+    out.print(f"  polar ls {paths.run_id}")
+    out.print(f"  polar show {best.session_id}                              the walk of one session")
+    out.print(f"  polar show {best.session_id} --tokens                     its traces, trainable tokens marked")
+    out.print(f"  polar replay {best.session_id} --builder per_request      the same calls, built in another way")

@@ -1,0 +1,80 @@
+"""The outcome of a run as one table: a row for each task, and an account of every sampled token."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from polar.cli.output import console, number, print_table
+from polar.types import SessionResult, Stage
+
+STAGE_COLUMNS = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
+
+
+def print_summary(results: Sequence[SessionResult]) -> None:
+    by_task: defaultdict[str, list[SessionResult]] = defaultdict(list)
+    for result in results:
+        by_task[result.task_id].append(result)
+    columns = ["task", "rewards", "#mean", "#calls", "#traces", "#trainable", "#merge rate"]
+    columns += [f"#{stage.value} s" for stage in STAGE_COLUMNS]
+    rows = [_row(task_id, group) for task_id, group in by_task.items()]
+    if len(by_task) > 1:
+        rows.append(_row("all", results, with_rewards=False))
+    print_table(columns, rows)
+    console().print(_account(results))
+
+
+def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
+    return {
+        "sessions": len(results),
+        "stages": dict(Counter(result.stage.value for result in results)),
+        "mean_reward": _mean(_rewards(results)),
+        "sampled_tokens": _total(results, "sampled_tokens"),
+        "trainable_tokens": _total(results, "trainable_tokens"),
+        "dropped_tokens": _total(results, "dropped_tokens"),
+        "merge_rate": _merge_rate(results),
+    }
+
+
+def _row(task_id: str, group: Sequence[SessionResult], *, with_rewards: bool = True) -> tuple[str, ...]:
+    stages = (_mean([r.stage_s[s.value] for r in group if s.value in r.stage_s]) for s in STAGE_COLUMNS)
+    return (
+        task_id,
+        " ".join(number(r.score.reward if r.score else None, 1) for r in group) if with_rewards else "",
+        number(_mean(_rewards(group)), 2),
+        str(_total(group, "calls")),
+        str(_total(group, "traces")),
+        str(_total(group, "trainable_tokens")),
+        number(_merge_rate(group), 2),
+        *(number(value, 1) for value in stages),
+    )
+
+
+def _account(results: Sequence[SessionResult]) -> str:
+    reasons: Counter[str] = Counter()
+    for result in results:
+        reasons.update(result.statistics.dropped)
+    dropped = _total(results, "dropped_tokens")
+    why = f" ({', '.join(f'{reason} {count}' for reason, count in reasons.items())})" if dropped else ""
+    return (
+        f"{_total(results, 'sampled_tokens')} sampled tokens = {_total(results, 'trainable_tokens')} trainable, "
+        f"each in exactly one trace, + {dropped} dropped{why}"
+    )
+
+
+def _rewards(results: Sequence[SessionResult]) -> list[float]:
+    return [r.score.reward for r in results if r.score is not None and r.score.reward is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _total(results: Sequence[SessionResult], name: str) -> int:
+    return sum(getattr(result.statistics, name) for result in results)
+
+
+def _merge_rate(results: Sequence[SessionResult]) -> float | None:
+    pairs = _total(results, "append_only_pairs")
+    return _total(results, "merged_pairs") / pairs if pairs else None

@@ -1,0 +1,165 @@
+"""The three spellings of a task file to plain values, each with the place it stands at.
+
+JSONL holds one task per line, JSON one task or a list, TOML `[[tasks]]` and a `[defaults]` table that is laid
+under each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from polar.errors import ConfigError
+
+SHOWN_PROBLEMS = 10
+MERGED_TABLES = frozenset({"sampling", "budgets", "files", "metadata"})
+"""Fields whose default and own table are merged key by key. Any other field of a task replaces its default
+whole: the options of one harness mean nothing to another."""
+
+
+class Item(NamedTuple):
+    where: str
+    value: Any
+
+
+class Problems:
+    """What is wrong with a file, gathered so that one reading shows all of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[str] = []
+
+    def add(self, where: str, problem: str) -> None:
+        self._found.append(f"{where}: {problem}" if where else problem)
+
+    def raise_if_any(self) -> None:
+        if not self._found:
+            return
+        shown = self._found[:SHOWN_PROBLEMS]
+        more = len(self._found) - len(shown)
+        rest = [f"and {more} more"] if more else []
+        raise ConfigError("\n  ".join([f"{self._path}: nothing was run:", *shown, *rest]))
+
+
+class _NotPlain(ValueError):
+    """JSON as Python reads it, but not as others would."""
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise _NotPlain(f"the field {twice!r} stands there twice; keep one")
+    return table
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotPlain(f"{name} is not JSON; write a number")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+
+
+def _jsonl(text: str, problems: Problems) -> list[Item]:
+    items: list[Item] = []
+    for number, line in enumerate(text.split("\n"), start=1):  # U+2028 may stand in a string, so no splitlines
+        if not line.strip():
+            continue
+        try:
+            items.append(Item(f"line {number}", _decoder.decode(line)))
+        except json.JSONDecodeError as error:
+            problems.add(f"line {number}", f"not JSON: {error.msg} at column {error.colno}")
+        except (ValueError, RecursionError) as error:
+            problems.add(f"line {number}", _reason(error))
+    return items
+
+
+def _json(text: str, problems: Problems) -> list[Item]:
+    try:
+        value = _decoder.decode(text)
+    except json.JSONDecodeError as error:
+        problems.add(f"line {error.lineno}", f"not JSON: {error.msg} at column {error.colno}")
+        return []
+    except (ValueError, RecursionError) as error:
+        problems.add("", _reason(error))
+        return []
+    return _list_items(text) if isinstance(value, list) else [Item("line 1", value)]
+
+
+def _list_items(text: str) -> list[Item]:
+    """The elements of a JSON list that is known to be valid, with the line each begins on."""
+    items: list[Item] = []
+    gap = re.compile(r"[\s,]*")
+    line, counted = 1, 0
+    position = text.index("[") + 1
+    while True:
+        start = cast("re.Match[str]", gap.match(text, position)).end()
+        if text[start] == "]":
+            return items
+        line, counted = line + text.count("\n", counted, start), start
+        value, position = _decoder.raw_decode(text, start)
+        items.append(Item(f"line {line}", value))
+
+
+def _toml(text: str, problems: Problems) -> list[Item]:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        problems.add("", f"not TOML: {_reason(error)}")
+        return []
+    tasks, defaults = document.pop("tasks", []), document.pop("defaults", {})
+    for key in document:
+        problems.add("", f"unknown table {key!r}; a task file holds [[tasks]] and [defaults]")
+    if not isinstance(tasks, list):
+        problems.add("tasks", "must be a list of tables; begin each with [[tasks]]")
+        return []
+    if not isinstance(defaults, dict):
+        problems.add("defaults", "must be a table: [defaults]")
+        return []
+    found, under = cast("list[Any]", tasks), cast("dict[str, Any]", defaults)
+    places = _toml_places(text, len(found))
+    return [Item(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
+
+
+def _toml_places(text: str, count: int) -> list[str]:
+    """Lines of the headers; positions where the headers cannot be told from text that looks like them."""
+    headers = re.finditer(r"^[ \t]*\[\[[ \t]*tasks[ \t]*\]\]", text, re.MULTILINE)
+    lines = [text.count("\n", 0, header.start()) + 1 for header in headers]
+    if len(lines) != count:
+        return [f"task {number}" for number in range(1, count + 1)]
+    return [f"line {line}" for line in lines]
+
+
+def _over(defaults: dict[str, Any], task: Any) -> Any:
+    if not isinstance(task, dict):
+        return task
+    own = cast("dict[str, Any]", task)
+    merged = defaults | own
+    for key in MERGED_TABLES & defaults.keys() & own.keys():
+        if isinstance(defaults[key], dict) and isinstance(own[key], dict):
+            merged[key] = defaults[key] | own[key]
+    return merged
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+_PARSERS: dict[str, Callable[[str, Problems], list[Item]]] = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".toml": _toml,
+}
+
+
+def parse(path: Path, text: str, problems: Problems) -> list[Item]:
+    """The tasks of a file in its order, not yet checked; the name's ending picks the format."""
+    parser = _PARSERS.get(path.suffix.lower())
+    if parser is None:
+        raise ConfigError(f"{path}: a task file ends in {', '.join(_PARSERS)}, not {path.suffix or 'nothing'!r}")
+    return parser(text, problems)

@@ -1,0 +1,161 @@
+"""Task files to checked tasks. Whatever can be known to be wrong is refused here, before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from polar import registry
+from polar.data.task_formats import Item, Problems, parse
+from polar.errors import ConfigError, PolarError
+from polar.types import ID_PATTERN, TaskRequest, is_id
+
+MAX_FILE_BYTES = 32 * 2**20
+PLUGIN_FIELDS = ("runtime", "harness", "builder", "evaluator")
+
+
+def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
+    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once."""
+    problems = Problems(path)
+    items = parse(path, _text_of(path, max_bytes), problems)
+    tasks = [
+        (item, task)
+        for position, item in enumerate(items, start=1)
+        if (task := _task_of(item, position, problems)) is not None
+    ]
+    _refuse_duplicates(tasks, problems)
+    problems.raise_if_any()
+    if not tasks:
+        raise ConfigError(f"{path}: there is no task in it")
+    return [task for _, task in tasks]
+
+
+def named(task: TaskRequest, position: int) -> TaskRequest:
+    """A task without an id gets one from where it stands, so that reading the file again gives the same."""
+    return task if task.task_id else task.model_copy(update={"task_id": f"task-{position:04}"})
+
+
+def session_id(task: TaskRequest, index: int) -> str:
+    """Padded so that the sessions of a task sort by index."""
+    width = len(str(task.num_samples - 1))
+    return f"{task.task_id}-{index:0{width}}"
+
+
+def _text_of(path: Path, max_bytes: int) -> str:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise ConfigError(f"{path}: {size} bytes, more than the {max_bytes} a task file may have; split it")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}"
+        ) from error
+    if "\0" in text:
+        raise ConfigError(f"{path}: not a text file: it holds NUL bytes")
+    if not text.strip():
+        raise ConfigError(f"{path}: the file is empty")
+    return text
+
+
+def _task_of(item: Item, position: int, problems: Problems) -> TaskRequest | None:
+    value: Any = item.value
+    if not isinstance(item.value, dict):
+        problems.add(item.where, f"a task is an object with an instruction, not {_short(item.value)}")
+        return None
+    try:
+        # Through JSON once more: strict about types as a person's file should be, and nothing that another
+        # process could not be sent gets further.
+        task = TaskRequest.model_validate_json(orjson.dumps(value), strict=True)
+    except orjson.JSONEncodeError as error:
+        problems.add(item.where, f"holds a value that cannot be kept: {error}")
+        return None
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            problems.add(item.where, _explained(details))
+        return None
+    task = named(task, position)
+    for problem in [*_bad_plugins(task), *_bad_files(task), *_bad_session_ids(task)]:
+        problems.add(item.where, problem)
+    return task
+
+
+def _bad_plugins(task: TaskRequest) -> list[str]:
+    found: list[str] = []
+    for kind in PLUGIN_FIELDS:
+        spec = getattr(task, kind)
+        try:
+            registry.options_of(kind, registry.find(kind, spec.name), spec.options)
+        except PolarError as error:
+            found.append(f"{kind}: {error}")
+        except Exception as error:  # a user's own module can fail to load in any way
+            found.append(f"{kind}: {spec.name!r} cannot be loaded: {type(error).__name__}: {error}")
+    return found
+
+
+def _bad_files(task: TaskRequest) -> list[str]:
+    def leaves_workspace(name: str) -> bool:
+        path = PurePosixPath(name)
+        return not path.parts or path.is_absolute() or ".." in path.parts
+
+    return [
+        f"files: {name!r} must be a relative path inside the workspace"
+        for name in task.files
+        if leaves_workspace(name) or "\0" in name
+    ]
+
+
+def _bad_session_ids(task: TaskRequest) -> list[str]:
+    if is_id(session_id(task, task.num_samples - 1)):
+        return []
+    return [f"task_id: too long to be numbered: {len(task.task_id or '')} characters; shorten it to 120"]
+
+
+def _refuse_duplicates(tasks: Sequence[tuple[Item, TaskRequest]], problems: Problems) -> None:
+    count = Counter(task.task_id for _, task in tasks)
+    first: dict[str | None, str] = {}
+    for item, task in tasks:
+        if count[task.task_id] > 1 and first.setdefault(task.task_id, item.where) != item.where:
+            problems.add(item.where, f"task_id: {task.task_id!r} is that of {first[task.task_id]} too; rename one")
+
+
+def _explained(details: ErrorDetails) -> str:
+    field = ".".join(map(str, details["loc"]))
+    match details["type"]:
+        case "missing":
+            return f"{field}: missing; every task needs it"
+        case "extra_forbidden":
+            return f"{field}: unknown field{_suggestion(details['loc'])}"
+        case "string_pattern_mismatch" if details.get("ctx", {}).get("pattern") == ID_PATTERN:
+            rule = "letters, digits, '.', '_' and '-', a letter or digit first, at most 128"
+        case _:
+            rule = details["msg"][:1].lower() + details["msg"][1:]
+    return f"{field}: {rule} (is {_short(details['input'])})"
+
+
+def _suggestion(location: tuple[int | str, ...]) -> str:
+    model: Any = TaskRequest
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        model = field.annotation if field else None
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return ""
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -1,0 +1,129 @@
+"""A client of llama-server that speaks tokens only: prompt ids in, sampled ids and their logprobs out.
+
+A reply is sampled in slices, each a call of its own that goes on where the last one ended. llama.cpp's own
+stream leaves out the ids of tokens that end inside a character, and a call that does not stream runs on in
+the server when its client goes away. Slices have neither fault: sampling without penalties has no memory but
+the tokens, so what they give is a sample of the same distribution, and what is cancelled ends with its slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+from polar.engines.base import GenerateRequest, Piece
+from polar.engines.llamacpp_http import LlamaServer, ServerProperties
+from polar.engines.llamacpp_recovery import LogprobRecovery
+from polar.engines.llamacpp_sequences import SequenceTable
+from polar.engines.llamacpp_wire import Answer, completion_body, cut_at_stop, pair_logprobs
+from polar.errors import EngineDefect
+from polar.types import Sampling, TokenIds, logprobs, token_ids
+
+SLICE_TOKENS = 32
+"""Costs nothing measurable against one long call; it is how much a cancelled reply may still sample."""
+COUNTERS = (
+    "calls",
+    "evaluated_tokens",
+    "cached_tokens",
+    "sampled_tokens",
+    "missing_logprobs",
+    "recovered_logprobs",
+    "reevaluated_tokens",
+)
+
+
+class LlamaCppClient:
+    """The token port of one llama-server. `open` before anything else; `close` at the end."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str = "",
+        *,
+        recover_logprobs: bool = True,
+        slice_tokens: int = SLICE_TOKENS,
+    ) -> None:
+        self.server = LlamaServer(base_url, api_key)
+        self._recover_logprobs = recover_logprobs
+        self._slice_tokens = slice_tokens
+        self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self._sequences = SequenceTable(1)
+        self._context_tokens = 0
+        self._complete_id = 0
+
+    async def open(self) -> ServerProperties:
+        properties = await self.server.properties()
+        self._context_tokens = properties.default_generation_settings.n_ctx
+        self._sequences = SequenceTable(properties.total_slots)
+        self._complete_id = (await self.server.tokenize("a"))[0]
+        return properties
+
+    async def close(self) -> None:
+        await self.server.close()
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    async def prove(self) -> None:
+        """Samples a few tokens to see that the server gives ids and logprobs. Raises `EngineDefect` if not."""
+        prompt_ids = token_ids(await self.server.tokenize("Once upon a time"))
+        request = GenerateRequest(
+            prompt_ids, max_tokens=2, sampling=Sampling(temperature=0), stop_ids=(), session_id="start-up"
+        )
+        values = [value async for piece in self.generate(request) for value in piece.logprobs]
+        if not values or any(map(math.isnan, values)):
+            raise EngineDefect(f"the server at {self.server.base_url} gives no logprobs; start one with n_probs")
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
+        """Samples one reply, a piece per slice."""
+        reply, evaluated_tokens = token_ids(), 0
+        async with self._sequences.hold(request.session_id) as sequence:
+            finish_reason = None
+            while finish_reason is None:
+                size = min(self._slice_tokens, request.max_tokens - len(reply))
+                answer = await self.server.complete(completion_body(request, reply, size, sequence))
+                evaluated_tokens = evaluated_tokens or answer.timings.prompt_n
+                ids, values = await self._paired(request, reply, answer, sequence)
+                self._count(answer, values, is_first=not reply)
+                reply = reply + token_ids(ids)
+                finish_reason = self._finish_reason(request, reply, answer, size)
+                last_only = evaluated_tokens if finish_reason else None
+                yield Piece(token_ids(ids), logprobs(values), finish_reason, last_only)
+
+    async def _paired(
+        self, request: GenerateRequest, reply: TokenIds, answer: Answer, sequence: int
+    ) -> tuple[list[int], list[float]]:
+        values = pair_logprobs(answer.tokens, answer.completion_probabilities)
+        ids = cut_at_stop(answer.tokens, request.stop_ids)
+        values = values[: len(ids)]
+        missing = sum(map(math.isnan, values))
+        if missing and self._recover_logprobs:
+            recovery = LogprobRecovery(self.server.complete, self._complete_id)
+            values = await recovery.fill(request.prompt_ids + reply, ids, values, sequence)
+            self._counters["recovered_logprobs"] += missing - sum(map(math.isnan, values))
+            self._counters["reevaluated_tokens"] += recovery.evaluated_tokens
+        return ids, values
+
+    def _count(self, answer: Answer, values: list[float], *, is_first: bool) -> None:
+        timings = answer.timings
+        if is_first:
+            self._counters["calls"] += 1
+            self._counters["evaluated_tokens"] += timings.prompt_n
+            self._counters["cached_tokens"] += timings.cache_n
+        else:  # the last sampled token is evaluated once in any case, here or in a longer slice
+            self._counters["reevaluated_tokens"] += timings.prompt_n - 1
+        self._counters["sampled_tokens"] += timings.predicted_n
+        self._counters["missing_logprobs"] += sum(map(math.isnan, values))
+
+    def _finish_reason(
+        self, request: GenerateRequest, reply: TokenIds, answer: Answer, size: int
+    ) -> Literal["stop", "length", "aborted"] | None:
+        if answer.stop_type == "eos" or (reply and reply[-1] in request.stop_ids):
+            return "stop"
+        if answer.stop_type != "limit":
+            return "aborted"
+        context_full = len(request.prompt_ids) + len(reply) >= self._context_tokens
+        asked_all = len(reply) >= request.max_tokens or len(answer.tokens) < size
+        return "length" if context_full or asked_all else None

@@ -1,0 +1,140 @@
+"""Scores the workspace with a command: its exit code, a pattern in its output, or the outcomes of named tests.
+
+The command runs in the session's runtime after the harness is dead. Files given here are laid over the
+agent's, so that a test it edited is not the test that runs.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from polar.errors import EvaluatorError, PolarError
+from polar.evaluators.base import Evidence
+from polar.evaluators.pytest_report import Outcome, outcomes_of
+from polar.runtimes.base import Command, Finished, Runtime
+from polar.types import Score, Strict
+
+NOT_FOUND = 127
+"""The shell's exit code for a command that is not there."""
+
+KEEP_OUTPUT = """out=$0 keep=$1; shift
+"$@" >"$out.whole"; code=$?
+tail -c "$keep" "$out.whole" >"$out"; cat "$out"; exit "$code"
+"""
+"""Runs its arguments and leaves the end of their output in a file: a runtime returns only a few kilobytes, and
+the outcomes of a test suite are more. A file, because a pipe would wait for any server the tests leave behind."""
+
+
+class OutputExpectations(Strict):
+    command: str | tuple[str, ...] = Field(min_length=1)
+    """A line for `sh -c`, or an argv. One that is not there is the evaluator's failure, not the policy's: where
+    the agent has to make the program, ask for it first (`test -x ./tool && ./tool`)."""
+    env: dict[str, str] = Field(default={})
+    files: dict[str, str] = Field(default={})
+    """Laid into the workspace before the command runs: relative path to text."""
+    expect_exit: int | None = None
+    """Default: 0, or any where `expect_tests` says what has to hold."""
+    expect_pattern: str | None = None
+    """A regular expression that has to be found in the standard output; `^` and `$` are those of a line."""
+    expect_tests: dict[str, Outcome] = Field(default={})
+    """Test id, exactly as the parser's tool prints it, to the outcome it has to have."""
+    parser: Literal["pytest"] = "pytest"
+    """Whose output names the tests; pytest has to run with `-rA`."""
+    partial: bool = False
+    """The reward is the share of `expect_tests` that hold, instead of 1.0 for all and 0.0 for less."""
+    max_output_bytes: int = Field(default=1_000_000, gt=0)
+    """Only the end of the output, up to this size, is looked at."""
+
+    @field_validator("expect_pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _partial_needs_tests(self) -> OutputExpectations:
+        if self.partial and not self.expect_tests:
+            raise ValueError("partial gives the share of expect_tests that hold, and there are none")
+        return self
+
+    @property
+    def wanted_exit(self) -> int | None:
+        return 0 if self.expect_exit is None and not self.expect_tests else self.expect_exit
+
+
+class TestOnOutput:
+    __test__: ClassVar[bool] = False
+    """pytest takes a class of this name for tests."""
+    Options: type[BaseModel] = OutputExpectations
+
+    def __init__(self, options: OutputExpectations) -> None:
+        self._options = options
+
+    async def evaluate(self, evidence: Evidence) -> Score:
+        try:
+            finished, output = await self._run(evidence.runtime)
+        except TimeoutError:  # an OSError, but it belongs to whoever set the deadline
+            raise
+        except (PolarError, OSError, ValueError) as error:
+            raise EvaluatorError(f"the evaluator's command could not run: {error}") from error
+        if finished.exit_code == NOT_FOUND and self._options.wanted_exit != NOT_FOUND:
+            raise EvaluatorError(f"the evaluator's command was not found: {finished.stderr_tail[-500:].strip()}")
+        return self._score(finished.exit_code, output)
+
+    async def _run(self, runtime: Runtime) -> tuple[Finished, str]:
+        for path, text in self._options.files.items():
+            await runtime.put(path, text.encode())
+        output_path = f".polar-evaluator-{secrets.token_hex(8)}"  # a name the agent cannot have taken
+        finished = await runtime.exec(
+            Command(
+                argv=("sh", "-c", KEEP_OUTPUT, output_path, str(self._options.max_output_bytes), *self._argv),
+                env=self._options.env,
+                log_name="evaluator",
+            )
+        )
+        return finished, (await runtime.get(output_path)).decode(errors="replace")
+
+    @property
+    def _argv(self) -> tuple[str, ...]:
+        command = self._options.command
+        return ("sh", "-c", command) if isinstance(command, str) else command
+
+    def _score(self, exit_code: int, output: str) -> Score:
+        wrong_run = [*self._wrong_exit(exit_code), *self._wrong_output(output)]
+        wrong_tests = self._wrong_tests(output)
+        expected = len(self._options.expect_tests)
+        held = expected - len(wrong_tests)
+        if self._options.partial and not wrong_run:
+            reward = held / expected
+        else:
+            reward = 0.0 if wrong_run or wrong_tests else 1.0
+        return Score(
+            reward=reward,
+            metrics={"exit_code": exit_code, "tests_expected": expected, "tests_held": held},
+            reasons=(*wrong_run, *wrong_tests),
+        )
+
+    def _wrong_exit(self, exit_code: int) -> list[str]:
+        wanted = self._options.wanted_exit
+        return [] if wanted in (None, exit_code) else [f"expected exit code {wanted}, saw {exit_code}"]
+
+    def _wrong_output(self, output: str) -> list[str]:
+        pattern = self._options.expect_pattern
+        if pattern is None or re.search(pattern, output, re.MULTILINE):
+            return []
+        return [f"expected output matching {pattern!r}, saw {output[-200:]!r}"]
+
+    def _wrong_tests(self, output: str) -> list[str]:
+        seen = outcomes_of(output, self._options.expect_tests)
+        return [
+            f"expected {test_id} {wanted}, saw {seen.get(test_id, 'no such test')}"
+            for test_id, wanted in self._options.expect_tests.items()
+            if seen.get(test_id) != wanted
+        ]

@@ -1,0 +1,96 @@
+"""One HTTP exchange at the ASGI level: body in with a bound, bytes out, and word of a client that left.
+
+Raw ASGI, because the gateway must know two things frameworks hide: that the last byte was written while the
+client was still there, and that a client went away while the engine was sampling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from polar.gateway.dialects.base import Problem
+
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
+
+JSON = "application/json"
+SSE = "text/event-stream"
+
+
+class Connection:
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._gone: asyncio.Task[None] | None = None
+        self.started = False
+        """The status is on its way: from here on a reply can only go on or be cut off."""
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError("the client left before its request was whole")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit_bytes:
+                raise Problem(413, "request_too_large", "the body is larger than this gateway takes")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def watch(self) -> asyncio.Task[None]:
+        """A task that ends when the client is gone. The request must have been read to its end before."""
+        if self._gone is None:
+            self._gone = asyncio.create_task(self._until_gone())
+        return self._gone
+
+    @property
+    def client_gone(self) -> bool:
+        return self._gone is not None and self._gone.done()
+
+    async def close(self) -> None:
+        if self._gone is not None:
+            self._gone.cancel()
+            await asyncio.wait([self._gone])
+
+    async def respond(self, status: int, body: bytes, headers: dict[str, str], media: str = JSON) -> bool:
+        """The whole reply. True when it was written to a client that was still there."""
+        await asyncio.sleep(0)
+        await self._start(status, media, {"content-length": str(len(body)), **headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        return await self._end()
+
+    async def start_stream(self, headers: dict[str, str]) -> None:
+        await self._start(200, SSE, {"cache-control": "no-cache", **headers})
+
+    async def write(self, data: bytes) -> bool:
+        """Waits while a client does not read. False when it is known to be gone."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        return not self.client_gone
+
+    async def finish_stream(self, terminal: bytes) -> bool:
+        """The terminal bytes and a clean end. True when they were written to a client that was still there."""
+        await asyncio.sleep(0)
+        await self.write(terminal)
+        return await self._end()
+
+    async def _end(self) -> bool:
+        """The server drops without a word what is written to a client that left, so the watcher is asked: after
+        the last write, which waits for the ones before it, and before it is told that the reply is over. The
+        callers' `sleep(0)` lets it notice a client that left just now."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        return not self.client_gone
+
+    async def _start(self, status: int, media: str, headers: dict[str, str]) -> None:
+        self.started = True
+        pairs = {"content-type": media, **headers}
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

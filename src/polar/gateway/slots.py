@@ -1,0 +1,114 @@
+"""Slots: a session's address at the gateway, and what the gateway keeps for it while it is open.
+
+The key picks the session. A sealed slot answers every call with a hard stop; an unknown key is told nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from polar.gateway.dialects.base import Problem
+from polar.store.journal import Journal
+from polar.tokens.base import Renderer
+from polar.tokens.forest import CallForest
+from polar.types import Call, CallProfile, Failure, Lease, Slot
+
+
+class OpenSlot:
+    """One session at the gateway. Only the event loop's thread touches it, except the forest under `lock`."""
+
+    def __init__(self, lease: Lease, profile: CallProfile, forest: CallForest) -> None:
+        self.lease = lease
+        self.profile = profile
+        self.forest = forest
+        self.key = f"sk-polar-{secrets.token_urlsafe(24)}"
+        self.lock = asyncio.Lock()
+        """Held while a request is prepared or a call is added, never while the engine samples."""
+        self.sealed = asyncio.Event()
+        self.calls_admitted = 0
+        self.sampled_tokens = 0
+        self.engine_failure: Failure | None = None
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def session_id(self) -> str:
+        return self.lease.session.session_id
+
+    def __enter__(self) -> OpenSlot:
+        """A request is being served."""
+        self._active += 1
+        self._idle.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._active -= 1
+        if self._active == 0:
+            self._idle.set()
+
+    def admit(self) -> int:
+        """Counts a new call in and gives its number. Raises `Problem` when sealed or out of budget."""
+        if self.sealed.is_set():
+            raise sealed_problem()
+        budgets = self.lease.task.budgets
+        if budgets.max_calls is not None and self.calls_admitted >= budgets.max_calls:
+            raise Problem(400, "budget_exhausted", "the session has used up its budget of calls")
+        if budgets.max_tokens is not None and self.sampled_tokens >= budgets.max_tokens:
+            raise Problem(400, "budget_exhausted", "the session has used up its budget of tokens")
+        self.calls_admitted += 1
+        return self.calls_admitted
+
+    def reply_limit(self, asked: int | None, room: int) -> int:
+        """The most tokens a reply may have: what the harness, the task, the budget and the context allow."""
+        task = self.lease.task
+        left = task.budgets.max_tokens - self.sampled_tokens if task.budgets.max_tokens else None
+        limits = (asked, task.sampling.max_tokens, left, room)
+        return max(1, min(limit for limit in limits if limit is not None))
+
+    async def seal(self) -> None:
+        self.sealed.set()
+        await self._idle.wait()
+
+
+def sealed_problem() -> Problem:
+    return Problem(400, "session_sealed", "this session has ended; no further calls are served")
+
+
+class SlotTable:
+    """All slots of a node's gateway; fills the session's `Slots` port."""
+
+    def __init__(self, renderer: Renderer, journal: Journal, model: str, context_tokens: int) -> None:
+        self._renderer = renderer
+        self._journal = journal
+        self._model = model
+        self._context_tokens = context_tokens
+        self._by_key: dict[str, OpenSlot] = {}
+        self._by_session: dict[str, OpenSlot] = {}
+        self.base_url = ""
+        """Known when the gateway listens."""
+
+    def find(self, key: str) -> OpenSlot | None:
+        return self._by_key.get(key)
+
+    async def open(self, lease: Lease, profile: CallProfile) -> Slot:
+        slot = OpenSlot(lease, profile, CallForest(self._renderer))
+        self._by_key[slot.key] = slot
+        self._by_session[slot.session_id] = slot
+        return Slot(base_url=self.base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)
+
+    async def seal(self, session_id: str) -> None:
+        await self._by_session[session_id].seal()
+
+    async def calls(self, session_id: str) -> list[Call]:
+        return await self._journal.calls(session_id)
+
+    def engine_failure(self, session_id: str) -> Failure | None:
+        return self._by_session[session_id].engine_failure
+
+    async def close(self, session_id: str) -> None:
+        slot = self._by_session.pop(session_id, None)
+        if slot is not None:
+            await slot.seal()
+            del self._by_key[slot.key]

@@ -1,0 +1,108 @@
+"""Brings harnesses onto the node: tarballs of the npm registry, unpacked once into the cache every run shares.
+
+Nothing is resolved and no script of a package runs, so what lies in the cache is what its publisher packed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from polar.errors import HarnessError
+from polar.harnesses.base import NpmPack
+from polar.store.cache import cached_folder
+
+PACKAGE_PATTERN = r"(@[a-z0-9][a-z0-9._~-]*/)?[a-z0-9][a-z0-9._~-]*"
+VERSION_PATTERN = r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?"
+NOT_FOUND_CODES = {"E404", "ETARGET"}
+NETWORK_CODES = {
+    *("ECONNREFUSED", "ECONNRESET", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "ENOTCACHED", "ENOTFOUND"),
+    *("ERR_SOCKET_TIMEOUT", "ETIMEDOUT"),
+}
+
+
+async def install(packs: Iterable[NpmPack]) -> dict[str, Path]:
+    """The folder of each package, by its name; downloaded where the cache does not hold it yet."""
+    return {pack.package: await _installed(pack) for pack in packs}
+
+
+async def _installed(pack: NpmPack) -> Path:
+    async def fill(folder: Path) -> None:
+        download = folder / ".download"
+        download.mkdir()
+        tarball = await _download(pack, download)
+        await asyncio.to_thread(_unpack, tarball, folder)
+        await asyncio.to_thread(shutil.rmtree, download)
+
+    return await cached_folder(f"npm/{_folder_name(pack)}", fill)
+
+
+def _folder_name(pack: NpmPack) -> str:
+    """One name per package and version: `+` stands for the slash, because no package name holds one."""
+    if not re.fullmatch(PACKAGE_PATTERN, pack.package):
+        raise HarnessError(f"{pack.package!r} is not the name of an npm package")
+    if not re.fullmatch(VERSION_PATTERN, pack.version):
+        raise HarnessError(
+            f"{pack.version!r} is not an exact version of {pack.package}; write one such as 1.2.3, because a range"
+            " or a tag means something else tomorrow"
+        )
+    return f"{pack.package.removeprefix('@').replace('/', '+')}-{pack.version}"
+
+
+async def _download(pack: NpmPack, folder: Path) -> Path:
+    wanted = f"{pack.package}@{pack.version}"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("npm", "pack", "--ignore-scripts", "--loglevel=error", "--update-notifier=false", wanted),
+            cwd=folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except FileNotFoundError as error:
+        raise HarnessError(f"npm is needed to fetch {wanted}, but is not on PATH: install Node 20+") from error
+    errors = await _errors_of(process)
+    if process.returncode != 0:
+        raise HarnessError(_why_not(wanted, errors))
+    tarballs = list(folder.glob("*.tgz"))
+    if len(tarballs) != 1:
+        raise HarnessError(f"npm pack {wanted} left {len(tarballs)} tarballs where one was expected")
+    return tarballs[0]
+
+
+async def _errors_of(process: asyncio.subprocess.Process) -> str:
+    try:
+        _, errors = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    return errors.decode(errors="replace")
+
+
+def _why_not(wanted: str, errors: str) -> str:
+    code = re.search(r"^npm (?:error|ERR!) code (\w+)", errors, re.MULTILINE)
+    if code and code[1] in NOT_FOUND_CODES:
+        return f"the npm registry has no {wanted} ({code[1]}); check the version"
+    if code and code[1] in NETWORK_CODES:
+        return f"the npm registry cannot be reached for {wanted} ({code[1]}); check the network and `npm config`"
+    return f"npm pack {wanted} failed: {errors.strip()[-1000:] or 'it said nothing'}"
+
+
+def _unpack(tarball: Path, folder: Path) -> None:
+    """Into `folder` without the one top folder every npm tarball has; entries that lead outside are refused."""
+    unpacked = tarball.parent / "unpacked"
+    try:
+        with tarfile.open(tarball) as archive:
+            archive.extractall(unpacked, filter="data")
+    except tarfile.TarError as error:
+        raise HarnessError(f"{tarball.name} cannot be unpacked: {error}") from error
+    tops = list(unpacked.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        raise HarnessError(f"{tarball.name} is not an npm tarball: {len(tops)} entries at its top")
+    for path in tops[0].iterdir():
+        path.rename(folder / path.name)

@@ -1,0 +1,119 @@
+"""The `shell` harness: any command of yours as the agent.
+
+It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or where its command
+says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, which OpenAI's SDKs read by themselves.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from pydantic import BaseModel, Field, model_validator
+
+from polar.errors import HarnessError
+from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.types import CallProfile, Slot, Strict
+
+PLACEHOLDER = "{instruction}"
+INSTRUCTION_FILE = "instruction.txt"
+MAX_STRING_BYTES = 120_000
+"""Linux takes no argument or variable of more than 128 KiB."""
+
+# A crash in the middle of a pipe must not look like success, which plain sh cannot promise. Whether there is a
+# bash is known only where the command runs.
+RUN_WITH_PIPEFAIL = """\
+if command -v bash >/dev/null 2>&1; then exec bash -o pipefail -c "$1"; fi
+if (set -o pipefail) 2>/dev/null; then set -o pipefail; fi
+eval "$1"
+"""
+
+
+class ShellOptions(Strict):
+    command: str | None = Field(default=None, min_length=1)
+    """Run by `bash -o pipefail -c`, or by `/bin/sh -c` where there is no bash (with pipefail if it knows it).
+    `{instruction}` becomes the instruction as one quoted word; other braces stay as they are."""
+    argv: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Run without a shell; `{instruction}` becomes the instruction as it is."""
+    version: str = "unversioned"
+    """What results record as the version of your command."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> ShellOptions:
+        if (self.command is None) == (self.argv is None):
+            raise ValueError("give either command or argv")
+        if self.command is not None and _has_quoted_placeholder(self.command):
+            raise ValueError(f"{PLACEHOLDER} stands inside quotes; it brings its own, so write it without")
+        return self
+
+
+class Shell:
+    Options: type[BaseModel] = ShellOptions
+    name = "shell"
+
+    def __init__(self, options: ShellOptions) -> None:
+        self._options = options
+        self.version = options.version
+
+    def requirements(self) -> tuple[NpmPack, ...]:
+        return ()
+
+    def launch(self, context: HarnessContext) -> Launch:
+        instruction = context.instruction
+        env = {
+            **_slot_variables(context.slot),
+            "POLAR_SESSION": context.session_id,
+            "POLAR_INSTRUCTION_FILE": f"{context.home}/{INSTRUCTION_FILE}",
+        }
+        if _fits(instruction):
+            env["POLAR_INSTRUCTION"] = instruction
+        return Launch(self._argv(instruction), env, home_files={INSTRUCTION_FILE: instruction})
+
+    def profile(self) -> CallProfile:
+        return CallProfile()
+
+    def _argv(self, instruction: str) -> tuple[str, ...]:
+        command, argv = self._options.command, self._options.argv
+        if command is not None:
+            script = command.replace(PLACEHOLDER, shlex.quote(instruction))
+            filled = ("/bin/sh", "-c", RUN_WITH_PIPEFAIL, "sh", script)
+        else:
+            filled = tuple(word.replace(PLACEHOLDER, instruction) for word in argv or ())
+        if not all(map(_fits, filled)):
+            raise HarnessError(
+                f"the instruction is too long for a command line, or holds a NUL: let the command read"
+                f" $POLAR_INSTRUCTION_FILE instead of {PLACEHOLDER}"
+            )
+        return filled
+
+
+def _fits(text: str) -> bool:
+    return len(text.encode()) <= MAX_STRING_BYTES and "\0" not in text
+
+
+def _slot_variables(slot: Slot) -> dict[str, str]:
+    return {
+        "OPENAI_BASE_URL": f"{slot.base_url}/v1",
+        "OPENAI_API_KEY": slot.key,
+        "OPENAI_MODEL": slot.model,
+        "POLAR_BASE_URL": slot.base_url,
+        "POLAR_API_KEY": slot.key,
+        "POLAR_MODEL": slot.model,
+        "POLAR_CONTEXT_TOKENS": str(slot.context_tokens),
+    }
+
+
+def _has_quoted_placeholder(command: str) -> bool:
+    """Whether some placeholder stands inside quotes, where a quoted word would fall apart."""
+    quote, position = "", 0
+    while position < len(command):
+        letter = command[position]
+        if quote and command.startswith(PLACEHOLDER, position):
+            return True
+        if letter == "\\" and quote != "'":
+            position += 1
+        elif letter == quote:
+            quote = ""
+        elif letter in "'\"" and not quote:
+            quote = letter
+        position += 1
+    return False

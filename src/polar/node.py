@@ -1,0 +1,104 @@
+"""One gateway node: wires a gateway to a pipeline, and keeps what passes through both in the node's journal.
+
+Gateway and session know each other only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from polar import __version__, registry
+from polar.config import Config
+from polar.engines.base import Engine, EngineInfo
+from polar.gateway.app import GatewayServer, make_app
+from polar.gateway.exchange import Exchange
+from polar.gateway.slots import SlotTable
+from polar.session.base import SessionSource, Watcher
+from polar.session.live import Services
+from polar.session.pipeline import Pipeline
+from polar.store.journal import Journal
+from polar.store.paths import RunPaths
+from polar.tokens.base import Renderer
+from polar.types import Lease, SessionResult, Trajectory
+
+
+class JournalledSource:
+    """A source whose sessions and results are on the node's own disk before anybody else hears of them."""
+
+    def __init__(self, source: SessionSource, journal: Journal) -> None:
+        self._source = source
+        self._journal = journal
+
+    async def lease(self, room: int) -> list[Lease]:
+        leases = await self._source.lease(room)
+        for lease in leases:
+            await self._journal.add_session(lease)
+        return leases
+
+    async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
+        await self._journal.save_result(result)
+        await self._source.report(result, trajectory)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is up: its gateway listens, its engine answers."""
+
+    config: Config
+    paths: RunPaths
+    journal: Journal
+    engine: Engine
+    engine_info: EngineInfo
+    renderer: Renderer
+    slots: SlotTable
+
+    @property
+    def versions(self) -> dict[str, str]:
+        info = self.engine_info
+        return {
+            "polar": __version__,
+            "engine": f"{info.name} {info.version}".strip(),
+            "model": info.model,
+            "renderer": self.renderer.fingerprint,
+        }
+
+    async def serve(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> None:
+        """Runs the source's sessions until it has no more."""
+        services = Services(
+            slots=self.slots,
+            paths=self.paths,
+            watchers=(self.journal, *watchers),
+            versions=self.versions,
+        )
+        await Pipeline(self.config.pools, services, JournalledSource(source, self.journal)).serve()
+
+
+@asynccontextmanager
+async def open_node(
+    config: Config, paths: RunPaths, *, engine: Engine | None = None, renderer: Renderer | None = None
+) -> AsyncGenerator[Node]:
+    """Brings a node up and takes it down again. Engine and renderer are the config's unless they are given."""
+    renderer = renderer or await _load_renderer(config)
+    chosen: Engine = engine or registry.make("engine", config.engine)
+    try:
+        info = await chosen.start()
+        async with await Journal.open(paths.journal) as journal:
+            slots = SlotTable(renderer, journal, config.model.name, info.context_tokens)
+            exchange = Exchange(renderer, chosen, info, journal, config.model.name)
+            server = GatewayServer(make_app(slots, exchange, config.gateway), config.gateway)
+            slots.base_url = server.base_url
+            await server.start()
+            try:
+                yield Node(config, paths, journal, chosen, info, renderer, slots)
+            finally:
+                await server.stop()
+    finally:
+        await chosen.stop()
+
+
+async def _load_renderer(config: Config) -> Renderer:
+    renderer: Renderer = registry.make("renderer", config.model.renderer)
+    await renderer.load()
+    return renderer

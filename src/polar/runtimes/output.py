@@ -1,0 +1,102 @@
+"""Output of a command: a pipe pumped into a log file up to a cap, its end kept in memory for messages.
+
+A full log never blocks or kills the writer: what comes after the cap is read and thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+import termios
+from io import FileIO
+from pathlib import Path
+
+
+class CappedLog:
+    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so."""
+
+    def __init__(self, path: Path, *, cap_bytes: int, tail_bytes: int) -> None:
+        self._file = FileIO(path, "a")
+        self._cap_bytes = cap_bytes
+        self._room_bytes = cap_bytes - os.fstat(self._file.fileno()).st_size
+        self._tail_bytes = tail_bytes
+        self._tail = b""
+
+    def write(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-self._tail_bytes :]
+        if self._room_bytes < 0:
+            return
+        self._append(data[: self._room_bytes])
+        self._room_bytes -= len(data)
+        if self._room_bytes < 0:
+            self._append(f"\n[polar: the log ends here, at its cap of {self._cap_bytes} bytes]\n".encode())
+
+    def _append(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError:  # a full disk is the log's loss, not the command's
+            self._room_bytes = -1
+
+    def tail(self) -> str:
+        return self._tail.decode("utf-8", errors="replace")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Pump(asyncio.Protocol):
+    """Moves one pipe's bytes into a log until the last writer has gone."""
+
+    def __init__(self, log: CappedLog) -> None:
+        self.log = log
+        self._read_fd, self.write_fd = os.pipe()
+        self._pipe: FileIO | None = None
+        self._transport: asyncio.BaseTransport | None = None
+        self._received_bytes = 0
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        self._pipe = os.fdopen(self._read_fd, "rb", buffering=0)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def release_writer(self) -> None:
+        """Closes our copy of the writing end, so that the pipe ends with its last process."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        self.log.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.log.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def drain(self) -> None:
+        """Returns when all that was written before the call is in the log. A child that keeps the pipe open,
+        or goes on writing, is not waited for."""
+        goal_bytes = self._received_bytes + self._waiting_bytes()
+        while self._received_bytes < goal_bytes and not self.ended.done():  # noqa: ASYNC110 - the loop reads
+            await asyncio.sleep(0)
+
+    def _waiting_bytes(self) -> int:
+        if self._transport is None or self.ended.done():
+            return 0
+        (count,) = struct.unpack("i", fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4))
+        return count
+
+    async def close(self) -> None:
+        self.release_writer()
+        if self._pipe is None:
+            os.close(self._read_fd)
+            self.connection_lost(None)
+        elif self._transport is not None:
+            self._transport.close()
+        await self.ended

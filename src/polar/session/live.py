@@ -1,0 +1,80 @@
+"""A session while it lives: what each stage made and the next one needs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from polar.harnesses.base import Harness, Launch
+from polar.runtimes.base import Runtime
+from polar.session.base import Slots, Watcher
+from polar.store.paths import RunPaths, SessionPaths
+from polar.types import Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the node gives to every session."""
+
+    slots: Slots
+    paths: RunPaths
+    watchers: tuple[Watcher, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the node's own parts: Polar, engine, model, renderer."""
+
+
+@dataclass
+class LiveSession:
+    lease: Lease
+    services: Services
+    session: Session = field(init=False)
+    teardown: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Undoes, last first, what the stages set up."""
+
+    runtime: Runtime | None = None
+    harness: Harness | None = None
+    launch: Launch | None = None
+    slot: Slot | None = None
+    exit_code: int | None = None
+    harness_words: str = ""
+    """The last the harness printed."""
+    timed_out: bool = False
+    reached_model: bool = False
+    """At least one call was captured."""
+    failure: Failure | None = None
+    trajectory: Trajectory | None = None
+    score: Score | None = None
+    stage_s: dict[str, float] = field(default_factory=dict[str, float])
+    _entered_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.session = self.lease.session
+        self._tell()
+
+    @property
+    def task(self) -> TaskRequest:
+        return self.lease.task
+
+    @property
+    def session_id(self) -> str:
+        return self.session.session_id
+
+    @property
+    def paths(self) -> SessionPaths:
+        return self.services.paths.session(self.session_id)
+
+    def advance(self, stage: Stage) -> None:
+        now = time.monotonic()
+        self.stage_s[self.session.stage] = round(now - self._entered_at, 4)
+        self.session = self.session.advance(stage)
+        self._entered_at = now
+        self._tell()
+
+    def fail(self, failure: Failure) -> None:
+        """The first failure is the cause; what follows from it does not replace it."""
+        self.failure = self.failure or failure
+
+    def _tell(self) -> None:
+        for watcher in self.services.watchers:
+            watcher.stage_changed(self.session_id, self.session.stage, time.time())

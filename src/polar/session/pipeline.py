@@ -1,0 +1,188 @@
+"""The pipeline: sessions through INIT, READY, RUNNING and POSTRUN, each stage with workers of its own.
+
+A slow set-up or a slow verdict never takes a run slot. A session takes its place in the READY buffer when it is
+leased and keeps it until it runs, so a finished set-up waits without a worker, and no more sessions are leased
+than can be set up ahead. This is the one place that catches broadly: a failed session is data, and its
+neighbours go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+
+from polar.config import PoolConfig
+from polar.errors import SessionError, failure_of
+from polar.session.base import SessionSource
+from polar.session.init import init
+from polar.session.live import LiveSession, Services
+from polar.session.postrun import blame, build, final_stage, judge, result_of, write
+from polar.session.run import run, silence
+from polar.types import Failure, Lease, Stage
+
+
+class _ReadyPlace:
+    """A place in the READY buffer, given back once."""
+
+    def __init__(self, buffer: asyncio.Semaphore) -> None:
+        self._buffer = buffer
+        self._left = False
+
+    def leave(self) -> None:
+        if not self._left:
+            self._left = True
+            self._buffer.release()
+
+
+class Pipeline:
+    def __init__(self, pools: PoolConfig, services: Services, source: SessionSource) -> None:
+        self._services = services
+        self._source = source
+        self._init = asyncio.Semaphore(pools.init)
+        self._ready = asyncio.Semaphore(pools.ready)
+        self._running = asyncio.Semaphore(pools.running)
+        self._postrun = asyncio.Semaphore(pools.postrun)
+        self._stages_of: dict[str, asyncio.Task[None]] = {}
+        """What a cancel breaks off."""
+        self._sessions: set[asyncio.Task[None]] = set()
+        """Each waits for its stages and then finishes, cancelled or not."""
+        self._unreported: list[Exception] = []
+
+    async def serve(self) -> None:
+        """Runs sessions until the source has no more. Cancelled, it cancels them and waits for their reports."""
+        try:
+            await self._lease_all()
+            await self._all_done()
+        finally:
+            for stages in self._stages_of.values():
+                stages.cancel()
+            await _to_the_end(self._all_done())
+        if self._unreported:
+            raise ExceptionGroup("results that could not be reported", self._unreported)
+
+    def cancel(self, session_id: str) -> bool:
+        """Breaks a session off; its result says CANCELLED. False when there is nothing to break off."""
+        stages = self._stages_of.get(session_id)
+        return stages is not None and stages.cancel()
+
+    async def _all_done(self) -> None:
+        while self._sessions:
+            await asyncio.wait(list(self._sessions))
+
+    async def _lease_all(self) -> None:
+        while True:
+            room = await self._room()
+            leases: list[Lease] = []
+            try:
+                leases = await self._source.lease(room)
+            finally:
+                for _ in range(room - len(leases)):
+                    self._ready.release()
+            if not leases:
+                return
+            for lease in leases:
+                self._start(lease)
+
+    async def _room(self) -> int:
+        """Takes every free place in the READY buffer, waiting for at least one."""
+        await self._ready.acquire()
+        room = 1
+        while not self._ready.locked():
+            await self._ready.acquire()
+            room += 1
+        return room
+
+    def _start(self, lease: Lease) -> None:
+        live = LiveSession(lease, self._services)
+        place = _ReadyPlace(self._ready)
+        stages = asyncio.create_task(self._stages(live, place), name=f"stages of {live.session_id}")
+        self._stages_of[live.session_id] = stages
+        session = asyncio.create_task(self._session(live, place, stages), name=f"session {live.session_id}")
+        self._sessions.add(session)
+        session.add_done_callback(self._sessions.discard)
+
+    async def _session(self, live: LiveSession, place: _ReadyPlace, stages: asyncio.Task[None]) -> None:
+        await asyncio.wait([stages])
+        del self._stages_of[live.session_id]
+        place.leave()
+        if not stages.cancelled() and (error := stages.exception()) is not None:
+            live.fail(failure_of("pipeline", error))
+        await self._finish(live, cancelled=stages.cancelled())
+
+    async def _stages(self, live: LiveSession, place: _ReadyPlace) -> None:
+        async with self._init:
+            if not await self._run_init(live):
+                return
+        live.advance(Stage.READY)
+        async with self._running:
+            place.leave()
+            await self._run_harness(live)
+        async with self._postrun:
+            await self._run_postrun(live)
+
+    async def _run_init(self, live: LiveSession) -> bool:
+        live.advance(Stage.INIT)
+        budget_s = live.task.budgets.init_s
+        if await self._attempt(live, "init", init(live), budget_s):
+            live.timed_out = True
+            live.fail(Failure(where="init", type="TimedOut", message=f"not set up within {budget_s:g} s"))
+        return live.failure is None
+
+    async def _run_harness(self, live: LiveSession) -> None:
+        live.advance(Stage.RUNNING)
+        live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
+        await silence(live)
+
+    async def _run_postrun(self, live: LiveSession) -> None:
+        live.advance(Stage.POSTRUN)
+        budget_s = live.task.budgets.postrun_s
+        if await self._attempt(live, "postrun", _build_and_judge(live), budget_s):
+            live.fail(Failure(where="postrun", type="TimedOut", message=f"no verdict within {budget_s:g} s"))
+
+    async def _attempt(self, live: LiveSession, where: str, work: Awaitable[None], budget_s: float) -> bool:
+        """Does a stage's work and keeps its failure. True when the stage's own deadline broke it off."""
+        deadline = asyncio.timeout(budget_s)
+        try:
+            async with deadline:
+                await work
+        except TimeoutError as error:
+            if deadline.expired():
+                return True
+            live.fail(failure_of(where, error))
+        except SessionError as error:
+            live.fail(error.failure)
+        except Exception as error:
+            live.fail(failure_of(where, error))
+        return False
+
+    async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
+        """Traces of what there is, teardown, the last stage, the report: whatever happened before."""
+        for where, step in (("teardown", silence), ("builder", _build_if_missing), ("store", write)):
+            await self._attempt(live, where, step(live), live.task.budgets.postrun_s)
+        await self._attempt(live, "teardown", live.teardown.aclose(), live.task.budgets.postrun_s)
+        live.advance(Stage.CANCELLED if cancelled else final_stage(live))
+        try:
+            await self._source.report(result_of(live), live.trajectory)
+        except Exception as error:
+            self._unreported.append(error)
+
+
+async def _build_and_judge(live: LiveSession) -> None:
+    await build(live)
+    blame(live)
+    await judge(live)
+
+
+async def _build_if_missing(live: LiveSession) -> None:
+    if live.trajectory is None and live.slot is not None:
+        await build(live)
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Finishes `work` however often the caller is cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

@@ -1,0 +1,118 @@
+"""POSTRUN: calls become traces, the workspace is judged, the result is written.
+
+Whatever went wrong before, the calls that were captured become traces: a time-out has a budget of its own here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from polar import registry
+from polar.builders.base import Builder
+from polar.errors import SessionError, boundary
+from polar.evaluators.base import Evaluator, Evidence
+from polar.session.live import LiveSession
+from polar.store.trajectories import write_trajectory
+from polar.types import Failure, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+
+
+async def build(live: LiveSession) -> None:
+    with boundary("builder"):
+        calls = await live.services.slots.calls(live.session_id)
+        live.reached_model = bool(calls)
+        builder: Builder = registry.make("builder", live.task.builder)
+        live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
+
+
+async def judge(live: LiveSession) -> None:
+    assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    evidence = Evidence(
+        task=live.task,
+        runtime=live.runtime,
+        trajectory=live.trajectory,
+        exit_code=live.exit_code,
+        timed_out=live.timed_out,
+    )
+    with boundary("evaluator"):
+        evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
+        live.score = await evaluator.evaluate(evidence)
+        live.trajectory = _rewarded(live.trajectory, live.score)
+
+
+async def write(live: LiveSession) -> None:
+    if live.trajectory is not None:
+        with boundary("store"):
+            await asyncio.to_thread(write_trajectory, live.paths.traces, live.trajectory)
+
+
+def result_of(live: LiveSession) -> SessionResult:
+    trajectory = live.trajectory
+    harness = {"harness": f"{live.harness.name} {live.harness.version}".strip()} if live.harness else {}
+    statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
+    return SessionResult(
+        session_id=live.session_id,
+        task_id=live.session.task_id,
+        index=live.session.index,
+        attempt=live.session.attempt,
+        stage=live.session.stage,
+        score=live.score,
+        failure=live.failure,
+        statistics=statistics,
+        traces=str(live.paths.traces.relative_to(live.services.paths.root)) if trajectory else None,
+        exit_code=live.exit_code,
+        stage_s=live.stage_s,
+        versions={**live.services.versions, **harness},
+    )
+
+
+def final_stage(live: LiveSession) -> Stage:
+    if live.timed_out:
+        return Stage.TIMED_OUT
+    return Stage.FAILED if live.failure else Stage.COMPLETED
+
+
+def blame(live: LiveSession) -> None:
+    """Who is at fault, if the run went wrong. The engine's error explains more than the harness's exit code; a
+    harness that reached the model and then failed or never ended is the policy's doing."""
+    engine_failure = live.services.slots.engine_failure(live.session_id)
+    if live.timed_out:
+        message = f"the harness was still running after {live.task.budgets.run_s:g} s"
+        timeout = Failure(where="run", type="TimedOut", message=message, policy=live.reached_model)
+        live.fail(engine_failure or timeout)
+    elif live.exit_code is not None and live.exit_code != 0:
+        live.fail(engine_failure or _exit_failure(live))
+    elif not live.reached_model and live.failure is None:
+        message = "the harness ended without a model call; does it use the base URL of its slot?"
+        live.fail(engine_failure or Failure(where="harness", type="NoCalls", message=message))
+
+
+def _exit_failure(live: LiveSession) -> Failure:
+    code = live.exit_code or 0
+    how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+    words = f": {live.harness_words[-500:]}" if live.harness_words else ""
+    return Failure(
+        where="harness",
+        type="HarnessExit",
+        message=f"the harness {how}{words}",
+        policy=live.reached_model and code > 0,
+    )
+
+
+def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
+    """The session's reward goes to every trace, unless the evaluator judged them one by one."""
+    rewards = score.trace_rewards
+    if rewards is not None and len(rewards) != len(trajectory.traces):
+        raise SessionError(
+            Failure(
+                where="evaluator",
+                type="WrongRewards",
+                message=f"{len(rewards)} rewards for {len(trajectory.traces)} traces",
+            )
+        )
+    traces = tuple(
+        msgspec.structs.replace(trace, reward=rewards[index] if rewards is not None else score.reward)
+        for index, trace in enumerate(trajectory.traces)
+    )
+    return msgspec.structs.replace(trajectory, traces=traces)

@@ -1,0 +1,24 @@
+"""RUNNING: the harness works at its slot until it ends or its time is up."""
+
+from __future__ import annotations
+
+from polar.errors import boundary
+from polar.runtimes.base import Command
+from polar.session.live import LiveSession
+
+
+async def run(live: LiveSession) -> None:
+    assert live.runtime is not None and live.launch is not None, "INIT comes first"
+    command = Command(argv=live.launch.argv, env=live.launch.env, log_name="harness")
+    with boundary("harness"):
+        finished = await live.runtime.exec(command)
+    live.exit_code = finished.exit_code
+    live.harness_words = finished.stderr_tail.strip() or finished.stdout_tail.strip()
+
+
+async def silence(live: LiveSession) -> None:
+    """Ends whatever still runs and seals the slot, so that nothing changes while the work is judged."""
+    if live.runtime is not None:
+        await live.runtime.kill()
+    if live.slot is not None:
+        await live.services.slots.seal(live.session_id)

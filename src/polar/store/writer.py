@@ -1,0 +1,161 @@
+"""One thread that owns the journal's database connection, so that the event loop never waits for a disk.
+
+Writes that pile up while one commits go into the next transaction together; each is acknowledged only after
+the commit that holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from polar.errors import PolarError
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+BUSY_TIMEOUT_S = 10.0
+
+
+class JournalError(PolarError):
+    """The journal cannot do what it was asked: not there, locked, damaged, or the disk is full."""
+
+
+class Writer:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._path = path
+        self._read_only = read_only
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-journal")
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Work[Any], Future[Any]]] = []
+        self._connection: Connection | None = None
+        self._closed = False
+
+    async def open(self, prepare: Work[None]) -> None:
+        """Connects and runs `prepare`; leaves no thread behind where that fails."""
+        try:
+            await self._in_thread(lambda: self._connect(prepare))
+        except BaseException:
+            await self.close()
+            raise
+
+    def write(self, work: Work[T]) -> asyncio.Future[T]:
+        """Queues `work` at once, in order; the future is done when it is committed. A caller that is cancelled
+        or does not wait takes nothing back."""
+        self._refuse_if_closed()
+        done: Future[T] = Future()
+        with self._lock:
+            self._waiting.append((work, done))
+            flush_is_due = len(self._waiting) == 1
+        if flush_is_due:
+            self._thread.submit(self._flush)
+        return asyncio.shield(asyncio.wrap_future(done))
+
+    async def read(self, work: Work[T]) -> T:
+        """Runs `work` after every write queued before it."""
+        self._refuse_if_closed()
+
+        def reading() -> T:
+            try:
+                return work(self._live())
+            except DBAPIError as error:
+                raise self._named(error) from error
+
+        return await self._in_thread(reading)
+
+    async def close(self) -> None:
+        """After every write queued before it. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._in_thread(self._disconnect)
+        self._thread.shutdown(wait=True)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(work)))
+
+    def _connect(self, prepare: Work[None]) -> None:
+        try:
+            engine = create_engine("sqlite://", creator=self._raw_connection, poolclass=NullPool)
+            self._connection = engine.connect()
+            if self._read_only:
+                prepare(self._connection)
+            else:
+                self._transaction([prepare])
+        except DBAPIError as error:
+            raise self._named(error) from error
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _raw_connection(self) -> sqlite3.Connection:
+        mode = "ro" if self._read_only else "rwc"
+        raw = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,  # transactions are begun and ended below, and nowhere else
+        )
+        raw.execute("PRAGMA foreign_keys = ON")
+        if not self._read_only:
+            raw.execute("PRAGMA journal_mode = WAL")
+            raw.execute("PRAGMA synchronous = NORMAL")  # survives the death of the process, not of the power
+        return raw
+
+    def _flush(self) -> None:
+        with self._lock:
+            batch, self._waiting = self._waiting, []
+        try:
+            results = self._transaction([work for work, _ in batch])
+        except Exception as error:
+            self._settle_failed(batch, error)
+        else:
+            for (_, done), result in zip(batch, results, strict=True):
+                done.set_result(result)
+
+    def _settle_failed(self, batch: list[tuple[Work[Any], Future[Any]]], error: Exception) -> None:
+        """A full or locked disk fails every write; a bad write must not take its neighbours with it, so then
+        each is tried on its own."""
+        if len(batch) == 1 or isinstance(error, OperationalError):
+            for _, done in batch:
+                done.set_exception(self._named(error))
+            return
+        for work, done in batch:
+            try:
+                done.set_result(self._transaction([work])[0])
+            except Exception as own_error:
+                done.set_exception(self._named(own_error))
+
+    def _transaction(self, works: list[Work[Any]]) -> list[Any]:
+        connection = self._live()
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            results = [work(connection) for work in works]
+            connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            connection.rollback()  # does nothing where SQLite has rolled back already
+            raise
+        return results
+
+    def _live(self) -> Connection:
+        assert self._connection is not None, "the journal's thread runs nothing before open and after close"
+        return self._connection
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise JournalError(f"the journal {self._path} is closed")
+
+    def _named(self, error: Exception) -> Exception:
+        if isinstance(error, DBAPIError):
+            return JournalError(f"the journal {self._path}: {error.orig}")
+        return error

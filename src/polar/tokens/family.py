@@ -1,0 +1,154 @@
+"""Renderers of known model families, through the `renderers` package (extra `renderers`).
+
+`thinking` says what becomes of earlier reasoning: `preserve` keeps the exact tokens, so that the model goes on
+seeing its own thinking; `template` does what the stock template does and refuses to bridge where it rewrites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from renderers import ParsedToolCall, ToolCallParseStatus, config_from_name
+from renderers import create_renderer as create  # pyright: ignore[reportUnknownVariableType]
+from tokenizers import Tokenizer
+
+from polar.errors import ConfigError
+from polar.types import Message, Strict, TokenIds, Tool, ToolCall, token_ids
+
+
+class FamilyRenderer:
+    class Options(Strict):
+        family: str
+        """A family the `renderers` package knows, such as `qwen3`."""
+        tokenizer: Path
+        """Folder with the model's tokenizer.json."""
+        thinking: Literal["preserve", "template"] = "preserve"
+        settings: dict[str, Any] = Field(default={})
+        """Further settings of the family's renderer, such as `enable_thinking`."""
+
+    _tokenizer: _PlainTokenizer
+    _renderer: Any
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    async def load(self) -> None:
+        await asyncio.to_thread(self._load, self._options)
+
+    def _load(self, options: Options) -> None:
+        self._tokenizer = _PlainTokenizer(options.tokenizer)
+        settings: dict[str, Any] = {**options.settings}
+        if options.thinking == "preserve":
+            settings["thinking_retention"] = "all"
+        try:
+            config: Any = type(config_from_name(options.family))(**settings)
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"renderer family {options.family!r}: {error}") from error
+        self._renderer = create(self._tokenizer, config)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(self._renderer.get_stop_token_ids())
+
+    @property
+    def fingerprint(self) -> str:
+        options = self._options.model_dump_json(exclude={"tokenizer"})
+        return hashlib.sha256(f"{self._tokenizer.fingerprint}{options}".encode()).hexdigest()[:16]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        ids: list[int] = self._renderer.render_ids(
+            [_wire_message(m) for m in messages], tools=_wire_tools(tools), add_generation_prompt=True
+        )
+        return token_ids(ids)
+
+    def bridge(
+        self,
+        prompt_ids: TokenIds,
+        completion_ids: TokenIds,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> TokenIds | None:
+        stored = [*prompt_ids, *completion_ids]
+        bridged: Any = self._renderer.bridge_to_next_turn(
+            prompt_ids.tolist(),
+            completion_ids.tolist(),
+            [_wire_message(m) for m in new_messages],
+            tools=_wire_tools(tools),
+        )
+        # A bridge may cut tokens after the end of turn; what was sampled stays or the bridge is not taken.
+        if bridged is None or bridged.token_ids[: len(stored)] != stored:
+            return None
+        return token_ids(bridged.token_ids[len(stored) :])
+
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+        parsed: Any = self._renderer.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
+        attempts: list[ParsedToolCall] = parsed.tool_calls
+        broken = [a.raw for a in attempts if a.status != ToolCallParseStatus.OK]
+        return Message(
+            role="assistant",
+            content="".join([parsed.content, *broken]),
+            reasoning=parsed.reasoning_content or "",
+            tool_calls=tuple(_tool_call(a) for a in attempts if a.status == ToolCallParseStatus.OK),
+        )
+
+    def decode(self, ids: TokenIds) -> str:
+        return self._tokenizer.decode(ids.tolist())
+
+
+class _PlainTokenizer:
+    """A tokenizer.json in the shape `renderers` asks for. Text never becomes a control token: those enter only
+    by id, from the template."""
+
+    unk_token_id: int | None = None
+    name_or_path = "local"
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"no tokenizer.json in {folder}")
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer.encode_special_tokens = True
+        self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: list[int] | int, **_: Any) -> str:
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> int | list[int | None] | None:
+        if isinstance(tokens, str):
+            return self._tokenizer.token_to_id(tokens)
+        return [self._tokenizer.token_to_id(token) for token in tokens]
+
+
+def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+    wire = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools]
+    return wire or None
+
+
+def _wire_message(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        wire["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"type": "function", "id": c.call_id, "function": {"name": c.name, "arguments": c.arguments}}
+            for c in message.tool_calls
+        ]
+    if message.tool_call_id:
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def _tool_call(parsed: ParsedToolCall) -> ToolCall:
+    arguments = parsed.arguments
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return ToolCall(name=parsed.name or "", arguments=text)

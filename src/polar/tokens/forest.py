@@ -1,0 +1,165 @@
+"""The forest of one session's calls: where a request attaches, and which exact tokens it continues.
+
+A request attaches to the deepest stored call whose messages begin it. That call's tokens stay as they were
+sampled and only what is new is rendered, so *prompt starts with parent's prompt + completion* holds by
+construction. Where no call begins the request, or the family cannot bridge, the whole request is rendered on a
+branch of its own, and the reason is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from polar.tokens.base import Renderer
+from polar.tokens.digest import TokenDigest
+from polar.tokens.match import extend_path, message_key, tolerances, tools_key
+from polar.types import Call, Message, TokenIds, Tool, token_ids
+
+
+class PreparedPrompt(msgspec.Struct, frozen=True):
+    """A request as tokens, and how it hangs together with what came before."""
+
+    parent_id: str | None
+    continues: bool
+    new_prompt_ids: TokenIds
+    prompt_ids: TokenIds
+    """All of it, as the engine gets it."""
+    prompt_digest: bytes
+    new_messages: tuple[Message, ...]
+    break_reason: str = ""
+    tolerant: tuple[str, ...] = ()
+
+
+class _Node(msgspec.Struct, frozen=True):
+    call: Call
+    messages: int
+    """How many messages its request had."""
+    end: bytes
+    """Path of its request and its reply."""
+    digest: TokenDigest
+    """Of prompt and completion."""
+
+
+class CallForest:
+    """Not thread-safe: one request is prepared or added at a time."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._nodes: dict[str, _Node] = {}
+        self._ends: dict[bytes, list[str]] = {}
+        """Path of a call's request and its reply, to the calls that end there, oldest first."""
+        self._seen: set[bytes] = set()
+        """Paths of every request, message by message, to tell why one does not attach."""
+
+    def prepare(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> PreparedPrompt:
+        paths = _paths(_tools_path(tools), messages)
+        for count in range(len(messages) - 1, 0, -1):
+            candidates = self._ends.get(paths[count])
+            if candidates:
+                return self._continue(self._choose(candidates, messages[count - 1]), messages, count, tools)
+        return self._root(messages, tools, self._why_new_root(paths))
+
+    def add(self, call: Call) -> None:
+        """Stores a call so that later requests can attach to it. An aborted one has no end to attach to."""
+        parent = self._nodes[call.parent_id] if call.parent_id else None
+        if parent:
+            # The echo counts as the parent's reply, which the parent's end has in it already.
+            paths = _paths(parent.end, call.new_messages[1:])
+        else:
+            paths = _paths(_tools_path(call.tools), call.new_messages)
+        self._seen.update(paths)
+        start = parent.digest if parent and call.continues else TokenDigest()
+        node = _Node(
+            call=call,
+            messages=len(call.new_messages) + (parent.messages if parent else 0),
+            end=extend_path(paths[-1], message_key(call.response)),
+            digest=start.extended(call.new_prompt_ids).extended(call.completion_ids),
+        )
+        self._nodes[call.call_id] = node
+        if call.finish_reason != "aborted":
+            self._ends.setdefault(node.end, []).append(call.call_id)
+
+    def _choose(self, candidates: list[str], echo: Message) -> _Node:
+        """Of calls with the same visible reply the one whose reasoning the harness sent back, else the latest."""
+        nodes = [self._nodes[call_id] for call_id in candidates]
+        exact = [node for node in nodes if node.call.response.reasoning == echo.reasoning]
+        return (exact or nodes)[-1]
+
+    def _continue(
+        self, parent: _Node, messages: Sequence[Message], count: int, tools: tuple[Tool, ...]
+    ) -> PreparedPrompt:
+        new = tuple(messages[count:])
+        edited = "history_edited" if any(message.role == "assistant" for message in new) else ""
+        prompt_ids = self._prompt_of(parent.call)
+        completion_ids = parent.call.completion_ids
+        bridge = self._renderer.bridge(prompt_ids, completion_ids, new, tools)
+        if bridge is None:
+            reason = edited or "bridge_refused"
+            return self._branch(parent, self._renderer.render(messages, tools), messages, reason)
+        return PreparedPrompt(
+            parent_id=parent.call.call_id,
+            continues=True,
+            new_prompt_ids=bridge,
+            prompt_ids=prompt_ids + completion_ids + bridge,
+            prompt_digest=parent.digest.extended(bridge).value(),
+            new_messages=tuple(messages[count - 1 :]),
+            break_reason=edited,
+            tolerant=tolerances(parent.call.response, messages[count - 1]),
+        )
+
+    def _branch(self, parent: _Node, ids: TokenIds, messages: Sequence[Message], reason: str) -> PreparedPrompt:
+        return PreparedPrompt(
+            parent_id=parent.call.call_id,
+            continues=False,
+            new_prompt_ids=ids,
+            prompt_ids=ids,
+            prompt_digest=TokenDigest(ids).value(),
+            new_messages=tuple(messages[parent.messages :]),
+            break_reason=reason,
+            tolerant=tolerances(parent.call.response, messages[parent.messages]),
+        )
+
+    def _root(self, messages: Sequence[Message], tools: tuple[Tool, ...], reason: str) -> PreparedPrompt:
+        ids = self._renderer.render(messages, tools)
+        return PreparedPrompt(
+            parent_id=None,
+            continues=False,
+            new_prompt_ids=ids,
+            prompt_ids=ids,
+            prompt_digest=TokenDigest(ids).value(),
+            new_messages=tuple(messages),
+            break_reason=reason,
+        )
+
+    def _why_new_root(self, paths: list[bytes]) -> str:
+        if not self._nodes:
+            return ""
+        if paths[0] not in self._seen:
+            return "tools_changed"
+        if len(paths) > 1 and paths[1] not in self._seen:
+            return "system_changed"
+        return "resampled" if paths[-1] in self._seen else "history_rewritten"
+
+    def _prompt_of(self, call: Call) -> TokenIds:
+        parts: list[TokenIds] = [call.new_prompt_ids]
+        while call.continues and call.parent_id:
+            call = self._nodes[call.parent_id].call
+            parts += [call.completion_ids, call.new_prompt_ids]
+        whole = token_ids()
+        for part in reversed(parts):
+            whole.extend(part)
+        return whole
+
+
+def _tools_path(tools: tuple[Tool, ...]) -> bytes:
+    return extend_path(b"", tools_key(tools))
+
+
+def _paths(start: bytes, messages: Sequence[Message]) -> list[bytes]:
+    """Digests of a path as it grows from `start`, one message at a time."""
+    paths = [start]
+    for message in messages:
+        paths.append(extend_path(paths[-1], message_key(message)))
+    return paths

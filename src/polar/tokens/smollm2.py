@@ -1,0 +1,142 @@
+"""Renderer of the embedded default model, SmolLM2-135M: ChatML, with tools in the Hermes way.
+
+The model's own template knows no tools, and a tool description alone moves a model of this size to no call
+at all (docs/design/default-model.md has the figures). It does follow worked examples in the shape of earlier
+turns, so a conversation with a shell-like tool begins with some. Without tools the rendering equals the
+model's own template token for token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from polar.store.weights import default_weights
+from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.tokens.tool_calls import CLOSE, OPEN, parse_tool_calls
+from polar.types import Message, Strict, TokenIds, Tool, token_ids
+
+DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+TOOL_PROMPT = "You act by calling tools. Answer each request with <tool_call>."
+WORKED_EXAMPLES = (
+    ("Write the word blue into the file sky.txt.", "echo blue > sky.txt", "(no output)"),
+    ("Make a folder named photos.", "mkdir photos", "(no output)"),
+    ("Write the word tiger into the file animal.txt.", "echo tiger > animal.txt", "(no output)"),
+    ("Show the file list.txt.", "cat list.txt", "milk"),
+    ("Write the number 12 into the file count.txt.", "echo 12 > count.txt", "(no output)"),
+    ("Make a folder named logs.", "mkdir logs", "(no output)"),
+    ("Write the word paris into the file city.txt.", "echo paris > city.txt", "(no output)"),
+    ("Copy the file a.txt to b.txt.", "cp a.txt b.txt", "(no output)"),
+)
+EXAMPLE_ANSWER = "Done."
+
+
+class SmolLM2Renderer:
+    class Options(Strict):
+        gguf: Path | None = None
+        """Weights whose vocabulary to use; the default model's when absent."""
+        worked_examples: bool = True
+
+    _vocabulary: Vocabulary
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    async def load(self) -> None:
+        weights = self._options.gguf or await default_weights()
+        self._vocabulary = await asyncio.to_thread(load_vocabulary, weights)
+        self._start = self._vocabulary.control("<|im_start|>")
+        self._end = self._vocabulary.control("<|im_end|>")
+        self._newline = self._vocabulary.encode("\n")
+        self._opening = [self._start, *self._vocabulary.encode("assistant\n")]
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return (self._end,)
+
+    @property
+    def fingerprint(self) -> str:
+        layout = repr((TOOL_PROMPT, WORKED_EXAMPLES, self._options.worked_examples, "chatml-hermes-1"))
+        return hashlib.sha256(f"{self._vocabulary.fingerprint}{layout}".encode()).hexdigest()[:16]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        system, rest = _leading_system(messages)
+        head = [Message(role="system", content=_system_text(system, tools))]
+        if self._options.worked_examples:
+            head.extend(_examples(tools))
+        return token_ids([*self._turns([*head, *rest]), *self._opening])
+
+    def bridge(
+        self,
+        prompt_ids: TokenIds,
+        completion_ids: TokenIds,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> TokenIds | None:
+        if not new_messages:
+            return None
+        closed = bool(completion_ids) and completion_ids[-1] == self._end
+        close = [] if closed else [self._end]  # a truncated turn is closed by us, as context
+        return token_ids([*close, *self._newline, *self._turns(new_messages), *self._opening])
+
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+        body = completion_ids[:-1] if completion_ids and completion_ids[-1] == self._end else completion_ids
+        return parse_tool_calls(self._vocabulary.decode(body))
+
+    def decode(self, ids: TokenIds) -> str:
+        return self._vocabulary.decode(ids)
+
+    def _turns(self, messages: Iterable[Message]) -> list[int]:
+        ids: list[int] = []
+        for message in messages:
+            text = self._vocabulary.encode(f"{message.role}\n{_turn_text(message)}")
+            ids += [self._start, *text, self._end, *self._newline]
+        return ids
+
+
+def _leading_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
+    if messages and messages[0].role == "system":
+        return messages[0].content, messages[1:]
+    return None, messages
+
+
+def _system_text(system: str | None, tools: Sequence[Tool]) -> str:
+    if not tools:
+        return DEFAULT_SYSTEM if system is None else system
+    listing = "\n".join(_signature(tool) for tool in tools)
+    tool_part = f"{TOOL_PROMPT}\n\n<tools>\n{listing}\n</tools>"
+    return tool_part if system is None else f"{tool_part}\n\n{system}"
+
+
+def _signature(tool: Tool) -> str:
+    """A tool in one line: names and types, and the first sentence of its description."""
+    required = set(tool.parameters.get("required", ()))
+    arguments = ", ".join(
+        f"{name}{'' if name in required else '?'}: {schema.get('type', 'any')}"
+        for name, schema in tool.parameters.get("properties", {}).items()
+    )
+    return f"{tool.name}({arguments}): {tool.description.split('. ')[0].rstrip('.')}."
+
+
+def _examples(tools: Sequence[Tool]) -> list[Message]:
+    shell = next((tool for tool in tools if "command" in tool.parameters.get("required", ())), None)
+    if shell is None:
+        return []
+    turns: list[Message] = []
+    for request, command, output in WORKED_EXAMPLES:
+        call = json.dumps({"name": shell.name, "arguments": {"command": command}})
+        turns += [
+            Message(role="user", content=request),
+            Message(role="assistant", content=f"{OPEN}{call}{CLOSE}"),
+            Message(role="tool", content=output),
+            Message(role="assistant", content=EXAMPLE_ANSWER),
+        ]
+    return turns
+
+
+def _turn_text(message: Message) -> str:
+    calls = [f'{OPEN}{{"name": "{c.name}", "arguments": {c.arguments}}}{CLOSE}' for c in message.tool_calls]
+    return "\n".join([*([message.content] if message.content else []), *calls])

@@ -1,0 +1,25 @@
+"""What the fixtures of this folder hand to its tests."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polar.engines.base import EngineInfo
+from polar.engines.embedded import EmbeddedEngine
+from polar.engines.embedded_process import EmbeddedProcess
+
+CONTEXT_TOKENS = 768
+"""Small, so that filling it takes seconds; what is tested holds for any size."""
+
+
+class Started(NamedTuple):
+    engine: EmbeddedEngine
+    info: EngineInfo
+
+
+class LlamaServer(NamedTuple):
+    """A llama.cpp server as an operator would run it, with nothing of the embedded engine around it."""
+
+    address: str
+    api_key: str
+    process: EmbeddedProcess

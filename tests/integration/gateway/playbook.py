@@ -1,0 +1,75 @@
+"""A gateway under test, and what its playbooks check."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from openai import AsyncOpenAI
+
+from polar.gateway.slots import SlotTable
+from polar.store.journal import Journal
+from polar.testing import ScriptedEngine
+from polar.types import Call, CallProfile, Lease, Session, Slot, TaskRequest, TokenIds, token_ids
+
+BASH_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run a command.",
+        "parameters": {
+            "type": "object",
+            "required": ["command"],
+            "properties": {"command": {"type": "string"}},
+        },
+    },
+}
+
+
+@dataclass
+class Gateway:
+    slots: SlotTable
+    journal: Journal
+    engine: ScriptedEngine
+    http: aiohttp.ClientSession
+    stack: AsyncExitStack
+
+    async def open(self, session_id: str = "s1", profile: CallProfile | None = None, **task: Any) -> Slot:
+        lease = Lease(
+            session=Session(session_id=session_id, task_id="t", index=0),
+            task=TaskRequest.model_validate({"instruction": "go", **task}),
+        )
+        await self.journal.add_session(lease)
+        return await self.slots.open(lease, profile or CallProfile())
+
+    def client(self, slot: Slot, **options: Any) -> AsyncOpenAI:
+        """The official SDK, pointed at the slot."""
+        client = AsyncOpenAI(base_url=f"{slot.base_url}/v1", api_key=slot.key, **options)
+        self.stack.push_async_callback(client.close)
+        return client
+
+    async def post(self, slot: Slot, body: Any, path: str = "/v1/chat/completions") -> tuple[int, Any, Any]:
+        headers = {"authorization": f"Bearer {slot.key}"}
+        data = {"data": body} if isinstance(body, bytes) else {"json": body}
+        async with self.http.post(slot.base_url + path, headers=headers, **data) as response:
+            return response.status, await response.json(), response.headers
+
+    async def calls(self, session_id: str = "s1") -> list[Call]:
+        return await self.journal.calls(session_id)
+
+
+OpenGateway = Callable[..., Awaitable[Gateway]]
+
+
+def assert_tokens_hold_together(calls: Sequence[Call], engine: ScriptedEngine) -> None:
+    """What the journal holds is, put together, what the engine was sent and what it sampled."""
+    whole: dict[str | None, TokenIds] = {}
+    for call, seen in zip(calls, engine.requests, strict=True):
+        before = whole[call.parent_id] if call.continues else token_ids()
+        prompt = before + call.new_prompt_ids
+        assert prompt == seen.request.prompt_ids
+        assert call.completion_ids.tolist() == seen.completion_ids
+        whole[call.call_id] = prompt + call.completion_ids

@@ -1,0 +1,253 @@
+"""Whole sessions through a real node: from a task to a scored, token-faithful trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workshop import WRITE, Workshop, agent_task, shell_task
+
+from polar.data.source import TaskFileSource
+from polar.node import Node
+from polar.store.trajectories import read_trajectory
+from polar.testing import Reply
+from polar.types import Stage
+
+SCRIPT = [f"I write it. {WRITE}", "Done."]
+
+
+def processes_with(marker: str) -> list[int]:
+    """Living processes, not zombies, that carry a marker in their environment."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                alive = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+                if alive and marker.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+async def test_a_session_from_task_to_trace(workshop: Workshop) -> None:
+    node = await workshop.run(SCRIPT, [agent_task(task_id="t")])
+    result = workshop.only
+    assert (result.stage, result.failure, result.exit_code) == (Stage.COMPLETED, None, 0)
+    assert result.score and result.score.reward == 1.0
+    assert result.statistics.merge_rate == 1.0 and result.statistics.append_only_pairs == 1
+    assert set(result.stage_s) == {"QUEUED", "INIT", "READY", "RUNNING", "POSTRUN"}
+    assert result.versions["harness"].startswith("shell")
+
+    trajectory = read_trajectory(workshop.paths.root / (result.traces or ""))
+    (trace,) = trajectory.traces
+    assert trace.reward == 1.0
+    sampled = [token for seen in node.engine.requests for token in seen.completion_ids]  # type: ignore[attr-defined]
+    trained = [t for t, bit in zip(trace.response_ids, trace.loss_mask, strict=True) if bit]
+    assert trained == sampled, "what is trained on is what was sampled, each token once"
+    assert workshop.leftovers() == []
+
+
+async def test_a_group_runs_side_by_side(workshop: Workshop) -> None:
+    await workshop.run(SCRIPT, [agent_task(task_id="a", num_samples=5), agent_task(task_id="b")], running=3)
+    assert sorted(workshop.results) == ["a-0", "a-1", "a-2", "a-3", "a-4", "b-0"]
+    assert {r.stage for r in workshop.results.values()} == {Stage.COMPLETED}
+
+
+async def test_task_files_stand_in_the_workspace(workshop: Workshop) -> None:
+    task = shell_task("cat sub/in.txt > answer.txt; exit 0", files={"sub/in.txt": "hello\n"})
+    await workshop.run([], [task])
+    assert workshop.only.score and workshop.only.score.reward == 1.0
+    assert workshop.only.failure and workshop.only.failure.type == "NoCalls", "no call means no session"
+
+
+class TestFailures:
+    async def test_a_broken_command_fails_that_session_only(self, workshop: Workshop) -> None:
+        tasks = [shell_task("no-such-program", task_id="broken"), agent_task(task_id="good")]
+        await workshop.run(SCRIPT, tasks)
+        broken, good = workshop.results["broken-0"], workshop.results["good-0"]
+        assert broken.stage == Stage.FAILED and broken.failure
+        assert (broken.failure.where, broken.failure.type, broken.failure.policy) == (
+            "harness",
+            "HarnessExit",
+            False,
+        )
+        assert "no-such-program" in broken.failure.message
+        assert good.stage == Stage.COMPLETED
+
+    async def test_a_harness_that_is_not_there(self, workshop: Workshop) -> None:
+        task = agent_task(harness={"name": "shell", "options": {"argv": ["/no/such/harness"]}})
+        await workshop.run([], [task])
+        assert workshop.only.stage == Stage.FAILED
+        assert workshop.only.failure and "/no/such/harness" in workshop.only.failure.message
+
+    async def test_a_crash_after_calls_is_the_policys_and_keeps_its_traces(self, workshop: Workshop) -> None:
+        agent = agent_task().harness.options["argv"]
+        task = shell_task(f"{agent[0]} {agent[1]}; exit 3")
+        await workshop.run(SCRIPT, [task])
+        failure = workshop.only.failure
+        assert failure and (failure.type, failure.policy) == ("HarnessExit", True)
+        assert workshop.only.score and workshop.only.score.reward == 1.0, "the work is judged all the same"
+        assert workshop.only.statistics.trainable_tokens > 0
+
+    async def test_a_time_out_keeps_its_partial_traces(self, workshop: Workshop) -> None:
+        agent = agent_task().harness.options["argv"]
+        task = shell_task(f"{agent[0]} {agent[1]}; sleep 600 & setsid sleep 601; wait", budgets={"run_s": 3.0})
+        await workshop.run(SCRIPT, [task])
+        result = workshop.only
+        assert (result.stage, result.exit_code) == (Stage.TIMED_OUT, None)
+        assert result.failure and (result.failure.where, result.failure.policy) == ("run", True)
+        assert result.statistics.calls == 2 and result.statistics.trainable_tokens > 0
+        assert result.score and result.score.reward == 1.0
+        assert processes_with("POLAR_SESSION=" + result.session_id) == []
+        assert workshop.leftovers() == []
+
+    async def test_a_time_out_in_the_middle_of_a_reply(self, workshop: Workshop) -> None:
+        script = [Reply(text=WRITE), Reply(text="I never finish.", block_after=3)]
+        await workshop.run(script, [agent_task(budgets={"run_s": 3.0})])
+        statistics = workshop.only.statistics
+        assert workshop.only.stage == Stage.TIMED_OUT
+        assert statistics.dropped == {"aborted": 3}
+        assert statistics.sampled_tokens == statistics.trainable_tokens + 3
+
+    async def test_a_killed_harness(self, workshop: Workshop) -> None:
+        async def kill_when_blocked(node: Node, source: TaskFileSource) -> None:
+            serving = asyncio.create_task(node.serve(source))
+            engine: Any = node.engine
+            async with asyncio.timeout(30):
+                while not engine.active:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            for pid in processes_with("POLAR_SESSION=t-0"):
+                os.kill(pid, signal.SIGKILL)
+            await serving
+
+        await workshop.run([Reply(text="x", block_after=1)], [agent_task(task_id="t")], during=kill_when_blocked)
+        failure = workshop.only.failure
+        assert workshop.only.stage == Stage.FAILED and failure
+        assert "signal 9" in failure.message and not failure.policy
+        assert workshop.only.statistics.dropped == {"aborted": 1}
+
+    async def test_the_engines_error_wins_over_the_exit_code(self, workshop: Workshop) -> None:
+        await workshop.run([Reply(error="GPU fell off the bus")], [agent_task()])
+        failure = workshop.only.failure
+        assert failure and (failure.where, failure.policy) == ("engine", False)
+        assert "GPU fell off the bus" in failure.message
+
+    async def test_a_set_up_that_takes_too_long(self, workshop: Workshop) -> None:
+        await workshop.run([], [agent_task(budgets={"init_s": 1e-9})])
+        assert workshop.only.stage == Stage.TIMED_OUT
+        assert workshop.only.failure and workshop.only.failure.where == "init"
+        assert workshop.leftovers() == []
+
+    async def test_a_verdict_that_takes_too_long(self, workshop: Workshop) -> None:
+        slow = {"name": "test_on_output", "options": {"command": "sleep 600"}}
+        await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 2.0})])
+        assert workshop.only.stage == Stage.FAILED
+        assert workshop.only.failure and workshop.only.failure.where == "postrun"
+        assert workshop.only.statistics.trainable_tokens > 0, "the traces are kept without a verdict"
+        assert processes_with("POLAR_SESSION=") == []
+
+    async def test_files_that_would_leave_the_workspace(self, workshop: Workshop) -> None:
+        await workshop.run([], [agent_task(files={"../../outside.txt": "x"})])
+        assert workshop.only.failure and workshop.only.failure.where == "files"
+        assert not list(workshop.paths.root.rglob("outside.txt"))
+
+    async def test_an_evaluator_that_breaks_is_no_reward(self, workshop: Workshop) -> None:
+        await workshop.run(SCRIPT, [agent_task(evaluator={"name": f"{__name__}:Broken"})])
+        assert workshop.only.failure and workshop.only.failure.where == "evaluator"
+        assert workshop.only.score is None
+
+    async def test_a_builder_that_breaks(self, workshop: Workshop) -> None:
+        await workshop.run(SCRIPT, [agent_task(builder={"name": f"{__name__}:Broken"})])
+        assert workshop.only.failure and workshop.only.failure.where == "builder"
+        assert workshop.only.traces is None
+
+    @pytest.mark.parametrize("rewards", [(1.0, 0.0), (0.25,)])
+    async def test_rewards_trace_by_trace(self, workshop: Workshop, rewards: tuple[float, ...]) -> None:
+        task = agent_task(evaluator={"name": f"{__name__}:PerTrace", "options": {"rewards": rewards}})
+        await workshop.run(SCRIPT, [task])
+        if len(rewards) == 1:
+            (trajectory,) = workshop.trajectories.values()
+            assert trajectory and trajectory.traces[0].reward == 0.25
+        else:
+            assert workshop.only.failure and workshop.only.failure.type == "WrongRewards"
+
+
+async def test_a_late_call_after_sealing_is_not_recorded(workshop: Workshop) -> None:
+    """A daemon of the agent that outlives it is killed before the verdict, and its key is dead."""
+    agent = agent_task().harness.options["argv"]
+    task = shell_task(f"{agent[0]} {agent[1]}; (setsid sh -c 'sleep 30; {agent[0]} {agent[1]}' &) ; exit 0")
+    await workshop.run(SCRIPT, [task])
+    assert workshop.only.stage == Stage.COMPLETED
+    assert workshop.only.statistics.calls == 2
+    assert processes_with("POLAR_SESSION=" + workshop.only.session_id) == []
+
+
+async def test_cancelling_reports_every_session_and_leaves_nothing(workshop: Workshop) -> None:
+    async def cancel_soon(node: Node, source: TaskFileSource) -> None:
+        serving = asyncio.create_task(node.serve(source))
+        engine: Any = node.engine
+        async with asyncio.timeout(30):
+            while engine.active < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    tasks = [agent_task(task_id="t", num_samples=6)]
+    await workshop.run([Reply(text=WRITE, block_after=2)], tasks, during=cancel_soon, running=2, ready=1, init=1)
+    assert {r.stage for r in workshop.results.values()} == {Stage.CANCELLED}
+    assert len(workshop.results) >= 3, "running, ready and starting sessions all report"
+    assert any(r.statistics.dropped == {"aborted": 2} for r in workshop.results.values())
+    assert processes_with("POLAR_SESSION=t-") == []
+    assert workshop.leftovers() == []
+
+
+async def test_stages_and_results_are_in_the_journal(workshop: Workshop) -> None:
+    async def look(node: Node, source: TaskFileSource) -> None:
+        await node.serve(source)
+        stages = [stage for stage, _ in await node.journal.stages("t-0")]
+        assert [s.value for s in stages] == ["QUEUED", "INIT", "READY", "RUNNING", "POSTRUN", "COMPLETED"]
+        result = await node.journal.result("t-0")
+        assert result == workshop.only
+        assert json.loads(result.model_dump_json())["stage"] == "COMPLETED"
+
+    await workshop.run(SCRIPT, [agent_task(task_id="t")], during=look)
+
+
+class _Options:
+    @staticmethod
+    def model_validate(options: dict[str, Any]) -> dict[str, Any]:
+        return options
+
+
+class Broken:
+    """A plug-in that raises whatever it is asked."""
+
+    Options = _Options
+
+    def __init__(self, options: Any) -> None:
+        pass
+
+    def build(self, *_: Any) -> None:
+        raise RuntimeError("broken on purpose")
+
+    async def evaluate(self, _: Any) -> None:
+        raise RuntimeError("broken on purpose")
+
+
+class PerTrace:
+    Options = _Options
+
+    def __init__(self, options: Any) -> None:
+        self._rewards = tuple(options["rewards"])
+
+    async def evaluate(self, _: Any) -> Any:
+        from polar.types import Score
+
+        return Score(reward=1.0, trace_rewards=self._rewards)

@@ -1,0 +1,109 @@
+"""The account of a trajectory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from conversation import Conversation
+
+from polar.builders.drops import DropRules
+from polar.builders.links import link_calls
+from polar.builders.per_request import PerRequest
+from polar.builders.prefix_merging import PrefixMerging
+from polar.builders.statistics import TokensUnaccounted, trajectory_of
+from polar.types import Message, TrajectoryStatistics, logprobs
+
+
+def merged(talk: Conversation) -> TrajectoryStatistics:
+    trajectory = PrefixMerging(DropRules()).build("s1", talk.calls)
+    return TrajectoryStatistics.model_validate(trajectory.statistics)
+
+
+def test_everything_is_counted() -> None:
+    talk = Conversation()
+    talk.call("title?", "fix", kind="auxiliary")
+    first = talk.call("Su", "abc", logprobs=logprobs([-0.5, math.nan, -0.5]), tolerant=("reasoning",))
+    second = talk.call("T", "cd", after=first, tolerant=("reasoning", "ids"))
+    talk.call("SabT", "e", after=second, continues=False, break_reason="thinking_stripped")
+    assert merged(talk) == TrajectoryStatistics(
+        calls=4,
+        traces=2,
+        sampled_tokens=9,
+        trainable_tokens=5,
+        dropped_tokens=4,
+        append_only_pairs=2,
+        merged_pairs=1,
+        merge_rate=0.5,
+        breaks={"thinking_stripped": 1},
+        dropped={"kind:auxiliary": 3, "missing_logprob": 1},
+        tolerant_matches={"reasoning": 2, "ids": 1},
+    )
+
+
+def test_without_pairs_there_is_no_rate() -> None:
+    talk = Conversation()
+    talk.call("Su", "ab")
+    assert merged(talk).merge_rate is None
+    assert merged(Conversation()) == TrajectoryStatistics()
+
+
+def test_an_edited_history_is_no_missed_merge() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "bad")
+    edited = Message(role="assistant", content="invalid")
+    talk.call("SuinvalidT", "c", after=first, continues=False, echo=edited)
+    assert merged(talk).append_only_pairs == 0
+
+
+def test_a_fork_can_merge_only_one_of_its_pairs() -> None:
+    talk = Conversation()
+    root = talk.call("Su", "ab")
+    talk.call("T", "c", after=root)
+    talk.call("U", "d", after=root)
+    statistics = merged(talk)
+    assert (statistics.append_only_pairs, statistics.merged_pairs) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "fault", [{"finish_reason": "aborted"}, {"received": False}, {"kind": "auxiliary"}], ids=str
+)
+def test_a_call_that_gives_nothing_to_train_on_is_no_missed_merge(fault: dict[str, Any]) -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    second = talk.call("T", "cd", after=first)
+    talk.call("U", "e", after=second, **fault)
+    statistics = merged(talk)
+    assert (statistics.append_only_pairs, statistics.merged_pairs) == (1, 1)
+
+
+def test_an_unproven_prompt_is_a_missed_merge() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("T", "cd", after=first, prompt_digest=b"of another prompt")
+    assert merged(talk).merge_rate == 0.0
+
+
+def test_context_that_is_not_trained_on_still_merges() -> None:
+    talk = Conversation()
+    probe = talk.call("Su", "q", kind="auxiliary")
+    empty = talk.call("T", "", after=probe)
+    talk.call("U", "ab", after=empty)
+    assert merged(talk).merge_rate == 1.0
+
+
+def test_one_trace_for_each_call_merges_nothing() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("T", "cd", after=first)
+    statistics = PerRequest(DropRules()).build("s1", talk.calls).statistics
+    assert (statistics["append_only_pairs"], statistics["merge_rate"]) == (1, 0.0)
+
+
+def test_a_builder_that_loses_tokens_is_found_out() -> None:
+    talk = Conversation()
+    talk.call("Su", "ab")
+    links = link_calls(talk.calls, DropRules())
+    with pytest.raises(TokensUnaccounted, match="2 tokens sampled, but 0 trainable and 0 dropped"):
+        trajectory_of("s1", "forgetful", links, traces=(), breaks=())

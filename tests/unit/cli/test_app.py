@@ -1,0 +1,122 @@
+"""The `polar` command itself: quick to help, clear when it refuses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from polar import __version__
+from polar.cli.app import PolarGroup, app
+from polar.errors import PolarError, SessionError
+from polar.types import Failure
+
+Polar = Callable[..., Result]
+
+HEAVY = {"aiohttp", "numpy", "sqlalchemy", "starlette", "tokenizers", "uvicorn"}
+SHOW_HELP = """
+import sys
+from polar.cli.app import main
+sys.argv = ["polar", *sys.argv[1:]]
+try:
+    main()
+finally:
+    sys.stderr.write(" ".join(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], HEAVY | {"pydantic", "msgspec"}),
+        (["--version"], HEAVY | {"pydantic", "msgspec", "rich"}),
+        (["show", "--help"], HEAVY),  # typer itself reads a command's arguments with pydantic
+    ],
+)
+def test_help_imports_nothing_heavy(arguments: list[str], heavy: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_HELP, *arguments], capture_output=True, text=True, check=True
+    )
+    assert set(done.stderr.split()) & heavy == set()
+    assert "polar" in done.stdout
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"polar {__version__}"
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    assert "replay" in CliRunner().invoke(app, []).output
+
+
+def app_that_raises(error: BaseException) -> typer.Typer:
+    failing = typer.Typer(cls=PolarGroup)
+
+    @failing.callback()
+    def options() -> None: ...
+
+    @failing.command()
+    def fail() -> None:
+        raise error
+
+    return failing
+
+
+FAILURE = Failure(where="builder", type="ValueError", message="bad calls")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "line"),
+    [
+        (PolarError("no engine; start one"), 2, "polar: no engine; start one\n"),
+        (SessionError(FAILURE), 2, "polar: builder: bad calls\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_we_can_name_is_one_line(error: BaseException, exit_code: int, line: str) -> None:
+    result = CliRunner().invoke(app_that_raises(error), ["fail"])
+    assert (result.exit_code, result.stdout, result.stderr) == (exit_code, "", line)
+
+
+def test_an_error_nobody_foresaw_is_not_hidden() -> None:
+    result = CliRunner().invoke(app_that_raises(ZeroDivisionError()), ["fail"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_ctrl_c_exits_130_also_out_of_a_running_loop() -> None:
+    script = """
+import asyncio, typer
+from polar.cli.app import app
+
+@app.command("wait")
+def wait() -> None:
+    async def forever():
+        typer.echo("waiting")
+        await asyncio.sleep(60)
+    asyncio.run(forever())
+
+app(["wait"])
+"""
+    with subprocess.Popen([sys.executable, "-uc", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130
+
+
+def test_the_runs_folder_comes_from_the_config_where_the_user_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "polar.toml").write_text('runs_dir = "elsewhere"\n')
+    assert "no runs in elsewhere" in CliRunner().invoke(app, ["ls"]).stdout
+    (tmp_path / "polar.toml").write_text("runs_dir = 3\n")
+    result = CliRunner().invoke(app, ["ls"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "polar.toml" in result.stderr

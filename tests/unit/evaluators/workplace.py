@@ -1,0 +1,84 @@
+"""The least that is a runtime, and the evidence of a session that ran in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from polar.evaluators.base import Evidence
+from polar.runtimes.base import Command, Finished, Place
+from polar.types import Strict, TaskRequest, Trajectory, TrajectoryStatistics
+
+
+class NoOptions(Strict):
+    pass
+
+
+class FolderRuntime:
+    """Runs commands in a folder and returns as little of their output as a runtime may."""
+
+    Options: type[BaseModel] = NoOptions
+
+    def __init__(self, folder: Path, *, tail_bytes: int = 100, failure: Exception | None = None) -> None:
+        self.folder = folder
+        self.commands: list[Command] = []
+        self._tail_bytes = tail_bytes
+        self._failure = failure
+
+    async def start(self, place: Place) -> None: ...
+
+    async def exec(self, command: Command) -> Finished:
+        self.commands.append(command)
+        if self._failure:
+            raise self._failure
+        process = await asyncio.create_subprocess_exec(
+            *command.argv,
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], **command.env},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return Finished(process.returncode, self._tail(out), self._tail(err))
+
+    def _tail(self, output: bytes) -> str:
+        return output[-self._tail_bytes :].decode()
+
+    async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
+        if ".." in path:
+            raise ValueError(f"{path} leaves the workspace")
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_bytes(content)
+
+    async def get(self, path: str) -> bytes:
+        return (self.folder / path).read_bytes()
+
+    async def kill(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    @property
+    def workspace(self) -> str:
+        return str(self.folder)
+
+    @property
+    def home(self) -> str:
+        return str(self.folder)
+
+
+def evidence(
+    runtime: FolderRuntime, *, exit_code: int | None = 0, timed_out: bool = False, **statistics: Any
+) -> Evidence:
+    counted = TrajectoryStatistics.model_validate(statistics).model_dump()
+    return Evidence(
+        task=TaskRequest(instruction="fix it"),
+        runtime=runtime,
+        trajectory=Trajectory(session_id="s1", builder="prefix_merging", statistics=counted),
+        exit_code=exit_code,
+        timed_out=timed_out,
+    )

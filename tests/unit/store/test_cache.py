@@ -1,0 +1,60 @@
+"""A folder of the cache is filled once, and complete or absent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from polar.store.cache import cached_folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+async def write_weights(folder: Path) -> None:
+    (folder / "weights").write_text("w")
+
+
+async def test_a_missing_folder_is_filled_and_then_kept(cache: Path) -> None:
+    folder = await cached_folder("model", write_weights)
+
+    async def never(folder: Path) -> None:
+        raise AssertionError("filled twice")
+
+    assert await cached_folder("model", never) == folder == cache / "model"
+    assert (folder / "weights").read_text() == "w"
+
+
+async def test_names_may_have_folders_of_their_own(cache: Path) -> None:
+    assert await cached_folder("harness/pi-1.0", write_weights) == cache / "harness" / "pi-1.0"
+
+
+async def test_a_fill_that_fails_leaves_nothing_and_may_be_tried_again(cache: Path) -> None:
+    async def breaks_off(folder: Path) -> None:
+        (folder / "weights").write_text("half")
+        raise OSError("connection lost")
+
+    with pytest.raises(OSError, match="connection lost"):
+        await cached_folder("model", breaks_off)
+    assert not (cache / "model").exists()
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+    assert ((await cached_folder("model", write_weights)) / "weights").read_text() == "w"
+
+
+async def test_several_at_once_fill_it_once(cache: Path) -> None:
+    fills = 0
+
+    async def slow(folder: Path) -> None:
+        nonlocal fills
+        fills += 1
+        await asyncio.sleep(0.05)
+        await write_weights(folder)
+
+    folders = await asyncio.gather(*(cached_folder("model", slow) for _ in range(5)))
+    assert set(folders) == {cache / "model"}
+    assert fills == 1

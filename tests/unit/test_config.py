@@ -1,0 +1,64 @@
+"""polar.toml: defaults without a file, clear refusals with a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polar.config import Config, cache_dir, load
+from polar.errors import ConfigError
+
+
+def test_no_file_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load()
+    assert config == Config()
+    assert config.gateway.host == "127.0.0.1", "closed by default"
+
+
+def test_a_file_in_the_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("polar.toml").write_text(
+        'runs_dir = "out"\n[pools]\nrunning = 9\n[engine]\nname = "embedded"\n[engine.options]\nparallel = 2\n'
+    )
+    config = load()
+    assert (config.runs_dir, config.pools.running) == (Path("out"), 9)
+    assert config.engine.options == {"parallel": 2}
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no config file at"):
+        load(tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x =", "not valid TOML"),
+        ("unknown = 1", "unknown: Extra inputs"),
+        ("[pools]\nrunning = 0", r"pools\.running"),
+        ("[gateway]\nport = 70000", r"gateway\.port"),
+        ("[gateway]\nheartbeat_s = -1", r"gateway\.heartbeat_s"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_field(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        load(path)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(path)
+
+
+def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLAR_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "polar"
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"

