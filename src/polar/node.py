@@ -5,6 +5,7 @@ Gateway and session know each other only here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.slots import SlotTable
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
-from polar.session.pipeline import Pipeline
+from polar.session.pipeline import Pipeline, to_the_end
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.tokens.base import Renderer
@@ -33,13 +34,20 @@ class JournalledSource:
 
     async def lease(self, room: int) -> list[Lease]:
         leases = await self._source.lease(room)
-        for lease in leases:
-            await self._journal.add_session(lease)
+        if await to_the_end(self._add(leases)):
+            # Each lease gets a report, so the pipeline takes them first and is cancelled at its next step.
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
         return leases
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         await self._journal.save_result(result)
         await self._source.report(result, trajectory)
+
+    async def _add(self, leases: list[Lease]) -> None:
+        for lease in leases:
+            await self._journal.add_session(lease)
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,8 @@ async def open_node(
             exchange = Exchange(renderer, chosen, info, journal, config.model.name)
             server = GatewayServer(make_app(slots, exchange, config.gateway), config.gateway)
             slots.base_url = server.base_url
-            await server.start()
             try:
+                await server.start()
                 yield Node(config, paths, journal, chosen, info, renderer, slots)
             finally:
                 await server.stop()

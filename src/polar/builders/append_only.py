@@ -22,29 +22,28 @@ def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
     """At most one pair for each later call: with the longest received request it begins with; among equal
     requests the latest whose reply it repeats."""
     received: dict[bytes, list[Call]] = {}
-    request_of: dict[str, bytes] = {}
+    keys_of: dict[str | None, list[bytes]] = {}
     pairs: list[Pair] = []
     for call in calls:
-        keys = _keys_of_prefixes(call.request_digests)
+        parent_keys = keys_of.get(call.parent_id, [])
+        keys = keys_of[call.call_id] = _extended(parent_keys[: call.shared_items], call.new_items)
         if not keys:
             continue
         begun = next((key for key in reversed(keys[:-1]) if key in received), None)
         if begun is not None:
-            echo_known = request_of.get(call.parent_id or "") == begun
+            echo_known = parent_keys[-1:] == [begun]
             earlier = _answered(call, received[begun], echo_known)
             pairs += [(earlier.call_id, call.call_id)] if earlier else []
-        request_of[call.call_id] = keys[-1]
         if call.received:
             received.setdefault(keys[-1], []).append(call)
     return pairs
 
 
-def _keys_of_prefixes(digests: tuple[bytes, ...]) -> list[bytes]:
-    """A key for each beginning of a request; equal keys mean equal beginnings."""
-    keys: list[bytes] = []
-    key = b""
-    for digest in digests:
-        key = hashlib.blake2b(key + digest, digest_size=16).digest()
+def _extended(keys: list[bytes], items: tuple[bytes, ...]) -> list[bytes]:
+    """A key for each beginning of a request, going on from those it shares; equal keys mean equal beginnings."""
+    key = keys[-1] if keys else b""
+    for item in items:
+        key = hashlib.blake2b(key + item, digest_size=16).digest()
         keys.append(key)
     return keys
 

@@ -28,7 +28,8 @@ def cut_into_chains(links: Sequence[Link]) -> list[tuple[Link, ...]]:
 def breaks_of(links: Sequence[Link], chains: Sequence[Sequence[Link]]) -> tuple[Break, ...]:
     """Every call that follows another and yet starts a trace, or would if it could be trained on."""
     starts = {chain[0] for chain in chains}
-    reasons = ((link, link.break_reason() or _branch_reason(link, starts)) for link in links)
+    merged = {link for chain in chains for link in chain[1:]}
+    reasons = ((link, link.break_reason() or _branch_reason(link, starts)) for link in links if link not in merged)
     return tuple(Break(link.call_id, link.call.parent_id, reason) for link, reason in reasons if reason)
 
 

@@ -25,7 +25,7 @@ def run(
     tasks: Annotated[Path, typer.Argument(help="A task file: .toml, .json or .jsonl.")],
     config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Samples of each task, whatever the file says.")
+        int | None, typer.Option(min=1, max=10_000, help="Samples of each task, whatever the file says.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -39,11 +39,12 @@ def run(
     from polar.cli.summary import print_summary, summary_json
     from polar.data.tasks import read_tasks
     from polar.store.paths import RunPaths
+    from polar.types import TaskRequest
 
     chosen = configuration.load(config)
     todo = read_tasks(tasks)
     if samples is not None:
-        todo = [task.model_copy(update={"num_samples": samples}) for task in todo]
+        todo = [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in todo]
     paths = RunPaths.create(ctx.obj or chosen.runs_dir)
     progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
     results: list[SessionResult] = []

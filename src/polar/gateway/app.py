@@ -40,14 +40,12 @@ def make_app(slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> Sta
         return Response(orjson.dumps({"object": "list", "data": [entry]}), media_type="application/json")
 
     async def not_found(request: Request, _: Exception) -> Response:
-        path = request.scope["path"]  # `request.url` also reads the Host header, which may be anything
-        if (request.method, path) == ("HEAD", "/"):  # how some harnesses ask whether anybody is there
+        if (request.method, request.url.path) == ("HEAD", "/"):  # harnesses ask so whether anybody is there
             return Response()
-        return _problem(chat, Problem(404, "unknown_path", f"no such path: {request.method} {path}"))
+        return _problem(chat, Problem(404, "unknown_path", f"no such path: {request.method} {request.url.path}"))
 
     async def wrong_method(request: Request, _: Exception) -> Response:
-        path = request.scope["path"]
-        return _problem(chat, Problem(405, "wrong_method", f"{path} does not take {request.method}"))
+        return _problem(chat, Problem(405, "wrong_method", f"{request.url.path} does not take {request.method}"))
 
     routes.append(Route("/v1/models", models, methods=["GET"]))
     app = Starlette(routes=routes, exception_handlers={404: not_found, 405: wrong_method})

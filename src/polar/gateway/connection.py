@@ -25,8 +25,6 @@ class Connection:
         self._receive = receive
         self._send = send
         self._gone: asyncio.Task[None] | None = None
-        self.started = False
-        """The status is on its way: from here on a reply can only go on or be cut off."""
 
     async def read_body(self, limit_bytes: int) -> bytes:
         parts: list[bytes] = []
@@ -64,18 +62,19 @@ class Connection:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
         return await self._end()
 
-    async def start_stream(self, headers: dict[str, str]) -> None:
-        await self._start(200, SSE, {"cache-control": "no-cache", **headers})
+    async def start_stream(self, first: bytes) -> bool:
+        await self._start(200, SSE, {"cache-control": "no-cache"})
+        return await self.write(first)
 
     async def write(self, data: bytes) -> bool:
         """Waits while a client does not read. False when it is known to be gone."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         return not self.client_gone
 
-    async def finish_stream(self, terminal: bytes) -> bool:
-        """The terminal bytes and a clean end. True when they were written to a client that was still there."""
+    async def finish_stream(self, rest: bytes) -> bool:
+        """The last bytes and a clean end. True when they were written to a client that was still there."""
         await asyncio.sleep(0)
-        await self.write(terminal)
+        await self.write(rest)
         return await self._end()
 
     async def _end(self) -> bool:
@@ -86,7 +85,6 @@ class Connection:
         return not self.client_gone
 
     async def _start(self, status: int, media: str, headers: dict[str, str]) -> None:
-        self.started = True
         pairs = {"content-type": media, **headers}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

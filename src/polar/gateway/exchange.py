@@ -62,9 +62,8 @@ class Exchange:
 
     async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
         arrived = time.time()
-        number = slot.admit()
-        async with slot.lock, self._rendering:
-            prompt = await asyncio.to_thread(slot.forest.prepare, request.messages, request.tools)
+        slot.check()
+        prompt = await self._prepare(slot, request)
         size, context = len(prompt.prompt_ids), self._info.context_tokens
         if size >= context:
             raise Problem(
@@ -74,6 +73,7 @@ class Exchange:
                 f"However, your messages resulted in {size} tokens.",
                 param="messages",
             )
+        number = slot.admit()  # only now: a request that is refused costs nothing
         session = slot.lease.session
         return Admitted(
             call_id=f"{session.session_id}.{session.attempt}.{number}",
@@ -85,6 +85,15 @@ class Exchange:
             rendered=time.time(),
             pieces=[],
         )
+
+    async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
+        try:
+            async with slot.lock, self._rendering:
+                return await asyncio.to_thread(slot.forest.prepare, request.messages, request.tools)
+        except Exception as error:  # a renderer is a plug-in, and the same request would fail again
+            slot.engine_failure = failure_of("renderer", error)
+            message = "the model's template cannot render this conversation"
+            raise Problem(400, "not_renderable", message, param="messages") from error
 
     async def sample(self, slot: OpenSlot, admitted: Admitted) -> None:
         """Fills `admitted.pieces`. Raises `Problem` when the engine fails; the slot remembers why."""
@@ -101,9 +110,12 @@ class Exchange:
                 async for piece in pieces:
                     admitted.pieces.append(piece)
             _check(admitted.pieces)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise  # we broke it off; otherwise something inside the engine was cancelled
+            raise _engine_failed(slot, error) from error
         except Exception as error:  # an engine is a plug-in: whatever it raises is the engine's failure
-            slot.engine_failure = failure_of("engine", error)
-            raise Problem(502, "engine_error", f"the engine failed: {error}", retry=True) from error
+            raise _engine_failed(slot, error) from error
         slot.engine_failure = None
 
     async def commit(self, slot: OpenSlot, admitted: Admitted, dialect: str) -> Reply:
@@ -115,17 +127,29 @@ class Exchange:
         if any(piece.ids for piece in admitted.pieces):
             await asyncio.shield(self._commit(slot, admitted, dialect, aborted=True))
 
-    async def delivered(self, reply: Reply) -> None:
+    async def delivered(self, slot: OpenSlot, reply: Reply) -> None:
+        async with slot.lock:
+            slot.forest.mark_received(reply.reply_id)
         await self._journal.mark_received(reply.reply_id)
 
     async def _commit(self, slot: OpenSlot, admitted: Admitted, dialect: str, *, aborted: bool) -> Reply:
         ids = token_ids(token for piece in admitted.pieces for token in piece.ids)
-        response = await self._parse(admitted, ids)
-        call = self._call(slot, admitted, dialect, response, "aborted" if aborted else _finish(admitted, response))
-        async with slot.lock:
-            await self._journal.append_call(call)
-            slot.forest.add(call)
         slot.sampled_tokens += len(ids)
+        unreadable: Exception | None = None
+        try:
+            response = await self._parse(admitted, ids)
+        except Exception as error:  # a renderer is a plug-in; what was sampled is kept all the same
+            response, unreadable = Message(role="assistant"), error
+        finish = "aborted" if aborted or unreadable else _finish(admitted, response)
+        call = self._call(slot, admitted, dialect, response, finish)
+        try:
+            async with slot.lock:
+                await self._journal.append_call(call)
+                slot.forest.add(call)
+        except Exception as error:
+            raise _call_lost(slot, "journal", error) from error
+        if unreadable and not aborted:
+            raise _call_lost(slot, "renderer", unreadable) from unreadable
         cached = call.prompt_tokens - (
             call.evaluated_tokens if call.evaluated_tokens is not None else call.prompt_tokens
         )
@@ -153,6 +177,7 @@ class Exchange:
         self, slot: OpenSlot, admitted: Admitted, dialect: str, response: Message, finish: FinishReason
     ) -> Call:
         prompt, request, pieces = admitted.prompt, admitted.request, admitted.pieces
+        shared = slot.forest.shared_items(prompt.parent_id, request.items)
         auxiliary = slot.profile.auxiliary_without_tools and not request.tools
         return Call(
             call_id=admitted.call_id,
@@ -167,8 +192,9 @@ class Exchange:
             finish_reason=finish,
             new_messages=prompt.new_messages,
             response=response,
-            tools=request.tools,
-            request_digests=request.request_digests,
+            tools=None if prompt.parent_id else request.tools,
+            new_items=request.items[shared:],
+            shared_items=shared,
             dialect=dialect,
             kind="auxiliary" if auxiliary else "agent",
             sampling=_sampling(slot, admitted),
@@ -180,6 +206,16 @@ class Exchange:
             tolerant=prompt.tolerant,
             evaluated_tokens=pieces[-1].evaluated_tokens if pieces else None,
         )
+
+
+def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
+    slot.engine_failure = failure_of("engine", error)
+    return Problem(502, "engine_error", f"the engine failed: {slot.engine_failure.message}", retry=True)
+
+
+def _call_lost(slot: OpenSlot, where: str, error: Exception) -> Problem:
+    slot.engine_failure = failure_of(where, error)
+    return Problem(500, "gateway_error", "the gateway could not keep this call; the session's result says why")
 
 
 def _check(pieces: list[Piece]) -> None:

@@ -7,6 +7,7 @@ then say that the harness has it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -47,8 +48,12 @@ class ModelRoute:
         connection = Connection(receive, send)
         try:
             slot = authenticate(self._slots, Headers(scope=scope))
+            if slot.sealed.is_set():
+                raise sealed_problem()
+            # A client that never ends its body is not yet served: sealing does not wait for it.
+            body = await connection.read_body(self._config.max_body_bytes)
             with slot:
-                await self._serve(slot, connection)
+                await self._serve(slot, connection, body)
         except Problem as problem:
             error = self._dialect.error(problem)
             await connection.respond(error.status, error.body, error.headers)
@@ -57,10 +62,8 @@ class ModelRoute:
         finally:
             await connection.close()
 
-    async def _serve(self, slot: OpenSlot, connection: Connection) -> None:
-        if slot.sealed.is_set():
-            raise sealed_problem()
-        request = self._dialect.parse(await connection.read_body(self._config.max_body_bytes))
+    async def _serve(self, slot: OpenSlot, connection: Connection, body: bytes) -> None:
+        request = self._dialect.parse(body)
         admitted = await self._exchange.admit(slot, request)
         connection.watch()
         if request.stream:
@@ -72,28 +75,27 @@ class ModelRoute:
         sampling = asyncio.create_task(self._exchange.sample(slot, admitted))
         await self._until_sampled(slot, connection, admitted, sampling, None)
         reply = await self._exchange.commit(slot, admitted, self._dialect.name)
-        if await connection.respond(200, self._dialect.reply(reply), {}):
-            await self._exchange.delivered(reply)
+        if await _unless_sealed(slot, connection.respond(200, self._dialect.reply(reply), {})):
+            await self._exchange.delivered(slot, reply)
 
     async def _stream(
         self, slot: OpenSlot, connection: Connection, request: ChatRequest, admitted: Admitted
     ) -> None:
         encoder = self._dialect.encoder(request, admitted.call_id, self._exchange.model, int(admitted.arrived))
-        await connection.start_stream({})
-        await connection.write(encoder.start())
+        if not await _unless_sealed(slot, connection.start_stream(encoder.start())):
+            raise _ClientGone
         sampling = asyncio.create_task(self._exchange.sample(slot, admitted))
         try:
             await self._until_sampled(slot, connection, admitted, sampling, encoder.heartbeat)
+            reply = await self._exchange.commit(slot, admitted, self._dialect.name)
         except Problem as problem:
             # The status is gone already. The error event, then an end that is not clean: a harness must not take
             # a broken stream for a whole reply.
-            await connection.write(encoder.error(problem))
+            await _unless_sealed(slot, connection.write(encoder.error(problem)))
             raise _ClientGone from problem
-        reply = await self._exchange.commit(slot, admitted, self._dialect.name)
-        for event in encoder.body(reply):
-            await connection.write(event)
-        if await connection.finish_stream(encoder.end(reply)):
-            await self._exchange.delivered(reply)
+        rest = b"".join([*encoder.body(reply), encoder.end(reply)])
+        if await _unless_sealed(slot, connection.finish_stream(rest)):
+            await self._exchange.delivered(slot, reply)
 
     async def _until_sampled(
         self,
@@ -101,7 +103,7 @@ class ModelRoute:
         connection: Connection,
         admitted: Admitted,
         sampling: asyncio.Task[None],
-        heartbeat: Any,
+        heartbeat: Callable[[], bytes] | None,
     ) -> None:
         """Waits for the engine, keeping the client awake. A client that leaves or a slot that is sealed ends the
         generation, and what was sampled by then is kept as aborted."""
@@ -112,9 +114,9 @@ class ModelRoute:
                 done, _ = await asyncio.wait(
                     waiting, timeout=self._config.heartbeat_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done and heartbeat is not None:
-                    await connection.write(heartbeat())
-                elif done and not sampling.done():
+                if done or (
+                    heartbeat is not None and not await _unless_sealed(slot, connection.write(heartbeat()))
+                ):
                     break
         finally:
             sealed.cancel()
@@ -126,3 +128,15 @@ class ModelRoute:
         if sampling.cancelled():
             raise sealed_problem() if slot.sealed.is_set() else _ClientGone()
         sampling.result()
+
+
+async def _unless_sealed(slot: OpenSlot, writing: Coroutine[None, None, bool]) -> bool:
+    """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write up,
+    and nothing may hold sealing up."""
+    write, sealed = asyncio.create_task(writing), asyncio.create_task(slot.sealed.wait())
+    try:
+        await asyncio.wait([write, sealed], return_when=asyncio.FIRST_COMPLETED)
+        return write.done() and write.result()
+    finally:
+        write.cancel()
+        sealed.cancel()

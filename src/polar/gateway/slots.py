@@ -29,6 +29,7 @@ class OpenSlot:
         self.calls_admitted = 0
         self.sampled_tokens = 0
         self.engine_failure: Failure | None = None
+        """What the engine, or the renderer or the journal beside it, did to the last call."""
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -49,7 +50,13 @@ class OpenSlot:
             self._idle.set()
 
     def admit(self) -> int:
-        """Counts a new call in and gives its number. Raises `Problem` when sealed or out of budget."""
+        """Counts a new call in and gives its number. Raises `Problem` where `check` does."""
+        self.check()
+        self.calls_admitted += 1
+        return self.calls_admitted
+
+    def check(self) -> None:
+        """Raises `Problem` when sealed or out of budget."""
         if self.sealed.is_set():
             raise sealed_problem()
         budgets = self.lease.task.budgets
@@ -57,8 +64,6 @@ class OpenSlot:
             raise Problem(400, "budget_exhausted", "the session has used up its budget of calls")
         if budgets.max_tokens is not None and self.sampled_tokens >= budgets.max_tokens:
             raise Problem(400, "budget_exhausted", "the session has used up its budget of tokens")
-        self.calls_admitted += 1
-        return self.calls_admitted
 
     def reply_limit(self, asked: int | None, room: int) -> int:
         """The most tokens a reply may have: what the harness, the task, the budget and the context allow."""
@@ -110,5 +115,7 @@ class SlotTable:
     async def close(self, session_id: str) -> None:
         slot = self._by_session.pop(session_id, None)
         if slot is not None:
-            await slot.seal()
-            del self._by_key[slot.key]
+            try:
+                await slot.seal()
+            finally:
+                del self._by_key[slot.key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class LiveSession:
     """At least one call was captured."""
     failure: Failure | None = None
     trajectory: Trajectory | None = None
+    traces_written: bool = False
     score: Score | None = None
     stage_s: dict[str, float] = field(default_factory=dict[str, float])
     _entered_at: float = field(default_factory=time.monotonic)
@@ -76,5 +78,10 @@ class LiveSession:
         self.failure = self.failure or failure
 
     def _tell(self) -> None:
+        """A watcher that breaks is heard of, but it is no part of the session."""
         for watcher in self.services.watchers:
-            watcher.stage_changed(self.session_id, self.session.stage, time.time())
+            try:
+                watcher.stage_changed(self.session_id, self.session.stage, time.time())
+            except Exception as error:
+                problem = {"message": f"{watcher!r} failed to watch a session", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(problem)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from contextlib import suppress
 
 from polar.config import PoolConfig
 from polar.errors import SessionError, failure_of
@@ -57,7 +56,7 @@ class Pipeline:
         finally:
             for stages in self._stages_of.values():
                 stages.cancel()
-            await _to_the_end(self._all_done())
+            await to_the_end(self._all_done())
         if self._unreported:
             raise ExceptionGroup("results that could not be reported", self._unreported)
 
@@ -107,7 +106,7 @@ class Pipeline:
         del self._stages_of[live.session_id]
         place.leave()
         if not stages.cancelled() and (error := stages.exception()) is not None:
-            live.fail(failure_of("pipeline", error))
+            live.fail(error.failure if isinstance(error, SessionError) else failure_of("pipeline", error))
         await self._finish(live, cancelled=stages.cancelled())
 
     async def _stages(self, live: LiveSession, place: _ReadyPlace) -> None:
@@ -132,7 +131,9 @@ class Pipeline:
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
         live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
-        await silence(live)
+        # Where this fails something may still change the workspace, and there is nothing to judge.
+        async with asyncio.timeout(live.task.budgets.postrun_s):
+            await silence(live)
 
     async def _run_postrun(self, live: LiveSession) -> None:
         live.advance(Stage.POSTRUN)
@@ -158,9 +159,11 @@ class Pipeline:
 
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
         """Traces of what there is, teardown, the last stage, the report: whatever happened before."""
-        for where, step in (("teardown", silence), ("builder", _build_if_missing), ("store", write)):
-            await self._attempt(live, where, step(live), live.task.budgets.postrun_s)
-        await self._attempt(live, "teardown", live.teardown.aclose(), live.task.budgets.postrun_s)
+        budget_s = live.task.budgets.postrun_s
+        ends = (("teardown", silence), ("builder", _build_if_missing), ("store", write), ("teardown", _tear_down))
+        for where, step in ends:
+            if await self._attempt(live, where, step(live), budget_s):
+                live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
         try:
             await self._source.report(result_of(live), live.trajectory)
@@ -179,10 +182,18 @@ async def _build_if_missing(live: LiveSession) -> None:
         await build(live)
 
 
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Finishes `work` however often the caller is cancelled meanwhile."""
+async def _tear_down(live: LiveSession) -> None:
+    await live.teardown.aclose()
+
+
+async def to_the_end(work: Coroutine[None, None, None]) -> bool:
+    """Finishes `work` however often the caller is cancelled meanwhile. True when it was."""
     task = asyncio.create_task(work)
+    cancelled = False
     while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
     task.result()
+    return cancelled

@@ -45,6 +45,7 @@ async def write(live: LiveSession) -> None:
     if live.trajectory is not None:
         with boundary("store"):
             await asyncio.to_thread(write_trajectory, live.paths.traces, live.trajectory)
+        live.traces_written = True
 
 
 def result_of(live: LiveSession) -> SessionResult:
@@ -60,7 +61,7 @@ def result_of(live: LiveSession) -> SessionResult:
         score=live.score,
         failure=live.failure,
         statistics=statistics,
-        traces=str(live.paths.traces.relative_to(live.services.paths.root)) if trajectory else None,
+        traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         exit_code=live.exit_code,
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},

@@ -18,7 +18,10 @@ async def run(live: LiveSession) -> None:
 
 async def silence(live: LiveSession) -> None:
     """Ends whatever still runs and seals the slot, so that nothing changes while the work is judged."""
-    if live.runtime is not None:
-        await live.runtime.kill()
-    if live.slot is not None:
-        await live.services.slots.seal(live.session_id)
+    try:
+        if live.runtime is not None:
+            with boundary("runtime"):
+                await live.runtime.kill()
+    finally:
+        if live.slot is not None:
+            await live.services.slots.seal(live.session_id)

@@ -19,6 +19,7 @@ from renderers import create_renderer as create  # pyright: ignore[reportUnknown
 from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
+from polar.tokens.tool_calls import is_text
 from polar.types import Message, Strict, TokenIds, Tool, ToolCall, token_ids
 
 
@@ -89,12 +90,12 @@ class FamilyRenderer:
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
         parsed: Any = self._renderer.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
         attempts: list[ParsedToolCall] = parsed.tool_calls
-        broken = [a.raw for a in attempts if a.status != ToolCallParseStatus.OK]
+        broken = [a.raw for a in attempts if not _is_readable(a)]
         return Message(
             role="assistant",
             content="".join([parsed.content, *broken]),
             reasoning=parsed.reasoning_content or "",
-            tool_calls=tuple(_tool_call(a) for a in attempts if a.status == ToolCallParseStatus.OK),
+            tool_calls=tuple(_tool_call(a) for a in attempts if _is_readable(a)),
         )
 
     def decode(self, ids: TokenIds) -> str:
@@ -148,7 +149,13 @@ def _wire_message(message: Message) -> dict[str, Any]:
     return wire
 
 
+def _is_readable(attempt: ParsedToolCall) -> bool:
+    return attempt.status == ToolCallParseStatus.OK and is_text(attempt.name or "")
+
+
 def _tool_call(parsed: ParsedToolCall) -> ToolCall:
     arguments = parsed.arguments
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    if not is_text(text):  # half a surrogate pair has no bytes of its own; escaped it has
+        text = json.dumps(arguments)
     return ToolCall(name=parsed.name or "", arguments=text)

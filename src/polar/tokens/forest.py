@@ -38,6 +38,8 @@ class _Node(msgspec.Struct, frozen=True):
     """How many messages its request had."""
     end: bytes
     """Path of its request and its reply."""
+    items: tuple[bytes, ...]
+    """Digests of its whole raw request."""
     digest: TokenDigest
     """Of prompt and completion."""
 
@@ -50,13 +52,15 @@ class CallForest:
         self._nodes: dict[str, _Node] = {}
         self._ends: dict[bytes, list[str]] = {}
         """Path of a call's request and its reply, to the calls that end there, oldest first."""
+        self._received: set[str] = set()
         self._seen: set[bytes] = set()
         """Paths of every request, message by message, to tell why one does not attach."""
 
     def prepare(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> PreparedPrompt:
         paths = _paths(_tools_path(tools), messages)
         for count in range(len(messages) - 1, 0, -1):
-            candidates = self._ends.get(paths[count])
+            nodes = [self._nodes[call_id] for call_id in self._ends.get(paths[count], ())]
+            candidates = [node for node in nodes if self._is_told_alike(node, messages)]
             if candidates:
                 return self._continue(self._choose(candidates, messages[count - 1]), messages, count, tools)
         return self._root(messages, tools, self._why_new_root(paths))
@@ -68,24 +72,52 @@ class CallForest:
             # The echo counts as the parent's reply, which the parent's end has in it already.
             paths = _paths(parent.end, call.new_messages[1:])
         else:
-            paths = _paths(_tools_path(call.tools), call.new_messages)
+            paths = _paths(_tools_path(call.tools or ()), call.new_messages)
         self._seen.update(paths)
         start = parent.digest if parent and call.continues else TokenDigest()
         node = _Node(
             call=call,
             messages=len(call.new_messages) + (parent.messages if parent else 0),
             end=extend_path(paths[-1], message_key(call.response)),
+            items=(*parent.items[: call.shared_items], *call.new_items) if parent else call.new_items,
             digest=start.extended(call.new_prompt_ids).extended(call.completion_ids),
         )
         self._nodes[call.call_id] = node
         if call.finish_reason != "aborted":
             self._ends.setdefault(node.end, []).append(call.call_id)
 
-    def _choose(self, candidates: list[str], echo: Message) -> _Node:
-        """Of calls with the same visible reply the one whose reasoning the harness sent back, else the latest."""
-        nodes = [self._nodes[call_id] for call_id in candidates]
-        exact = [node for node in nodes if node.call.response.reasoning == echo.reasoning]
-        return (exact or nodes)[-1]
+    def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
+        """How many items a raw request begins with that its parent's began with too."""
+        known = self._nodes[parent_id].items if parent_id else ()
+        pairs = enumerate(zip(known, items, strict=False))
+        return next((index for index, (a, b) in pairs if a != b), min(len(known), len(items)))
+
+    def mark_received(self, call_id: str) -> None:
+        """The harness has the reply, so it may be the one it goes on from."""
+        self._received.add(call_id)
+
+    def _is_told_alike(self, node: _Node, messages: Sequence[Message]) -> bool:
+        """Whether the request's own assistant messages, those that are no echo of a stored reply, reason as they
+        did when the call was made. Only where a reply was sampled here may its reasoning be missing."""
+        while True:
+            call = node.call
+            parent = self._nodes[call.parent_id] if call.parent_id else None
+            told = call.new_messages[1:] if parent else call.new_messages
+            again = messages[node.messages - len(told) : node.messages]
+            if any(a.reasoning != b.reasoning for a, b in zip(told, again, strict=True)):
+                return False
+            if parent is None:
+                return True
+            node = parent
+
+    def _choose(self, nodes: list[_Node], echo: Message) -> _Node:
+        """Of calls with the same visible reply the one whose reasoning the harness sent back, then one that it
+        has received, then the latest."""
+
+        def likeness(node: _Node) -> tuple[bool, bool]:
+            return node.call.response.reasoning == echo.reasoning, node.call.call_id in self._received
+
+        return max(reversed(nodes), key=likeness)
 
     def _continue(
         self, parent: _Node, messages: Sequence[Message], count: int, tools: tuple[Tool, ...]

@@ -7,7 +7,7 @@ and reasoning that a harness does not send back. Everything else makes a differe
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import orjson
@@ -50,6 +50,22 @@ def tolerances(stored: Message, echo: Message) -> tuple[str, ...]:
 
 def _arguments_key(call: ToolCall) -> Any:
     try:
-        return orjson.dumps(orjson.loads(call.arguments or "{}"), option=orjson.OPT_SORT_KEYS).decode()
-    except orjson.JSONDecodeError:
+        value = _plain_numbers(orjson.loads(call.arguments or "{}"))
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except (
+        orjson.JSONDecodeError,
+        orjson.JSONEncodeError,
+        RecursionError,
+    ):  # no JSON, or nested too deep to be written again
         return call.arguments
+
+
+def _plain_numbers(value: Any) -> Any:
+    """1.0 as 1: a harness in JavaScript writes the second for the first."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain_numbers(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _plain_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
+    return value

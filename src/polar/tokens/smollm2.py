@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeGuard, cast
 
 from polar.store.weights import default_weights
 from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
@@ -50,12 +51,13 @@ class SmolLM2Renderer:
         self._vocabulary = await asyncio.to_thread(load_vocabulary, weights)
         self._start = self._vocabulary.control("<|im_start|>")
         self._end = self._vocabulary.control("<|im_end|>")
+        self._stops = (self._end, self._vocabulary.control("<|endoftext|>"))
         self._newline = self._vocabulary.encode("\n")
         self._opening = [self._start, *self._vocabulary.encode("assistant\n")]
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        return (self._end,)
+        return self._stops
 
     @property
     def fingerprint(self) -> str:
@@ -83,7 +85,7 @@ class SmolLM2Renderer:
         return token_ids([*close, *self._newline, *self._turns(new_messages), *self._opening])
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        body = completion_ids[:-1] if completion_ids and completion_ids[-1] == self._end else completion_ids
+        body = completion_ids[:-1] if completion_ids and completion_ids[-1] in self._stops else completion_ids
         return parse_tool_calls(self._vocabulary.decode(body))
 
     def decode(self, ids: TokenIds) -> str:
@@ -113,16 +115,27 @@ def _system_text(system: str | None, tools: Sequence[Tool]) -> str:
 
 def _signature(tool: Tool) -> str:
     """A tool in one line: names and types, and the first sentence of its description."""
-    required = set(tool.parameters.get("required", ()))
+    required = _required(tool)
+    properties = tool.parameters.get("properties")
     arguments = ", ".join(
-        f"{name}{'' if name in required else '?'}: {schema.get('type', 'any')}"
-        for name, schema in tool.parameters.get("properties", {}).items()
+        f"{name}{'' if name in required else '?'}: {schema.get('type', 'any') if _is_object(schema) else 'any'}"
+        for name, schema in (properties.items() if _is_object(properties) else ())
     )
     return f"{tool.name}({arguments}): {tool.description.split('. ')[0].rstrip('.')}."
 
 
+def _required(tool: Tool) -> Sequence[Any]:
+    """A schema comes from the harness and may be anything."""
+    required = tool.parameters.get("required")
+    return cast("list[Any]", required) if isinstance(required, list) else ()
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
 def _examples(tools: Sequence[Tool]) -> list[Message]:
-    shell = next((tool for tool in tools if "command" in tool.parameters.get("required", ())), None)
+    shell = next((tool for tool in tools if "command" in _required(tool)), None)
     if shell is None:
         return []
     turns: list[Message] = []

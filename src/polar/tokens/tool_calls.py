@@ -37,16 +37,25 @@ def parse_tool_calls(text: str) -> Message:
 
 def _read_call(body: str) -> ToolCall | None:
     try:
-        value = json.loads(body)
-    except ValueError:
+        value = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
     name, arguments = fields.get("name"), fields.get("arguments", {})
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+    if not isinstance(name, str) or not is_text(name) or not isinstance(arguments, dict):
         return None
     return ToolCall(name=name, arguments=_spelling(body, cast("dict[str, Any]", arguments)))
+
+
+def is_text(name: str) -> bool:
+    """Not empty, and no half of a surrogate pair in it, which JSON can spell and UTF-8 cannot."""
+    return bool(name) and not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _spelling(body: str, arguments: dict[str, Any]) -> str:
@@ -58,4 +67,4 @@ def _spelling(body: str, arguments: dict[str, Any]) -> str:
             continue
         if value == arguments:
             return body[match.end() : end]
-    return json.dumps(arguments, ensure_ascii=False)
+    return json.dumps(arguments)

@@ -150,7 +150,7 @@ class TestFailures:
         assert workshop.only.stage == Stage.FAILED
         assert workshop.only.failure and workshop.only.failure.where == "postrun"
         assert workshop.only.statistics.trainable_tokens > 0, "the traces are kept without a verdict"
-        assert processes_with("POLAR_SESSION=") == []
+        assert processes_with("POLAR_SESSION=" + workshop.only.session_id) == []
 
     async def test_files_that_would_leave_the_workspace(self, workshop: Workshop) -> None:
         await workshop.run([], [agent_task(files={"../../outside.txt": "x"})])

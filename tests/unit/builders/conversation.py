@@ -61,7 +61,7 @@ class Conversation:
             new_messages=(echo or after.response, said) if after else (said,),
             response=Message(role="assistant", content=reply),
             tools=(),
-            request_digests=self._request(after, new),
+            new_items=self._request(after, new),
             dialect="openai_chat",
             kind="agent",
             sampling=PLAIN_SAMPLING,
@@ -85,7 +85,7 @@ class Conversation:
     def _request(self, after: Call | None, new: str) -> tuple[bytes, ...]:
         if after is None:
             return (b"tools", new.encode())
-        return (*after.request_digests, f"reply of {after.call_id}".encode(), new.encode())
+        return (*after.new_items, f"reply of {after.call_id}".encode(), new.encode())
 
 
 def shape(trace: Trace) -> tuple[str, str, str]:

@@ -62,7 +62,7 @@ def test_the_forest_has_no_say_where_it_put_the_call_elsewhere() -> None:
     """The tokens were rendered anew, without a parent, but the harness only appended."""
     talk = Conversation()
     first = talk.call("Su", "ab")
-    talk.call("SuabT", "cd", request_digests=(*first.request_digests, b"reply", b"T"))
+    talk.call("SuabT", "cd", new_items=(*first.new_items, b"reply", b"T"))
     assert append_only_pairs(talk.calls) == [("c1", "c2")]
 
 
@@ -87,14 +87,14 @@ def test_of_equal_requests_the_latest_wins_where_the_echo_is_not_known() -> None
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("Su", "xy")
-    talk.call("SuxyT", "c", request_digests=(*first.request_digests, b"reply", b"T"))
+    talk.call("SuxyT", "c", new_items=(*first.new_items, b"reply", b"T"))
     assert append_only_pairs(talk.calls) == [("c2", "c3")]
 
 
 def test_a_call_without_evidence_takes_no_part() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
-    talk.call("T", "cd", after=first, request_digests=())
+    talk.call("T", "cd", after=first, new_items=())
     assert append_only_pairs(talk.calls) == []
 
 

@@ -34,7 +34,7 @@ faults = st.sampled_from(
         {"logprobs": logprobs([-0.5] * 9)},
         {"prompt_digest": b"of another prompt"},
         {"break_reason": "near_match"},
-        {"request_digests": ()},
+        {"new_items": ()},
     ]
 )
 

@@ -80,7 +80,7 @@ def a_call(call_id: str, new_prompt: str, completion: str, parent: Call | None =
         "new_messages": (Message(role="user", content=new_prompt),),
         "response": Message(role="assistant", content=completion),
         "tools": (Tool(name="bash"),),
-        "request_digests": (b"0" * 16,),
+        "new_items": (b"0" * 16,),
         "dialect": "openai_chat",
         "kind": "agent",
         "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},

@@ -39,7 +39,7 @@ def _call(call_id: str = "c1", session_id: str = "add-0", **changes: Any) -> Cal
         "new_messages": (Message(role="user", content="add 2 and 2"),),
         "response": Message(role="assistant", content="4"),
         "tools": (),
-        "request_digests": (b"\x00" * 16,),
+        "new_items": (b"\x00" * 16,),
         "dialect": "openai_chat",
         "kind": "agent",
         "sampling": {"temperature": 1.0},

@@ -92,7 +92,7 @@ def calls(draw: st.DrawFn) -> Call:
         "logprobs": logprobs(draw(st.lists(numbers, min_size=len(completion), max_size=len(completion)))),
         "new_messages": tuple(draw(st.lists(messages, max_size=3))),
         "response": draw(messages),
-        "request_digests": tuple(draw(st.lists(st.binary(max_size=16), max_size=3))),
+        "new_items": tuple(draw(st.lists(st.binary(max_size=16), max_size=3))),
         "sampling": draw(st.dictionaries(text, plain, max_size=3)),
         "finish_reason": draw(st.sampled_from(["stop", "length", "tool_calls", "aborted"])),
         "kind": draw(st.sampled_from(["agent", "subagent", "compaction", "auxiliary"])),

@@ -55,7 +55,7 @@ class Talk:
             new_messages=prompt.new_messages,
             response=self.renderer.parse(prompt.prompt_ids, ids),
             tools=self.tools,
-            request_digests=(),
+            new_items=(),
             dialect="test",
             kind="agent",
             sampling={},

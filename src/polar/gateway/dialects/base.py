@@ -23,8 +23,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None
     asked_sampling: dict[str, Any]
     """What the harness asked for; recorded, and overridden by the task's."""
-    request_digests: tuple[bytes, ...]
-    """A digest per item of the raw history, tools first."""
+    items: tuple[bytes, ...]
+    """A digest per item of the raw request: the tools, then the history in order."""
     include_usage: bool = False
 
 
@@ -90,5 +90,9 @@ class Dialect(Protocol):
 
 
 def digest_item(item: Any) -> bytes:
-    """Digest of one raw JSON value, blind to key order only."""
-    return hashlib.blake2b(orjson.dumps(item, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    """Digest of one raw JSON value, blind to key order only. Raises `Problem` for what cannot be written again."""
+    try:
+        text = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise Problem(400, "invalid_request", "the body is nested too deep") from error
+    return hashlib.blake2b(text, digest_size=16).digest()

@@ -39,8 +39,12 @@ class OpenAIChat:
         if not isinstance(raw_messages, list) or not raw_messages:
             raise _bad("messages must be a non-empty list", "messages")
         raw_items = cast("list[Any]", raw_messages)
+        # First, because it also proves that every part can be written as JSON again.
+        items = (digest_item(data.get("tools")), *map(digest_item, raw_items))
         tools = _tools(data.get("tools"), data.get("tool_choice"))
-        max_tokens = data.get("max_completion_tokens", data.get("max_tokens"))
+        max_tokens = data.get("max_completion_tokens")
+        if max_tokens is None:
+            max_tokens = data.get("max_tokens")
         if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
             raise _bad("max_tokens must be a positive integer", "max_tokens")
         return ChatRequest(
@@ -49,7 +53,7 @@ class OpenAIChat:
             stream=bool(data.get("stream", False)),
             max_tokens=max_tokens,
             asked_sampling={name: data[name] for name in SAMPLING_FIELDS if data.get(name) is not None},
-            request_digests=(digest_item(data.get("tools")), *(digest_item(item) for item in raw_items)),
+            items=items,
             include_usage=bool(_fields(data.get("stream_options")).get("include_usage")),
         )
 

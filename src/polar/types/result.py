@@ -1,0 +1,43 @@
+"""What comes out of a session."""
+
+from __future__ import annotations
+
+from pydantic import FiniteFloat
+
+from polar.types.base import Id, Strict
+from polar.types.session import Stage
+from polar.types.trace import TrajectoryStatistics
+
+
+class Score(Strict):
+    reward: FiniteFloat | None
+    """None: no verdict could be reached, which is not a reward of zero."""
+    trace_rewards: tuple[FiniteFloat, ...] | None = None
+    metrics: dict[str, float] = {}
+    reasons: tuple[str, ...] = ()
+
+
+class Failure(Strict):
+    where: str
+    """The stage or part that failed: `init`, `harness`, `engine`, `builder`, `evaluator`, ..."""
+    type: str
+    message: str
+    policy: bool = False
+    """True: the policy's own doing, so its score counts. False: infrastructure, not for the baseline."""
+
+
+class SessionResult(Strict):
+    session_id: Id
+    task_id: Id
+    index: int
+    attempt: int
+    stage: Stage
+    score: Score | None = None
+    failure: Failure | None = None
+    statistics: TrajectoryStatistics = TrajectoryStatistics()
+    traces: str | None = None
+    """Reference to the trajectory blob: a path relative to the run folder."""
+    exit_code: int | None = None
+    stage_s: dict[str, float] = {}
+    """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
+    versions: dict[str, str] = {}

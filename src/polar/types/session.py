@@ -1,0 +1,77 @@
+"""The life of a session: its stages, which may follow which, and where it is served."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from polar.types.base import Id, Strict
+from polar.types.task import TaskRequest
+
+
+class Stage(StrEnum):
+    QUEUED = "QUEUED"
+    INIT = "INIT"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    POSTRUN = "POSTRUN"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL_STAGES
+
+
+FINAL_STAGES = frozenset({Stage.COMPLETED, Stage.FAILED, Stage.TIMED_OUT, Stage.CANCELLED})
+_BROKEN_OFF = frozenset({Stage.FAILED, Stage.TIMED_OUT, Stage.CANCELLED})
+TRANSITIONS: dict[Stage, frozenset[Stage]] = {
+    Stage.QUEUED: frozenset({Stage.INIT, Stage.CANCELLED, Stage.FAILED}),
+    Stage.INIT: _BROKEN_OFF | {Stage.READY},
+    Stage.READY: frozenset({Stage.RUNNING, Stage.CANCELLED, Stage.FAILED}),
+    Stage.RUNNING: _BROKEN_OFF | {Stage.POSTRUN},
+    Stage.POSTRUN: FINAL_STAGES,
+    **{stage: frozenset() for stage in FINAL_STAGES},
+}
+
+
+class IllegalTransition(ValueError):
+    """A session was told to skip or repeat a stage."""
+
+
+class Session(Strict):
+    """One independent attempt at a task."""
+
+    session_id: Id
+    task_id: Id
+    index: int = Field(ge=0)
+    """Which sample of its task this is."""
+    attempt: int = Field(default=1, ge=1)
+    """Grows when a lost session is run again; a result of an older attempt is refused."""
+    stage: Stage = Stage.QUEUED
+    node_id: str | None = None
+
+    def advance(self, stage: Stage) -> Session:
+        if stage not in TRANSITIONS[self.stage]:
+            raise IllegalTransition(f"session {self.session_id}: {self.stage} cannot become {stage}")
+        return self.model_copy(update={"stage": stage})
+
+
+class Lease(Strict):
+    """A session handed to a node, with all it needs to run it."""
+
+    session: Session
+    task: TaskRequest
+
+
+class Slot(Strict):
+    """A session's address at its gateway."""
+
+    base_url: str
+    """Without a version segment; a harness appends what its dialect wants."""
+    key: str = Field(repr=False)
+    model: str
+    context_tokens: int

@@ -1,0 +1,63 @@
+"""What a trainer asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from polar.types.base import Id, Strict
+
+
+class Spec(Strict):
+    """A plug-in by name with its options; a bare string is the name alone."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Sampling(Strict):
+    """How to sample. The defaults are the plain distribution, which training needs."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    seed: int | None = None
+    """Each call of each sample derives a seed of its own from it; without one they are random, and recorded."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Upper bound for one reply; a harness may ask for less, never for more."""
+
+
+class Budgets(Strict):
+    """One clock per stage; waiting in a queue costs none of them."""
+
+    init_s: float = Field(default=300.0, gt=0)
+    run_s: float = Field(default=600.0, gt=0)
+    postrun_s: float = Field(default=300.0, gt=0)
+    max_calls: int | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Sampled tokens of the whole session."""
+
+
+class TaskRequest(Strict):
+    task_id: Id | None = None
+    instruction: str = Field(min_length=1, max_length=1_000_000)
+    num_samples: int = Field(default=1, ge=1, le=10_000)
+    runtime: Spec = Spec(name="local")
+    harness: Spec = Spec(name="pi")
+    builder: Spec = Spec(name="prefix_merging")
+    evaluator: Spec = Spec(name="session_completion")
+    sampling: Sampling = Sampling()
+    budgets: Budgets = Budgets()
+    files: dict[str, str] = {}
+    """Files laid into the workspace before the harness starts: relative path to text."""
+    callback_url: str | None = None
+    priority: int = 0
+    metadata: dict[str, Any] = {}
+    group_id: Id | None = None

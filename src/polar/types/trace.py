@@ -1,0 +1,108 @@
+"""What calls are built into: traces, and an account of every sampled token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from polar.types.base import Logprobs, LossMask, Strict, TokenIds
+from polar.types.call import CallKind
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Where one call's sampled tokens stand in a trace's response."""
+
+    call_id: str
+    start: int
+    length: int
+    policy_version: str = ""
+
+
+class TraceError(ValueError):
+    """A trace that would lie to a trainer; the message says in which way."""
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One trainable token sequence. Refuses to exist with unequal lengths or a non-finite logprob."""
+
+    session_id: str
+    prompt_ids: TokenIds
+    response_ids: TokenIds
+    loss_mask: LossMask
+    """1 where the token was sampled and may be trained on, else 0; one per response id."""
+    logprobs: Logprobs
+    """The engine's, where the mask is 1; 0.0 elsewhere."""
+    spans: tuple[Span, ...]
+    kind: CallKind = "agent"
+    context_exact: bool = True
+    reward: float | None = None
+    metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        size = len(self.response_ids)
+        if len(self.loss_mask) != size or len(self.logprobs) != size:
+            raise TraceError(
+                f"{size} response ids, but {len(self.loss_mask)} mask bits and {len(self.logprobs)} logprobs"
+            )
+        if not self.prompt_ids:
+            raise TraceError("a trace needs a prompt")
+        for position, (trainable, value) in enumerate(zip(self.loss_mask, self.logprobs, strict=True)):
+            if trainable not in (0, 1):
+                raise TraceError(f"mask {trainable} at position {position}")
+            if not math.isfinite(value) or value > 0:
+                raise TraceError(f"logprob {value} at position {position}")
+
+    @property
+    def trainable_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+    @property
+    def policy_versions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(span.policy_version for span in self.spans))
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Sampled tokens that stand in no trace as trainable, and why."""
+
+    call_id: str
+    start: int
+    length: int
+    reason: str
+
+
+class Break(msgspec.Struct, frozen=True):
+    """A call that starts a trace of its own although it follows another."""
+
+    call_id: str
+    parent_id: str | None
+    reason: str
+
+
+class TrajectoryStatistics(Strict):
+    calls: int = 0
+    traces: int = 0
+    sampled_tokens: int = 0
+    trainable_tokens: int = 0
+    dropped_tokens: int = 0
+    append_only_pairs: int = 0
+    """Pairs of calls of which the second's raw request is the first's, its reply and something new, and the second
+    has something to train on."""
+    merged_pairs: int = 0
+    merge_rate: float | None = None
+    """`merged_pairs / append_only_pairs`; null when there are none."""
+    breaks: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    """Tokens by reason."""
+    tolerant_matches: dict[str, int] = {}
+
+
+class Trajectory(msgspec.Struct, frozen=True):
+    session_id: str
+    builder: str
+    traces: tuple[Trace, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    breaks: tuple[Break, ...] = ()
+    statistics: dict[str, Any] = {}
+    """`TrajectoryStatistics` as plain values, so that the blob needs no pydantic to be read."""

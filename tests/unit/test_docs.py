@@ -1,0 +1,97 @@
+"""The documentation names things that exist: links, commands, fields with their defaults, reasons."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from polar.cli.app import app
+from polar.config import Config
+from polar.types import Spec, TaskRequest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+WITH_REASONS = (
+    "tokens/forest.py",
+    "tokens/match.py",
+    "builders/chains.py",
+    "builders/drops.py",
+    "builders/links.py",
+)
+"""Where break reasons, drop reasons and tolerances are spelled out."""
+NO_REASONS = {"assistant", "tool", "agent", "subagent", "compaction", "raw", "processed"} | {
+    *("temperature", "top_p", "top_k", "min_p", "utf")
+}
+"""Other words that stand as plain strings in those files."""
+
+
+def fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands_in(text: str) -> set[str]:
+    """`polar X` in inline code and in blocks of shell commands."""
+    inline = re.findall(r"`polar ([a-z][a-z-]*)", text)
+    lines = "\n".join(fenced(text, "sh"))
+    return {*inline, *re.findall(r"^(?:\S+=\S+ )*(?:\S*/)?polar ([a-z][a-z-]*)", lines, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+def test_every_command_that_is_mentioned_exists() -> None:
+    known = {command.name for command in app.registered_commands}
+    mentioned = {name: page.name for page in PAGES for name in commands_in(page.read_text())}
+    assert mentioned and mentioned.keys() <= known, {n: p for n, p in mentioned.items() if n not in known}
+
+
+def test_every_command_is_mentioned_in_the_readme() -> None:
+    known = {command.name for command in app.registered_commands}
+    assert known <= commands_in((ROOT / "README.md").read_text())
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names down to plain values, with their defaults."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Spec:
+            yield from fields_of(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.default
+
+
+@pytest.mark.parametrize(
+    ("name", "default"), [*fields_of(TaskRequest), *fields_of(Config)], ids=lambda value: str(value)[:40]
+)
+def test_every_field_stands_in_the_quickstart_with_its_default(name: str, default: Any) -> None:
+    rows = re.findall(rf"^\| `{re.escape(name)}` \|(.*)$", (ROOT / "docs/quickstart.md").read_text(), re.MULTILINE)
+    assert len(rows) == 1, f"{name} has {len(rows)} rows in the tables of docs/quickstart.md"
+    shown = default.name if isinstance(default, Spec) else default
+    if isinstance(shown, str | int | float | Path):
+        text = f"{shown:g}" if isinstance(shown, float) else str(shown)
+        assert f"`{text}`" in rows[0], f"{name}: the default is {text}"
+
+
+def reasons_in(path: Path) -> set[str]:
+    strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    words = {value for value in strings if isinstance(value, str) and re.fullmatch(r"[a-z]+(_[a-z]+)*:?", value)}
+    return words - NO_REASONS
+
+
+@pytest.mark.parametrize("name", WITH_REASONS)
+def test_every_reason_is_explained(name: str) -> None:
+    page = (ROOT / "docs/design/forest.md").read_text()
+    reasons = reasons_in(ROOT / "src/polar" / name)
+    assert reasons
+    missing = [reason for reason in sorted(reasons) if f"| `{reason}" not in page]
+    assert missing == [], "a reason needs a row in a table of docs/design/forest.md"
