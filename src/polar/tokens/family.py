@@ -131,8 +131,9 @@ class _PlainTokenizer:
 
 
 def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    wire = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools]
-    return wire or None
+    """In the envelope in which servers hand them to a chat template: templates print it as it is."""
+    functions = ({"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools)
+    return [{"type": "function", "function": function} for function in functions] or None
 
 
 def _wire_message(message: Message) -> dict[str, Any]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from talk import Talk, assistant, system, tool_result, user
+from tokenizers import Tokenizer
 
 from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import NpmPack
@@ -56,6 +60,33 @@ CALL = (
     "<think>\nLet me see.\n</think>\n\n"
     '<tool_call>\n{"name": "bash", "arguments": {"command": "ls -l"}}\n</tool_call>'
 )
+
+
+class OwnTemplate:
+    """The model's own chat template, as Hugging Face would apply it."""
+
+    def __init__(self, folder: Path) -> None:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        self._template = environment.from_string(config["chat_template"])
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        text = self._template.render(messages=messages, tools=tools, add_generation_prompt=True)
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("with_tools", [False, True])
+def test_a_first_prompt_equals_the_models_own_template(
+    qwen3: FamilyRenderer, qwen3_folder: Path, with_tools: bool
+) -> None:
+    tools = [BASH] if with_tools else []
+    functions = {"name": "bash", "description": "Run", "parameters": BASH.parameters}
+    wire_tools = [{"type": "function", "function": functions}] if with_tools else None
+    messages = [system("Be brief."), user("Zähle 1234 auf: ünïcode \U0001f980\n\n\tTab")]
+    own = OwnTemplate(qwen3_folder).render([{"role": m.role, "content": m.content} for m in messages], wire_tools)
+    assert qwen3.render(messages, tools).tolist() == own
 
 
 def test_content_reasoning_and_calls_are_told_apart(qwen3: FamilyRenderer) -> None:
