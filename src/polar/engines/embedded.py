@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,6 +17,7 @@ from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.engines.embedded_process import EmbeddedProcess, ServerSettings
 from polar.engines.llamacpp import LlamaCppClient
 from polar.engines.llamacpp_http import ServerProperties
+from polar.engines.processors import idle_processors
 from polar.errors import EngineError
 from polar.store.weights import default_weights, file_sha256
 from polar.types import Strict
@@ -69,19 +69,19 @@ class EmbeddedEngine:
     async def _start(self, gguf: Path) -> EngineInfo:
         api_key = secrets.token_urlsafe(24)
         self._process = await EmbeddedProcess.spawn()
-        address = await self._process.ready(self._settings(gguf, api_key))
+        address = await self._process.ready(await self._settings(gguf, api_key))
         recover = self._options.recover_logprobs
         self._client = LlamaCppClient(address, api_key, recover_logprobs=recover)
         properties = await self._client.open()
         await self._client.prove()
         return await self._info(gguf, properties)
 
-    def _settings(self, gguf: Path, api_key: str) -> ServerSettings:
+    async def _settings(self, gguf: Path, api_key: str) -> ServerSettings:
         return ServerSettings(
             gguf=str(gguf),
             parallel=self._options.parallel,
             context_tokens=self._options.context_tokens,
-            threads=self._options.threads or idle_processors(),
+            threads=self._options.threads or min(await idle_processors(), MAX_CHOSEN_THREADS),
             api_key=api_key,
         )
 
@@ -122,10 +122,3 @@ class EmbeddedEngine:
 
     def counters(self) -> dict[str, Any]:
         return dict(self._client.counters() if self._client else self._counters)
-
-
-def idle_processors() -> int:
-    """Processors this process may use and nobody uses now; at least one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    idle = usable - round(os.getloadavg()[0])
-    return max(1, min(idle, MAX_CHOSEN_THREADS))

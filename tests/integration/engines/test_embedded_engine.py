@@ -14,7 +14,7 @@ from running_llama import CONTEXT_TOKENS, Started
 
 from contracts.engine_contract import EngineContract, ask, whole
 from polar.engines.base import EngineInfo
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions, idle_processors
+from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
 from polar.errors import ConfigError, EngineError
 from polar.registry import make
 from polar.tokens.gguf_vocabulary import Vocabulary
@@ -170,7 +170,3 @@ async def test_options_are_checked_by_name() -> None:
     assert isinstance(make("engine", Spec(name="embedded")), EmbeddedEngine)
     with pytest.raises(ConfigError, match="parallel"):
         make("engine", Spec(name="embedded", options={"parallel": 0}))
-
-
-async def test_threads_are_at_least_one_and_no_more_than_there_are_processors() -> None:
-    assert 1 <= idle_processors() <= len(os.sched_getaffinity(0))
