@@ -123,11 +123,25 @@ async def _install_harnesses(tasks: list[TaskRequest]) -> None:
 
 def _print_next(paths: RunPaths, results: list[SessionResult]) -> None:
     best = max(
-        results, key=lambda result: (result.statistics.calls, result.score.reward or 0 if result.score else 0)
+        results, key=lambda result: (result.score.reward or 0 if result.score else 0, result.statistics.calls)
     )
+    polar = _as_called()
+    hints = {
+        f"{polar} ls {paths.run_id}": "all sessions",
+        f"{polar} show {best.session_id}": "the walk of one session",
+        f"{polar} show {best.session_id} --tokens": "its traces, trainable tokens marked",
+        f"{polar} replay {best.session_id} --builder per_request": "the same calls, built in another way",
+    }
+    width = max(map(len, hints))
     out = console()
     out.print(f"\nrun {paths.run_id} is kept in {paths.root}. Next:")
-    out.print(f"  polar ls {paths.run_id}")
-    out.print(f"  polar show {best.session_id}                              the walk of one session")
-    out.print(f"  polar show {best.session_id} --tokens                     its traces, trainable tokens marked")
-    out.print(f"  polar replay {best.session_id} --builder per_request      the same calls, built in another way")
+    for command, what in hints.items():
+        out.print(f"  {command:<{width}}  {what}")
+
+
+def _as_called() -> str:
+    """`polar` where the shell finds it, else the path it was called by."""
+    import shutil
+    import sys
+
+    return "polar" if shutil.which("polar") else sys.argv[0]

@@ -68,8 +68,9 @@ class EmbeddedEngine:
 
     async def _start(self, gguf: Path) -> EngineInfo:
         api_key = secrets.token_urlsafe(24)
+        settings = await self._settings(gguf, api_key)  # first: a starting child is no idle processor
         self._process = await EmbeddedProcess.spawn()
-        address = await self._process.ready(await self._settings(gguf, api_key))
+        address = await self._process.ready(settings)
         recover = self._options.recover_logprobs
         self._client = LlamaCppClient(address, api_key, recover_logprobs=recover)
         properties = await self._client.open()

@@ -79,7 +79,7 @@ def test_a_run_ends_in_a_table_and_what_to_do_next(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1.0 1.0" in result.stdout and "merge rate" in result.stdout
     assert "each in exactly one trace, + 0 dropped" in result.stdout
-    assert "polar show say-0" in result.stdout
+    assert " show say-0 --tokens" in result.stdout
     listed = json.loads(polar("ls", "--json").stdout)["runs"]
     assert [(run["stages"], run["mean_reward"]) for run in listed] == [({"COMPLETED": 2}, 1.0)]
     assert listed[0]["finished"] is not None
