@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -38,12 +40,28 @@ class ModelConfig(Strict):
     renderer: Spec = Spec(name="smollm2")
 
 
+class ServerConfig(Strict):
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535)
+    """0: any free port."""
+    database: str = "sqlite:///polar-server.db"
+    """An SQLAlchemy address; `postgresql+psycopg://...` needs the extra `postgres`."""
+    heartbeat_s: float = Field(default=3.0, gt=0)
+    lease_beats: float = Field(default=4.0, ge=1)
+    """A lease runs out after so many heartbeats without word from its node."""
+    max_attempts: int = Field(default=10, ge=1)
+    """A session whose node was lost this often is given up: it may be what kills them."""
+    max_task_bytes: int = Field(default=8 * 2**20, gt=0)
+    max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
+
+
 class Config(Strict):
     runs_dir: Path = Path("polar-runs")
     engine: Spec = Spec(name="embedded")
     model: ModelConfig = ModelConfig()
     gateway: GatewayConfig = GatewayConfig()
     pools: PoolConfig = PoolConfig()
+    server: ServerConfig = ServerConfig()
 
 
 def load(path: Path | None = None) -> Config:
@@ -67,3 +85,39 @@ def cache_dir() -> Path:
     chosen = os.environ.get("POLAR_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "polar"
+
+
+SecretName = Literal["control-token", "node-token"]
+"""The control token opens what trainers do; the node token lets a node register, and nothing else."""
+
+
+def config_dir() -> Path:
+    """What belongs to the user and to no project: tokens. `POLAR_CONFIG_DIR` moves it."""
+    chosen = os.environ.get("POLAR_CONFIG_DIR")
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(chosen) if chosen else base / "polar"
+
+
+def read_secret(name: SecretName) -> str:
+    """A token from the environment (`POLAR_CONTROL_TOKEN`, `POLAR_NODE_TOKEN`) or the user's config folder."""
+    variable = f"POLAR_{name.replace('-', '_').upper()}"
+    path = config_dir() / name
+    try:
+        return os.environ.get(variable) or path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigError(
+            f"no {name} at {path}: `polar server` makes one at its first start; from another machine, set {variable}"
+        ) from error
+
+
+def make_secret(name: SecretName) -> str:
+    """The same, made on first use; readable by nobody else."""
+    path = config_dir() / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_secret(name)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(32))
+    return read_secret(name)

@@ -18,6 +18,7 @@ import msgspec
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
 from polar.errors import EngineDefect, EngineError, failure_of
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot
 from polar.store.journal import Journal
 from polar.tokens.base import Renderer
@@ -59,6 +60,7 @@ class Exchange:
         self._rendering = asyncio.Lock()
         """Tokenizers are not safe to share between threads at the same moment."""
         self.model = model
+        self.gate = PolicyGate()
 
     async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
         arrived = time.time()
@@ -105,10 +107,12 @@ class Exchange:
             session_id=slot.session_id,
             seed=admitted.seed,
         )
+        version = await self.gate.enter()
         try:
             async with aclosing(self._engine.generate(request)) as pieces:
                 async for piece in pieces:
-                    admitted.pieces.append(piece)
+                    stamped = piece.policy_version or version
+                    admitted.pieces.append(msgspec.structs.replace(piece, policy_version=stamped))
             _check(admitted.pieces)
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) and task.cancelling():

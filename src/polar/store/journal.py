@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from sqlalchemy import Connection, and_, func, insert, inspect, select, update
 from sqlalchemy.exc import IntegrityError
 
-from polar.store.codec import decode, encode
 from polar.store.tables import METADATA, SCHEMA_VERSION, calls, results, sessions, stages
 from polar.store.writer import JournalError, Writer
 from polar.types import Call, Lease, SessionResult, Stage
+from polar.types.codec import decode, encode
 
 __all__ = ["Journal", "JournalError", "JournalledSession", "ResultRefused"]
 

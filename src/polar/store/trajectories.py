@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from polar.errors import PolarError
-from polar.store.codec import decode, encode
 from polar.store.paths import write_whole
 from polar.types import Trajectory
+from polar.types.codec import decode, encode
 
 
 class TrajectoryUnreadable(PolarError):

@@ -15,8 +15,8 @@ from polar.builders.base import Builder
 from polar.builders.drops import DropRules
 from polar.builders.per_request import PerRequest
 from polar.builders.prefix_merging import PrefixMerging
-from polar.store.codec import decode, encode
 from polar.types import Call, Trajectory, TrajectoryStatistics, logprobs
+from polar.types.codec import decode, encode
 
 BUILDERS: list[Builder] = [PrefixMerging(DropRules()), PerRequest(DropRules())]
 BAD_LOGPROBS = [math.nan, math.inf, -math.inf, 0.5, -9999.0]

@@ -13,14 +13,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polar.store.codec import encode
 from polar.store.journal import Journal
 from polar.types import Call, CallTimes, Lease, Message, Session, TaskRequest, ToolCall, logprobs, token_ids
+from polar.types.codec import encode
 
 APPENDS_FOR_EVER = """
 import asyncio, sys
 from pathlib import Path
-from polar.store.codec import decode
+from polar.types.codec import decode
 from polar.store.journal import Journal
 from polar.types import Call, Lease
 import msgspec

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from polar.errors import PolarError
-from polar.store.codec import encode
 from polar.store.trajectories import TrajectoryUnreadable, read_trajectory, write_trajectory
 from polar.types import Break, Dropped, Span, Trace, Trajectory, logprobs, loss_mask, token_ids
+from polar.types.codec import encode
 
 
 def a_trajectory() -> Trajectory:

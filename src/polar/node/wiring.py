@@ -1,4 +1,4 @@
-"""One gateway node: wires a gateway to a pipeline, and keeps what passes through both in the node's journal.
+"""Wires a gateway to a pipeline, and keeps what passes through both in the node's journal.
 
 Gateway and session know each other only here.
 """
@@ -15,6 +15,7 @@ from polar.config import Config
 from polar.engines.base import Engine, EngineInfo
 from polar.gateway.app import GatewayServer, make_app
 from polar.gateway.exchange import Exchange
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
@@ -61,6 +62,7 @@ class Node:
     engine_info: EngineInfo
     renderer: Renderer
     slots: SlotTable
+    gate: PolicyGate
 
     @property
     def versions(self) -> dict[str, str]:
@@ -99,7 +101,7 @@ async def open_node(
             slots.base_url = server.base_url
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, renderer, slots)
+                yield Node(config, paths, journal, chosen, info, renderer, slots, exchange.gate)
             finally:
                 await server.stop()
     finally:

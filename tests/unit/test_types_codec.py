@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.store.codec import decode, encode
 from polar.types import Logprobs, LossMask, TokenIds, logprobs, loss_mask, token_ids
+from polar.types.codec import decode, encode
 
 
 class Arrays(msgspec.Struct):

@@ -1,0 +1,141 @@
+"""What server, nodes and clients say to each other over HTTP. Both ends import these; nothing else is shared."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from polar.types.base import Id, Strict
+from polar.types.call import Call
+from polar.types.result import SessionResult
+from polar.types.session import Lease, Stage
+from polar.types.trace import Trajectory
+
+
+class SessionStatus(Strict):
+    session_id: Id
+    task_id: Id
+    group_id: Id | None = None
+    index: int
+    attempt: int
+    stage: Stage
+    node_id: str | None = None
+    cancel_requested: bool = False
+    result: SessionResult | None = None
+
+
+class TaskStatus(Strict):
+    task_id: Id
+    group_id: Id | None = None
+    num_samples: int
+    submitted: float
+    """Unix seconds."""
+    stages: dict[str, int]
+    """How many sessions are in each stage."""
+    done: bool
+    """Every session has its result; whether they are good ones the results say."""
+    session_ids: tuple[Id, ...] = ()
+
+
+class ResultEntry(Strict):
+    cursor: int
+    """Ask for results after this one to go on."""
+    result: SessionResult
+
+
+class ResultPage(Strict):
+    results: tuple[ResultEntry, ...]
+    cursor: int
+    """Of the last result of the page, or the one asked from: where to go on."""
+
+
+class Event(Strict):
+    """A change anybody may watch."""
+
+    cursor: int
+    at: float
+    kind: Literal["task", "stage", "result", "node", "policy"]
+    task_id: str | None = None
+    session_id: str | None = None
+    node_id: str | None = None
+    data: dict[str, Any] = {}
+
+
+class Policy(Strict):
+    """How generation stands, for every node."""
+
+    version: str = ""
+    """Stamped on each call that begins under it."""
+    paused: bool = False
+    """Calls wait, kept awake, until generation is resumed."""
+
+
+class Registration(Strict):
+    name: str = Field(min_length=1, max_length=200)
+    """For people: host and process."""
+    slots: int = Field(ge=1)
+    """Sessions the node can run at once."""
+
+
+class NodeCredentials(Strict):
+    node_id: Id
+    key: str = Field(repr=False)
+    heartbeat_s: float
+    """How often the node must be heard of; a lease outlives about three missed beats."""
+
+
+class LeaseRequest(Strict):
+    room: int = Field(ge=1, le=10_000)
+    wait_s: float = Field(default=20.0, ge=0, le=60)
+    """How long to wait for a session when there is none."""
+
+
+class LeaseReply(Strict):
+    leases: tuple[Lease, ...]
+    policy: Policy
+
+
+class HeldSession(Strict):
+    session_id: Id
+    attempt: int = Field(ge=1)
+    stage: Stage
+
+
+class Heartbeat(Strict):
+    sessions: tuple[HeldSession, ...] = ()
+
+
+class HeartbeatReply(Strict):
+    cancel: tuple[Id, ...] = ()
+    """Sessions the node shall break off and report as CANCELLED."""
+    lost: tuple[Id, ...] = ()
+    """Sessions that are not the node's any more: break off, report nothing."""
+    policy: Policy
+
+
+class HandBack(Strict):
+    """A node that stops gives a session back: it runs again, elsewhere, as the next attempt."""
+
+    session_id: Id
+    attempt: int = Field(ge=1)
+
+
+class NodeStatus(Strict):
+    node_id: Id
+    name: str
+    slots: int
+    registered: float
+    last_seen: float
+    alive: bool
+    sessions: tuple[Id, ...] = ()
+
+
+class SessionUpload(msgspec.Struct, frozen=True):
+    """A session's result with all it rests on, as one binary blob (`types.codec`)."""
+
+    result: bytes
+    """`SessionResult` as JSON."""
+    trajectory: Trajectory | None
+    calls: tuple[Call, ...] = ()
