@@ -106,7 +106,7 @@ def read_secret(name: SecretName) -> str:
         return os.environ.get(variable) or path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise ConfigError(
-            f"no {name} at {path}: `polar server` makes one at its first start; from another machine, set {variable}"
+            f"no {name} at {path}: `polar server` makes one at its first start; on another machine set {variable}"
         ) from error
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.config import Config, cache_dir, load
+from polar.config import Config, cache_dir, config_dir, load, make_secret, read_secret
 from polar.errors import ConfigError
 
 
@@ -62,3 +62,33 @@ def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cache_dir() == tmp_path / "polar"
     monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "mine"))
     assert cache_dir() == tmp_path / "mine"
+
+
+class TestSecrets:
+    @pytest.fixture(autouse=True)
+    def own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POLAR_CONFIG_DIR", str(tmp_path / "config"))
+        for variable in ("POLAR_CONTROL_TOKEN", "POLAR_NODE_TOKEN"):
+            monkeypatch.delenv(variable, raising=False)
+
+    def test_a_token_is_made_once_and_is_nobody_elses_to_read(self) -> None:
+        token = make_secret("control-token")
+        assert len(token) >= 40
+        assert make_secret("control-token") == read_secret("control-token") == token
+        assert (config_dir() / "control-token").stat().st_mode & 0o777 == 0o600
+        assert config_dir().stat().st_mode & 0o777 == 0o700
+        assert make_secret("node-token") != token
+
+    def test_the_environment_comes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        make_secret("node-token")
+        monkeypatch.setenv("POLAR_NODE_TOKEN", "from-elsewhere")
+        assert read_secret("node-token") == "from-elsewhere"
+
+    def test_a_missing_token_says_how_to_get_one(self) -> None:
+        with pytest.raises(ConfigError, match=r"`polar server` makes one .* set POLAR_CONTROL_TOKEN"):
+            read_secret("control-token")
+
+    def test_the_folder_follows_the_desktop_rules(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("POLAR_CONFIG_DIR")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        assert config_dir() == tmp_path / "polar"

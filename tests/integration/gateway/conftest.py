@@ -38,6 +38,6 @@ async def open_gateway(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerat
             await server.start()
             stack.push_async_callback(server.stop)
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            return Gateway(slots, journal, engine, http, stack)
+            return Gateway(slots, journal, engine, http, stack, exchange.gate)
 
         yield open_one

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 from openai import AsyncOpenAI
 
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
@@ -36,6 +37,7 @@ class Gateway:
     engine: ScriptedEngine
     http: aiohttp.ClientSession
     stack: AsyncExitStack
+    gate: PolicyGate
 
     async def open(self, session_id: str = "s1", profile: CallProfile | None = None, **task: Any) -> Slot:
         lease = Lease(
