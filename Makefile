@@ -7,7 +7,7 @@ COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar
 .PHONY: demo test lint e2e bench clean
 
 demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
-	$(BIN)/polar run examples/demo.toml
+	$(BIN)/polar up examples/demo.toml
 
 test: $(VENV)/.dev  ## unit and integration tests, and one real session
 	$(BIN)/python -m pytest tests --ignore=tests/e2e/heavy --cov=polar --cov-branch --cov-report=
@@ -22,6 +22,8 @@ e2e: $(VENV)/.dev  ## the long suites: everything real
 	$(BIN)/python -m pytest tests/e2e
 
 bench: $(VENV)/.dev  ## measurements, each a script of its own
+	$(BIN)/python benchmarks/gateway.py
+	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/default_model.py
 
 clean:

@@ -12,12 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.cancel import cancel
 from polar.cli.doctor import doctor
+from polar.cli.gateway import gateway
 from polar.cli.ls import ls
 from polar.cli.output import print_error
 from polar.cli.replay import replay
 from polar.cli.run import run
+from polar.cli.server import server
 from polar.cli.show import show
+from polar.cli.submit import submit
+from polar.cli.up import up
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -75,6 +80,11 @@ app.command("ls")(ls)
 app.command("show")(show)
 app.command("replay")(replay)
 app.command("doctor")(doctor)
+app.command("submit")(submit)
+app.command("cancel")(cancel)
+app.command("server")(server)
+app.command("gateway")(gateway)
+app.command("up")(up)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`polar ls`: the runs, or the sessions of one run."""
+"""`polar ls`: the runs, or the sessions of one run; of a server, the tasks or the sessions of one task."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polar.cli.output import clock, number, one_line, print_json, print_table, seconds
+from polar.cli.remote import ServerOption, ask
 
 if TYPE_CHECKING:
     from polar.cli.stored import StoredRun
-    from polar.store.journal import JournalledSession
+    from polar.client import PolarClient
     from polar.store.paths import RunPaths
-    from polar.types import SessionResult
+    from polar.types import Session, SessionResult, SessionStatus, TaskStatus
 
 
 def ls(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(help="A run's id, or the beginning of it.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN|TASK]", help="A run's id or its beginning; of a server, a task's id."),
+    ] = None,
+    server: ServerOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs, or the sessions of one run."""
+    """List the runs, or the sessions of one run; with --server the tasks there, or the sessions of one task."""
+    if server is not None:
+        _ls_server(server, run, json=json)
+        return
     from polar.cli.stored import load_run, runs_dir_of
     from polar.store.paths import find_run, list_runs
 
@@ -62,24 +70,70 @@ def _summary(stored: StoredRun) -> dict[str, Any]:
 
 
 def _session_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    return [_session_row(row, stored.results.get(row.lease.session.session_id)) for row in stored.sessions]
+    """Calls are counted in the journal, where those of a session that is not done stand too."""
+    return [
+        _session_row(row.lease.session, stored.results.get(row.lease.session.session_id))
+        | {"calls": row.calls, "sampled_tokens": row.sampled_tokens}
+        for row in stored.sessions
+    ]
 
 
-def _session_row(row: JournalledSession, result: SessionResult | None) -> dict[str, Any]:
-    session, statistics = row.lease.session, result.statistics if result else None
+def _session_row(session: Session | SessionStatus, result: SessionResult | None) -> dict[str, Any]:
+    statistics = result.statistics if result else None
     return {
         "session_id": session.session_id,
         "task_id": session.task_id,
         "attempt": session.attempt,
         "stage": session.stage.value,
         "reward": result.score.reward if result and result.score else None,
-        "calls": row.calls,
-        "sampled_tokens": row.sampled_tokens,
+        "calls": statistics.calls if statistics else None,
+        "sampled_tokens": statistics.sampled_tokens if statistics else None,
         "traces": statistics.traces if statistics else None,
         "trainable_tokens": statistics.trainable_tokens if statistics else None,
         "merge_rate": statistics.merge_rate if statistics else None,
         "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
     }
+
+
+def _ls_server(server: str, task_id: str | None, *, json: bool) -> None:
+    if task_id is None:
+        tasks = ask(server, lambda client: client.tasks())
+        values = [task.model_dump(mode="json", exclude={"session_ids"}) for task in tasks]
+        print_json({"server": server, "tasks": values}) if json else _print_tasks(tasks, server)
+        return
+    rows = ask(server, lambda client: _sessions_of_task(client, task_id))
+    print_json({"server": server, "task_id": task_id, "sessions": rows}) if json else _print_sessions(rows)
+
+
+async def _sessions_of_task(client: PolarClient, task_id: str) -> list[dict[str, Any]]:
+    from polar.cli.remote_sessions import results_of
+
+    task = await client.task(task_id)  # refused where there is none; a list would only be empty
+    results = await results_of(client, task_id)
+    sessions = await client.sessions(task_id, limit=task.num_samples)
+    return [_session_row(session, results.get(session.session_id)) for session in sessions]
+
+
+def _print_tasks(tasks: list[TaskStatus], server: str) -> None:
+    if not tasks:
+        typer.echo(f"no tasks at {server}; `polar submit` hands some in")
+        return
+    cells = [
+        (
+            task.task_id,
+            task.group_id or "-",
+            clock(task.submitted),
+            number(task.num_samples),
+            _stages(task.stages),
+            "done" if task.done else "",
+        )
+        for task in tasks
+    ]
+    print_table(["task", "group", "submitted", "#samples", "sessions", ""], cells)
+
+
+def _stages(counts: dict[str, int]) -> str:
+    return " ".join(f"{stage} {count}" for stage, count in counts.items()) or "-"
 
 
 def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
@@ -92,7 +146,7 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
             clock(row["started"]) if row["started"] is not None else "-",
             _took(row),
             number(row["tasks"]),
-            row["problem"] or " ".join(f"{stage} {count}" for stage, count in row["stages"].items()) or "-",
+            row["problem"] or _stages(row["stages"]),
             number(row["mean_reward"]),
         )
         for row in rows

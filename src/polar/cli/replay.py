@@ -12,7 +12,7 @@ import typer
 from polar.cli.output import console, number, print_json, print_table, visible
 
 if TYPE_CHECKING:
-    from polar.cli.stored import StoredSession
+    from polar.cli.stored import RunSession
     from polar.types import Spec, Trajectory
 
 
@@ -58,7 +58,7 @@ def _options_of(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def _spec(stored: StoredSession, builder: str | None, options: dict[str, Any]) -> Spec:
+def _spec(stored: RunSession, builder: str | None, options: dict[str, Any]) -> Spec:
     from polar.types import Spec
 
     own = stored.lease.task.builder
@@ -67,7 +67,7 @@ def _spec(stored: StoredSession, builder: str | None, options: dict[str, Any]) -
     return Spec(name=builder, options=options)
 
 
-def _build(stored: StoredSession, spec: Spec) -> Trajectory:
+def _build(stored: RunSession, spec: Spec) -> Trajectory:
     from polar import registry
     from polar.errors import boundary
 
@@ -76,12 +76,12 @@ def _build(stored: StoredSession, spec: Spec) -> Trajectory:
         return made.build(stored.session_id, stored.calls)
 
 
-def _path_for(stored: StoredSession, spec: Spec) -> Path:
+def _path_for(stored: RunSession, spec: Spec) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name)
     return stored.traces_path.with_name(f"traces.{name}.msgpack")
 
 
-def _report(stored: StoredSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
+def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
     return {
         "run_id": stored.run.run_id,
         "session_id": stored.session_id,
@@ -101,7 +101,7 @@ def _report(stored: StoredSession, spec: Spec, rebuilt: Trajectory, saved: Path 
     }
 
 
-def _stored_statistics(stored: StoredSession) -> dict[str, Any] | None:
+def _stored_statistics(stored: RunSession) -> dict[str, Any] | None:
     if stored.result is not None:
         return stored.result.statistics.model_dump(mode="json")
     trajectory = stored.trajectory()

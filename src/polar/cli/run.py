@@ -36,15 +36,10 @@ def run(
     """
     from polar import config as configuration
     from polar.cli.progress import RunProgress
-    from polar.cli.summary import print_summary, summary_json
-    from polar.data.tasks import read_tasks
     from polar.store.paths import RunPaths
-    from polar.types import TaskRequest
 
     chosen = configuration.load(config)
-    todo = read_tasks(tasks)
-    if samples is not None:
-        todo = [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in todo]
+    todo = tasks_of(tasks, samples)
     paths = RunPaths.create(ctx.obj or chosen.runs_dir)
     progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
     results: list[SessionResult] = []
@@ -55,12 +50,33 @@ def run(
         interrupted = True
     order = {task.task_id: position for position, task in enumerate(todo)}
     results.sort(key=lambda result: (order[result.task_id], result.index))
+    print_outcome(paths, results, json=json)
+    end(progress, paths, results, interrupted=interrupted)
+
+
+def tasks_of(file: Path, samples: int | None) -> list[TaskRequest]:
+    from polar.data.tasks import read_tasks
+    from polar.types import TaskRequest
+
+    tasks = read_tasks(file)
+    if samples is None:
+        return tasks
+    return [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in tasks]
+
+
+def print_outcome(paths: RunPaths, results: list[SessionResult], *, json: bool) -> None:
+    from polar.cli.summary import print_summary, summary_json
+
     if json:
         values = [result.model_dump(mode="json") for result in results]
         print_json({"run_id": paths.run_id, "path": str(paths.root), **summary_json(results), "results": values})
     elif results:
         print_summary(results)
         _print_next(paths, results)
+
+
+def end(progress: RunProgress, paths: RunPaths, results: list[SessionResult], *, interrupted: bool) -> None:
+    """The exit code says how the run went."""
     if interrupted:
         progress.console.print(f"interrupted; what was captured is kept in {paths.root}", style="yellow")
         raise typer.Exit(130)
@@ -90,7 +106,7 @@ async def _run(
     record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
     paths.write_record(record)
     with progress.status("Installing the harness (downloads once)"):
-        await _install_harnesses(tasks)
+        await install_harnesses(tasks)
     status = progress.status("Starting the engine (downloads its weights once)")
     status.start()
     try:
@@ -112,7 +128,7 @@ def _cancel_on_sigterm() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
 
 
-async def _install_harnesses(tasks: list[TaskRequest]) -> None:
+async def install_harnesses(tasks: list[TaskRequest]) -> None:
     """Before the first session, so that no session's set-up time holds a download."""
     from polar import registry
     from polar.harnesses.install import install

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polar.cli.output import clock, console, number, one_line, print_json, print_table, seconds, visible
+from polar.cli.remote import ServerOption, ask
 
 if TYPE_CHECKING:
     from polar.cli.stored import StoredSession
@@ -18,14 +19,17 @@ def show(
     ctx: typer.Context,
     session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
     run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
+    server: ServerOption = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the traces, trainable tokens marked.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show one session: its walk, its calls, its score and its traces."""
-    from polar.cli.stored import load_session, runs_dir_of
+    """Show one session: its walk, its calls, its score and its traces.
+
+    Of a local run, or with --server of a rollout server, which wants the whole id.
+    """
     from polar.cli.tokens import print_traces
 
-    stored = asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+    stored = _load(ctx, session, run, server)
     trajectory = stored.trajectory()
     traces = trajectory.traces if trajectory else ()
     if json:
@@ -40,10 +44,20 @@ def show(
         print_traces(stored, traces)
 
 
+def _load(ctx: typer.Context, session: str, run: str | None, server: str | None) -> StoredSession:
+    """A run is always local, also where POLAR_SERVER is set."""
+    from polar.cli.remote_sessions import load_from_server
+    from polar.cli.stored import load_session, runs_dir_of
+
+    if server is not None and run is None:
+        return ask(server, lambda client: load_from_server(client, session))
+    return asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+
+
 def _as_json(stored: StoredSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
     result = stored.result
     return {
-        "run_id": stored.run.run_id,
+        **stored.origin,
         "session": stored.lease.session.model_dump(mode="json"),
         "task": stored.lease.task.model_dump(mode="json"),
         "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in _timed(stored)],
@@ -102,7 +116,8 @@ def _timed(stored: StoredSession) -> list[tuple[Any, float, float | None]]:
 def _print_head(stored: StoredSession) -> None:
     session, task = stored.lease.session, stored.lease.task
     out = console()
-    out.print(f"session {session.session_id}  run {stored.run.run_id}  attempt {session.attempt}  {session.stage}")
+    origin = "  ".join(f"{name.removesuffix('_id')} {value}" for name, value in stored.origin.items())
+    out.print(f"session {session.session_id}  {origin}  attempt {session.attempt}  {session.stage}")
     plugins = ("harness", "runtime", "builder", "evaluator")
     out.print("  ".join(f"{kind} {getattr(task, kind).name}" for kind in plugins))
     out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")

@@ -1,7 +1,8 @@
-"""Runs and sessions read back from disk, for the commands that look at them. Nothing here writes."""
+"""Sessions as the commands show them, and how those of a local run are read back. Nothing here writes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from polar.errors import PolarError
 from polar.store.journal import Journal, JournalledSession
 from polar.store.paths import RunPaths, find_run, list_runs
 from polar.store.trajectories import read_trajectory
-from polar.types import Call, Lease, SessionResult, Stage, Trajectory
+from polar.types import Call, Lease, SessionResult, Spec, Stage, Trajectory
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,12 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class StoredSession:
-    run: RunPaths
+class StoredSession(ABC):
+    """One session with all there is to show of it, wherever it was read."""
+
     lease: Lease
     stages: list[tuple[Stage, float]]
+    """With the time at which each began, in Unix seconds."""
     calls: list[Call]
     result: SessionResult | None
 
@@ -34,12 +37,36 @@ class StoredSession:
         return self.lease.session.session_id
 
     @property
+    @abstractmethod
+    def origin(self) -> dict[str, str]:
+        """Where it was read, by the name JSON has for it."""
+
+    @abstractmethod
+    def trajectory(self) -> Trajectory | None:
+        """None where the session has left no traces, or not yet."""
+
+    @abstractmethod
+    def renderer(self) -> Spec:
+        """What spells its tokens."""
+
+
+@dataclass(frozen=True)
+class RunSession(StoredSession):
+    run: RunPaths
+
+    @property
+    def origin(self) -> dict[str, str]:
+        return {"run_id": self.run.run_id}
+
+    @property
     def traces_path(self) -> Path:
         return self.run.session(self.session_id).traces
 
     def trajectory(self) -> Trajectory | None:
-        """None where the session has left no traces, or not yet."""
         return read_trajectory(self.traces_path) if self.traces_path.exists() else None
+
+    def renderer(self) -> Spec:
+        return self.run.read_record().config.model.renderer
 
 
 def runs_dir_of(given: Path | None) -> Path:
@@ -53,7 +80,7 @@ async def load_run(paths: RunPaths) -> StoredRun:
         return StoredRun(paths, await journal.sessions(), results)
 
 
-async def load_session(runs_dir: Path, run: str | None, session: str) -> StoredSession:
+async def load_session(runs_dir: Path, run: str | None, session: str) -> RunSession:
     """A session by its id or the unique beginning of it, in the given run or the latest that holds it."""
     chosen = find_run(runs_dir, run)
     runs = [chosen] if run is not None else reversed(list_runs(runs_dir))
@@ -66,8 +93,8 @@ async def load_session(runs_dir: Path, run: str | None, session: str) -> StoredS
     raise PolarError(f"no session {session!r} in {where}; `polar ls RUN` lists the sessions of a run")
 
 
-async def _load(paths: RunPaths, journal: Journal, session_id: str) -> StoredSession:
-    return StoredSession(
+async def _load(paths: RunPaths, journal: Journal, session_id: str) -> RunSession:
+    return RunSession(
         run=paths,
         lease=await journal.lease(session_id),
         stages=await journal.stages(session_id),

@@ -27,7 +27,7 @@ MEANINGS: dict[Role, str] = {
 
 
 def print_traces(stored: StoredSession, traces: tuple[Trace, ...]) -> None:
-    renderer: Renderer = registry.make("renderer", stored.run.read_record().config.model.renderer)
+    renderer: Renderer = registry.make("renderer", stored.renderer())
     asyncio.run(renderer.load())
     out = console()
     coloured = out.color_system is not None and not out.no_color

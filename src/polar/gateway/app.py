@@ -70,11 +70,15 @@ class GatewayServer:
 
     def __init__(self, app: Starlette, config: GatewayConfig) -> None:
         self._socket = socket.create_server((config.host, config.port), backlog=2048)
+        # Connections inherit it. asyncio sets it only where a socket names its protocol, which this one does not,
+        # and without it the second write of a reply waits 40 ms for the client's acknowledgement of the first.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server = _Server(
             uvicorn.Config(
                 app,
                 log_level="critical",
                 access_log=False,
+                proxy_headers=False,
                 lifespan="off",
                 timeout_graceful_shutdown=2,
                 timeout_keep_alive=75,

@@ -22,17 +22,23 @@ from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot
 from polar.store.journal import Journal
 from polar.tokens.base import Renderer
-from polar.tokens.forest import PreparedPrompt
+from polar.tokens.forest import CallForest, Place, PreparedPrompt
 from polar.types import (
     Call,
     CallTimes,
     FinishReason,
+    Logprobs,
     Message,
     TokenIds,
     ToolCall,
     logprobs,
     token_ids,
 )
+
+SHORT_CHARACTERS = 4096
+SHORT_TOKENS = 1024
+"""Texts up to this size are rendered and read on the event loop: about a millisecond at most, where the way to a
+thread and back alone costs a tenth of one."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -91,7 +97,9 @@ class Exchange:
     async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
         try:
             async with slot.lock, self._rendering:
-                return await asyncio.to_thread(slot.forest.prepare, request.messages, request.tools)
+                place = slot.forest.find(request.messages, request.tools)
+                bridged = await _bridge(slot.forest, place)
+                return bridged or await asyncio.to_thread(slot.forest.render, place)
         except Exception as error:  # a renderer is a plug-in, and the same request would fail again
             slot.engine_failure = failure_of("renderer", error)
             message = "the model's template cannot render this conversation"
@@ -111,8 +119,9 @@ class Exchange:
         try:
             async with aclosing(self._engine.generate(request)) as pieces:
                 async for piece in pieces:
-                    stamped = piece.policy_version or version
-                    admitted.pieces.append(msgspec.structs.replace(piece, policy_version=stamped))
+                    if not piece.policy_version and version:
+                        piece = msgspec.structs.replace(piece, policy_version=version)
+                    admitted.pieces.append(piece)
             _check(admitted.pieces)
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) and task.cancelling():
@@ -137,7 +146,7 @@ class Exchange:
         await self._journal.mark_received(reply.reply_id)
 
     async def _commit(self, slot: OpenSlot, admitted: Admitted, dialect: str, *, aborted: bool) -> Reply:
-        ids = token_ids(token for piece in admitted.pieces for token in piece.ids)
+        ids = _sampled_ids(admitted.pieces)
         slot.sampled_tokens += len(ids)
         unreadable: Exception | None = None
         try:
@@ -169,8 +178,12 @@ class Exchange:
         )
 
     async def _parse(self, admitted: Admitted, ids: TokenIds) -> Message:
+        prompt_ids = admitted.prompt.prompt_ids
         async with self._rendering:
-            parsed = await asyncio.to_thread(self._renderer.parse, admitted.prompt.prompt_ids, ids)
+            if len(ids) <= SHORT_TOKENS:
+                parsed = self._renderer.parse(prompt_ids, ids)
+            else:
+                parsed = await asyncio.to_thread(self._renderer.parse, prompt_ids, ids)
         numbered = [
             ToolCall(name=call.name, arguments=call.arguments, call_id=f"call_{admitted.call_id}_{index}")
             for index, call in enumerate(parsed.tool_calls)
@@ -189,8 +202,8 @@ class Exchange:
             parent_id=prompt.parent_id,
             continues=prompt.continues,
             new_prompt_ids=prompt.new_prompt_ids,
-            completion_ids=token_ids(token for piece in pieces for token in piece.ids),
-            logprobs=logprobs(value for piece in pieces for value in piece.logprobs),
+            completion_ids=_sampled_ids(pieces),
+            logprobs=_sampled_logprobs(pieces),
             prompt_digest=prompt.prompt_digest,
             prompt_tokens=len(prompt.prompt_ids),
             finish_reason=finish,
@@ -210,6 +223,26 @@ class Exchange:
             tolerant=prompt.tolerant,
             evaluated_tokens=pieces[-1].evaluated_tokens if pieces else None,
         )
+
+
+async def _bridge(forest: CallForest, place: Place) -> PreparedPrompt | None:
+    if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
+        return forest.bridge(place)
+    return await asyncio.to_thread(forest.bridge, place)
+
+
+def _sampled_ids(pieces: list[Piece]) -> TokenIds:
+    ids = token_ids()
+    for piece in pieces:
+        ids.extend(piece.ids)
+    return ids
+
+
+def _sampled_logprobs(pieces: list[Piece]) -> Logprobs:
+    values = logprobs()
+    for piece in pieces:
+        values.extend(piece.logprobs)
+    return values
 
 
 def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:

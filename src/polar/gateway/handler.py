@@ -48,7 +48,7 @@ class ModelRoute:
         connection = Connection(receive, send)
         try:
             slot = authenticate(self._slots, Headers(scope=scope))
-            if slot.sealed.is_set():
+            if slot.sealed:
                 raise sealed_problem()
             # A client that never ends its body is not yet served: sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
@@ -107,8 +107,7 @@ class ModelRoute:
     ) -> None:
         """Waits for the engine, keeping the client awake. A client that leaves or a slot that is sealed ends the
         generation, and what was sampled by then is kept as aborted."""
-        sealed = asyncio.create_task(slot.sealed.wait())
-        waiting = {sampling, connection.watch(), sealed}
+        waiting = {sampling, connection.watch(), slot.sealing}
         try:
             while not sampling.done():
                 done, _ = await asyncio.wait(
@@ -119,24 +118,22 @@ class ModelRoute:
                 ):
                     break
         finally:
-            sealed.cancel()
             if not sampling.done():
                 sampling.cancel()
                 await asyncio.wait([sampling])
         if sampling.cancelled() or sampling.exception() is not None:
             await self._exchange.abandon(slot, admitted, self._dialect.name)
         if sampling.cancelled():
-            raise sealed_problem() if slot.sealed.is_set() else _ClientGone()
+            raise sealed_problem() if slot.sealed else _ClientGone()
         sampling.result()
 
 
 async def _unless_sealed(slot: OpenSlot, writing: Coroutine[None, None, bool]) -> bool:
     """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write up,
     and nothing may hold sealing up."""
-    write, sealed = asyncio.create_task(writing), asyncio.create_task(slot.sealed.wait())
+    write = asyncio.create_task(writing)
     try:
-        await asyncio.wait([write, sealed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([write, slot.sealing], return_when=asyncio.FIRST_COMPLETED)
         return write.done() and write.result()
     finally:
         write.cancel()
-        sealed.cancel()

@@ -25,7 +25,9 @@ class OpenSlot:
         self.key = f"sk-polar-{secrets.token_urlsafe(24)}"
         self.lock = asyncio.Lock()
         """Held while a request is prepared or a call is added, never while the engine samples."""
-        self.sealed = asyncio.Event()
+        self.sealing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the slot is sealed. A future, because each call waits for it beside something else, and a
+        future needs no task for that."""
         self.calls_admitted = 0
         self.sampled_tokens = 0
         self.engine_failure: Failure | None = None
@@ -37,6 +39,10 @@ class OpenSlot:
     @property
     def session_id(self) -> str:
         return self.lease.session.session_id
+
+    @property
+    def sealed(self) -> bool:
+        return self.sealing.done()
 
     def __enter__(self) -> OpenSlot:
         """A request is being served."""
@@ -57,7 +63,7 @@ class OpenSlot:
 
     def check(self) -> None:
         """Raises `Problem` when sealed or out of budget."""
-        if self.sealed.is_set():
+        if self.sealed:
             raise sealed_problem()
         budgets = self.lease.task.budgets
         if budgets.max_calls is not None and self.calls_admitted >= budgets.max_calls:
@@ -73,7 +79,8 @@ class OpenSlot:
         return max(1, min(limit for limit in limits if limit is not None))
 
     async def seal(self) -> None:
-        self.sealed.set()
+        if not self.sealed:
+            self.sealing.set_result(None)
         await self._idle.wait()
 
 

@@ -1,5 +1,16 @@
 """One gateway node: a gateway wired to a pipeline, and where its sessions come from."""
 
+from polar.node.server_source import Controls, ServerSource
+from polar.node.service import serve_server
+from polar.node.uplink import Uplink
 from polar.node.wiring import JournalledSource, Node, open_node
 
-__all__ = ["JournalledSource", "Node", "open_node"]
+__all__ = [
+    "Controls",
+    "JournalledSource",
+    "Node",
+    "ServerSource",
+    "Uplink",
+    "open_node",
+    "serve_server",
+]

@@ -43,8 +43,10 @@ class JournalledSource:
         return leases
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
-        await self._journal.save_result(result)
-        await self._source.report(result, trajectory)
+        try:
+            await self._journal.save_result(result)
+        finally:  # a full disk is this node's trouble; who waits for the result still has to hear of it
+            await self._source.report(result, trajectory)
 
     async def _add(self, leases: list[Lease]) -> None:
         for lease in leases:
@@ -76,13 +78,17 @@ class Node:
 
     async def serve(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> None:
         """Runs the source's sessions until it has no more."""
+        await self.pipeline(source, watchers).serve()
+
+    def pipeline(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> Pipeline:
+        """For who wants more of it than to serve: to cancel a session, for instance."""
         services = Services(
             slots=self.slots,
             paths=self.paths,
             watchers=(self.journal, *watchers),
             versions=self.versions,
         )
-        await Pipeline(self.config.pools, services, JournalledSource(source, self.journal)).serve()
+        return Pipeline(self.config.pools, services, JournalledSource(source, self.journal))
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Finished, Place
 from polar.runtimes.folders import inside, read_file, remove_tree, write_file
 from polar.runtimes.output import CappedLog, Pump
-from polar.runtimes.processes import Family, end
+from polar.runtimes.processes import OWNER, Family, end, owner
 from polar.types import Strict, is_id
 
 FOLDERS = ("work", "home", "tmp")
@@ -168,6 +168,7 @@ class LocalRuntime:
             "TMPDIR": str(place.root / "tmp"),
             **command.env,
             "POLAR_SESSION": place.session_id,
+            OWNER: owner(),
             marker: value,
         }
 

@@ -4,12 +4,16 @@ A process belongs when the marker stands in its environment, when it is in the p
 command, or when its parent belongs. The marker finds those that made a session of their own or became
 daemons; one that also cleared its environment and outlived its parent is out of reach, and wants a runtime that
 contains. All this is read from /proc; elsewhere than on Linux only the process groups are ended.
+
+Each also carries who owns it: the node's process. When a node is killed its processes stay; whoever comes next
+sweeps them away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +24,7 @@ import msgspec
 from polar.errors import RuntimeFailure
 
 PROC = Path("/proc")
+OWNER = "POLAR_OWNER"
 POLL_S = 0.01
 KILL_LIMIT_S = 30.0
 """How long SIGKILL is repeated: a process that outlives this hangs in the kernel."""
@@ -71,6 +76,57 @@ async def _outlive(
     return set()
 
 
+def owner() -> str:
+    """This process, told apart from any that gets its id later."""
+    return f"{os.getpid()}.{_started_at(os.getpid())}"
+
+
+async def sweep_orphans(*, grace_s: float = 0.0) -> int:
+    """Ends all processes on this machine whose owner is dead. How many owners that were."""
+    dead = await asyncio.to_thread(_dead_owners)
+    for name in dead:
+        await end(Family(f"{OWNER}={name}\0".encode(), leaders=frozenset()), grace_s=grace_s)
+    return len(dead)
+
+
+def _dead_owners() -> set[str]:
+    """Seen from our own namespace only: in another one the same id is another process."""
+    here = _namespace("self")
+    if here is None:
+        return set()
+    owners = {_owner_of(process.pid) for process in _table() if _namespace(str(process.pid)) == here}
+    return {name for name in owners if name and not _owner_lives(name)}
+
+
+def _namespace(pid: str) -> str | None:
+    try:
+        return os.readlink(PROC / pid / "ns" / "pid")
+    except OSError:  # it ended just now, it is another user's, or there is no /proc
+        return None
+
+
+def _owner_of(pid: int) -> str:
+    with suppress(OSError):
+        environment = b"\0" + (PROC / str(pid) / "environ").read_bytes()
+        if found := re.search(rb"\0" + OWNER.encode() + rb"=(\d+\.\d+)\0", environment):
+            return found[1].decode()
+    return ""
+
+
+def _owner_lives(name: str) -> bool:
+    pid, _, started_at = name.partition(".")
+    return _started_at(int(pid)) == int(started_at)
+
+
+def _started_at(pid: int) -> int:
+    """Clock ticks since the machine started; 0 where there is no such process, a zombie being none."""
+    with suppress(OSError):
+        fields = _stat(PROC / str(pid))
+        if fields[0] not in (b"Z", b"X"):
+            return int(fields[19])
+    return 0
+
+
 def find(family: Family, known: Iterable[int] = ()) -> set[int]:
     """Process ids of the family, zombies left out: they are dead and wait only for their parent. `known` ones
     stay in it while they live: the death of its parent can hide a process that had no other tie."""
@@ -101,11 +157,15 @@ def _table() -> Iterable[_Process]:
     for entry in os.scandir(PROC):
         if entry.name.isdigit():
             with suppress(OSError):
-                # The name stands in brackets and may itself hold spaces and brackets.
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+                fields = _stat(Path(entry.path))
                 if fields[0] not in (b"Z", b"X"):
                     parent, group, session = map(int, fields[1:4])
                     yield _Process(int(entry.name), parent, group, session)
+
+
+def _stat(process: Path) -> list[bytes]:
+    """From the state on: the name before it stands in brackets and may itself hold spaces and brackets."""
+    return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _group_lives(leader: int) -> bool:

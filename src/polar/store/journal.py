@@ -13,7 +13,20 @@ from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel
-from sqlalchemy import Connection, and_, func, insert, inspect, select, update
+from sqlalchemy import (
+    ClauseElement,
+    Connection,
+    Text,
+    and_,
+    bindparam,
+    func,
+    insert,
+    inspect,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 
 from polar.store.tables import METADATA, SCHEMA_VERSION, calls, results, sessions, stages
@@ -129,6 +142,29 @@ class Journal:
         return _lease(row.lease, row.stage)
 
 
+def _as_text(statement: ClauseElement) -> str:
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
+
+
+# The statements of every model call, compiled once: SQLAlchemy takes longer for it than SQLite to run them.
+_OF_SESSION = bindparam("session_id", type_=Text())
+_ATTEMPT = select(sessions.c.attempt).where(sessions.c.session_id == _OF_SESSION)
+_LAST = func.coalesce(func.max(calls.c.sequence), literal_column("0"))
+_NEXT = select(_LAST + literal_column("1")).where(
+    calls.c.session_id == _OF_SESSION, calls.c.attempt == _ATTEMPT.scalar_subquery()
+)
+_APPEND_CALL = _as_text(
+    insert(calls).values(
+        {
+            **{column.name: bindparam(column.name) for column in calls.c},
+            "attempt": _ATTEMPT.scalar_subquery(),
+            "sequence": _NEXT.scalar_subquery(),
+        }
+    )
+)
+_MARK_RECEIVED = _as_text(update(calls).where(calls.c.call_id == bindparam("of")).values(received=bindparam("as")))
+
+
 def _prepare(connection: Connection, path: Path, read_only: bool) -> None:
     found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
     if found > SCHEMA_VERSION:
@@ -151,8 +187,7 @@ def _newest(table: Any) -> Any:
 
 
 def _attempt_of(connection: Connection, session_id: str) -> int:
-    query = select(sessions.c.attempt).where(sessions.c.session_id == session_id)
-    attempt = connection.execute(query).scalar_one_or_none()
+    attempt = connection.execute(_ATTEMPT, {"session_id": session_id}).scalar_one_or_none()
     if attempt is None:
         raise JournalError(f"the journal knows no session {session_id!r}; add_session comes first")
     return attempt
@@ -172,29 +207,25 @@ def _add_session(connection: Connection, lease: Lease) -> None:
 
 
 def _append_call(connection: Connection, call: Call) -> None:
-    attempt = _attempt_of(connection, call.session_id)
-    earlier = and_(calls.c.session_id == call.session_id, calls.c.attempt == attempt)
-    last = connection.execute(select(func.max(calls.c.sequence)).where(earlier)).scalar_one()
-    row = insert(calls).values(
-        call_id=call.call_id,
-        session_id=call.session_id,
-        attempt=attempt,
-        sequence=(last or 0) + 1,
-        parent_id=call.parent_id,
-        kind=call.kind,
-        prompt_tokens=call.prompt_tokens,
-        sampled_tokens=len(call.completion_ids),
-        received=call.received,
-        body=encode(call),
-    )
+    row = {
+        "call_id": call.call_id,
+        "session_id": call.session_id,
+        "parent_id": call.parent_id,
+        "kind": call.kind,
+        "prompt_tokens": call.prompt_tokens,
+        "sampled_tokens": len(call.completion_ids),
+        "received": call.received,
+        "body": encode(call),
+    }
     try:
-        connection.execute(row)
+        connection.exec_driver_sql(_APPEND_CALL, row)
     except IntegrityError as error:
+        _attempt_of(connection, call.session_id)  # refuses a session that is not known
         raise JournalError(f"call {call.call_id!r} is journalled already") from error
 
 
 def _mark_received(connection: Connection, call_id: str) -> None:
-    marked = connection.execute(update(calls).where(calls.c.call_id == call_id).values(received=True))
+    marked = connection.exec_driver_sql(_MARK_RECEIVED, {"of": call_id, "as": True})
     if marked.rowcount != 1:
         raise JournalError(f"the journal knows no call {call_id!r}")
 

@@ -1,4 +1,4 @@
-"""One thread that owns the journal's database connection, so that the event loop never waits for a disk.
+"""One thread that owns a database connection, so that the event loop never waits for a disk.
 
 Writes that pile up while one commits go into the next transaction together; each is acknowledged only after
 the commit that holds it.
@@ -7,33 +7,33 @@ the commit that holds it.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from polar.errors import PolarError
+from polar.store.database import JournalError, Opening, StoreError, database_of
+
+__all__ = ["JournalError", "StoreError", "Work", "Writer"]
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
+"""Runs in the thread, and once more where a neighbour in its transaction failed: it does nothing but use the
+connection."""
 
 BUSY_TIMEOUT_S = 10.0
 
 
-class JournalError(PolarError):
-    """The journal cannot do what it was asked: not there, locked, damaged, or the disk is full."""
-
-
 class Writer:
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._path = path
+    def __init__(self, source: Path | str, *, read_only: bool = False) -> None:
+        """`source`: a journal's path, or the SQLAlchemy address of an SQLite or PostgreSQL database."""
+        self._database = database_of(source, Opening(BUSY_TIMEOUT_S, read_only))
         self._read_only = read_only
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-journal")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-store")
         self._lock = threading.Lock()
         self._waiting: list[tuple[Work[Any], Future[Any]]] = []
         self._connection: Connection | None = None
@@ -64,10 +64,13 @@ class Writer:
         self._refuse_if_closed()
 
         def reading() -> T:
+            connection = self._live()
             try:
-                return work(self._live())
+                return work(connection)
             except DBAPIError as error:
                 raise self._named(error) from error
+            finally:
+                _end(connection)  # else PostgreSQL would go on showing this moment to later reads
 
         return await self._in_thread(reading)
 
@@ -84,8 +87,7 @@ class Writer:
 
     def _connect(self, prepare: Work[None]) -> None:
         try:
-            engine = create_engine("sqlite://", creator=self._raw_connection, poolclass=NullPool)
-            self._connection = engine.connect()
+            self._connection = self._database.engine().connect()
             if self._read_only:
                 prepare(self._connection)
             else:
@@ -97,20 +99,6 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _raw_connection(self) -> sqlite3.Connection:
-        mode = "ro" if self._read_only else "rwc"
-        raw = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=BUSY_TIMEOUT_S,
-            isolation_level=None,  # transactions are begun and ended below, and nowhere else
-        )
-        raw.execute("PRAGMA foreign_keys = ON")
-        if not self._read_only:
-            raw.execute("PRAGMA journal_mode = WAL")
-            raw.execute("PRAGMA synchronous = NORMAL")  # survives the death of the process, not of the power
-        return raw
 
     def _flush(self) -> None:
         with self._lock:
@@ -138,24 +126,32 @@ class Writer:
 
     def _transaction(self, works: list[Work[Any]]) -> list[Any]:
         connection = self._live()
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
+            self._database.begin(connection)
             results = [work(connection) for work in works]
-            connection.exec_driver_sql("COMMIT")
+            connection.commit()
         except BaseException:
-            connection.rollback()  # does nothing where SQLite has rolled back already
+            _end(connection)
             raise
         return results
 
     def _live(self) -> Connection:
-        assert self._connection is not None, "the journal's thread runs nothing before open and after close"
+        assert self._connection is not None, "the thread runs nothing before open and after close"
         return self._connection
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise JournalError(f"the journal {self._path} is closed")
+            raise self._database.error(f"{self._database.name} is closed")
 
     def _named(self, error: Exception) -> Exception:
         if isinstance(error, DBAPIError):
-            return JournalError(f"the journal {self._path}: {error.orig}")
+            return self._database.error(f"{self._database.name}: {error.orig}")
         return error
+
+
+def _end(connection: Connection) -> None:
+    """Ends the transaction, if any is left. A connection that cannot even do that is replaced at its next use."""
+    try:
+        connection.rollback()
+    except DBAPIError:
+        connection.invalidate()

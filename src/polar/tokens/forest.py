@@ -9,6 +9,7 @@ branch of its own, and the reason is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from polar.tokens.base import Renderer
 from polar.tokens.digest import TokenDigest
 from polar.tokens.match import extend_path, message_key, tolerances, tools_key
 from polar.types import Call, Message, TokenIds, Tool, token_ids
+
+T = TypeVar("T")
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -44,6 +47,31 @@ class _Node(msgspec.Struct, frozen=True):
     """Of prompt and completion."""
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a request attaches."""
+
+    messages: Sequence[Message]
+    tools: tuple[Tool, ...]
+    parent: _Node | None
+    known: int = 0
+    """How many messages the parent's request and its reply make up."""
+    why_new_root: str = ""
+
+    @property
+    def new(self) -> tuple[Message, ...]:
+        """What the parent has not seen."""
+        return tuple(self.messages[self.known :])
+
+    @property
+    def new_characters(self) -> int:
+        """About what there is to render."""
+        return sum(len(message.content) for message in self.messages[self.known :])
+
+    @property
+    def edited(self) -> str:
+        return "history_edited" if any(message.role == "assistant" for message in self.new) else ""
+
+
 class CallForest:
     """Not thread-safe: one request is prepared or added at a time."""
 
@@ -55,15 +83,57 @@ class CallForest:
         self._received: set[str] = set()
         self._seen: set[bytes] = set()
         """Paths of every request, message by message, to tell why one does not attach."""
+        self._last: tuple[tuple[Message, ...], list[bytes]] = ((), [])
+        """The request before, and its paths: the next one usually begins with all of it."""
 
     def prepare(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> PreparedPrompt:
-        paths = _paths(_tools_path(tools), messages)
+        place = self.find(messages, tools)
+        return self.bridge(place) or self.render(place)
+
+    def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
+        paths = self._paths_of(messages, tools)
         for count in range(len(messages) - 1, 0, -1):
             nodes = [self._nodes[call_id] for call_id in self._ends.get(paths[count], ())]
             candidates = [node for node in nodes if self._is_told_alike(node, messages)]
             if candidates:
-                return self._continue(self._choose(candidates, messages[count - 1]), messages, count, tools)
-        return self._root(messages, tools, self._why_new_root(paths))
+                return Place(messages, tools, self._choose(candidates, messages[count - 1]), count)
+        return Place(messages, tools, None, why_new_root=self._why_new_root(paths))
+
+    def bridge(self, place: Place) -> PreparedPrompt | None:
+        """The parent's exact tokens and what is new. None where there is no parent, or its family cannot go on
+        from it exactly."""
+        parent, echo = place.parent, place.known - 1
+        if parent is None:
+            return None
+        prompt_ids, completion_ids = self._prompt_of(parent.call), parent.call.completion_ids
+        bridge = self._renderer.bridge(prompt_ids, completion_ids, place.new, place.tools)
+        if bridge is None:
+            return None
+        return PreparedPrompt(
+            parent_id=parent.call.call_id,
+            continues=True,
+            new_prompt_ids=bridge,
+            prompt_ids=prompt_ids + completion_ids + bridge,
+            prompt_digest=parent.digest.extended(bridge).value(),
+            new_messages=tuple(place.messages[echo:]),
+            break_reason=place.edited,
+            tolerant=tolerances(parent.call.response, place.messages[echo]),
+        )
+
+    def render(self, place: Place) -> PreparedPrompt:
+        """The whole request, on a branch of its own."""
+        parent, echo = place.parent, place.known - 1
+        ids = self._renderer.render(place.messages, place.tools)
+        return PreparedPrompt(
+            parent_id=parent.call.call_id if parent else None,
+            continues=False,
+            new_prompt_ids=ids,
+            prompt_ids=ids,
+            prompt_digest=TokenDigest(ids).value(),
+            new_messages=tuple(place.messages[echo:] if parent else place.messages),
+            break_reason=(place.edited or "bridge_refused") if parent else place.why_new_root,
+            tolerant=tolerances(parent.call.response, place.messages[echo]) if parent else (),
+        )
 
     def add(self, call: Call) -> None:
         """Stores a call so that later requests can attach to it. An aborted one has no end to attach to."""
@@ -88,9 +158,7 @@ class CallForest:
 
     def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
         """How many items a raw request begins with that its parent's began with too."""
-        known = self._nodes[parent_id].items if parent_id else ()
-        pairs = enumerate(zip(known, items, strict=False))
-        return next((index for index, (a, b) in pairs if a != b), min(len(known), len(items)))
+        return _common(self._nodes[parent_id].items, tuple(items)) if parent_id else 0
 
     def mark_received(self, call_id: str) -> None:
         """The harness has the reply, so it may be the one it goes on from."""
@@ -104,8 +172,9 @@ class CallForest:
             parent = self._nodes[call.parent_id] if call.parent_id else None
             told = call.new_messages[1:] if parent else call.new_messages
             again = messages[node.messages - len(told) : node.messages]
-            if any(a.reasoning != b.reasoning for a, b in zip(told, again, strict=True)):
-                return False
+            for before, now in zip(told, again, strict=True):
+                if before.reasoning != now.reasoning:
+                    return False
             if parent is None:
                 return True
             node = parent
@@ -119,51 +188,14 @@ class CallForest:
 
         return max(reversed(nodes), key=likeness)
 
-    def _continue(
-        self, parent: _Node, messages: Sequence[Message], count: int, tools: tuple[Tool, ...]
-    ) -> PreparedPrompt:
-        new = tuple(messages[count:])
-        edited = "history_edited" if any(message.role == "assistant" for message in new) else ""
-        prompt_ids = self._prompt_of(parent.call)
-        completion_ids = parent.call.completion_ids
-        bridge = self._renderer.bridge(prompt_ids, completion_ids, new, tools)
-        if bridge is None:
-            reason = edited or "bridge_refused"
-            return self._branch(parent, self._renderer.render(messages, tools), messages, reason)
-        return PreparedPrompt(
-            parent_id=parent.call.call_id,
-            continues=True,
-            new_prompt_ids=bridge,
-            prompt_ids=prompt_ids + completion_ids + bridge,
-            prompt_digest=parent.digest.extended(bridge).value(),
-            new_messages=tuple(messages[count - 1 :]),
-            break_reason=edited,
-            tolerant=tolerances(parent.call.response, messages[count - 1]),
-        )
-
-    def _branch(self, parent: _Node, ids: TokenIds, messages: Sequence[Message], reason: str) -> PreparedPrompt:
-        return PreparedPrompt(
-            parent_id=parent.call.call_id,
-            continues=False,
-            new_prompt_ids=ids,
-            prompt_ids=ids,
-            prompt_digest=TokenDigest(ids).value(),
-            new_messages=tuple(messages[parent.messages :]),
-            break_reason=reason,
-            tolerant=tolerances(parent.call.response, messages[parent.messages]),
-        )
-
-    def _root(self, messages: Sequence[Message], tools: tuple[Tool, ...], reason: str) -> PreparedPrompt:
-        ids = self._renderer.render(messages, tools)
-        return PreparedPrompt(
-            parent_id=None,
-            continues=False,
-            new_prompt_ids=ids,
-            prompt_ids=ids,
-            prompt_digest=TokenDigest(ids).value(),
-            new_messages=tuple(messages),
-            break_reason=reason,
-        )
+    def _paths_of(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[bytes]:
+        known_messages, known = self._last
+        paths = [_tools_path(tools)]
+        if known[:1] == paths:
+            paths = known[: _common(known_messages, tuple(messages)) + 1]
+        paths += _paths(paths[-1], messages[len(paths) - 1 :])[1:]
+        self._last = (tuple(messages), paths)
+        return paths
 
     def _why_new_root(self, paths: list[bytes]) -> str:
         if not self._nodes:
@@ -195,3 +227,11 @@ def _paths(start: bytes, messages: Sequence[Message]) -> list[bytes]:
     for message in messages:
         paths.append(extend_path(paths[-1], message_key(message)))
     return paths
+
+
+def _common(known: tuple[T, ...], items: tuple[T, ...]) -> int:
+    """How many items two sequences begin with that are the same."""
+    if items[: len(known)] == known:  # nearly always, and one comparison
+        return len(known)
+    pairs = enumerate(zip(known, items, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(known), len(items)))

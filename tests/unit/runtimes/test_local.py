@@ -96,7 +96,7 @@ async def test_the_environment_is_minimal(
 
     seen = dict(line.split("=", 1) for line in finished_output(place).split("\0") if line)
     assert finished.exit_code == 0
-    assert seen.keys() == {"PATH", "LANG", "HOME", "TMPDIR", "MINE", "POLAR_SESSION", "POLAR_PLACE"}
+    assert seen.keys() == {"PATH", "LANG", "HOME", "TMPDIR", "MINE", "POLAR_SESSION", "POLAR_PLACE", "POLAR_OWNER"}
     assert seen["HOME"] == runtime.home
     assert Path(seen["TMPDIR"]).is_relative_to(place.root)
     assert seen["MINE"] == "a b"
@@ -311,7 +311,8 @@ async def test_a_command_that_races_with_stop_does_not_outlive_it(
         await asyncio.sleep(0)
     await runtime.stop()
     await asyncio.wait([task])
-    assert isinstance(task.exception(), RuntimeFailure) or task.result().exit_code < 0
+    # The shell itself is ended, or it sees its command end first and exits with 128 + the signal.
+    assert isinstance(task.exception(), RuntimeFailure) or task.result().exit_code != 0
     assert not alive_in(place)
     assert not place.root.exists()
 

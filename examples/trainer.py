@@ -1,0 +1,39 @@
+"""A trainer's point of view: a group of samples in, rewards and trainable tokens out, each as soon as it is there.
+
+Start a server with a node in one terminal, `polar up`, and in another: `python examples/trainer.py [URL]`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from polar.client import DEFAULT_URL, SyncPolarClient
+
+EVALUATOR = {"name": "test_on_output", "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"}}
+TASK = {
+    "instruction": "Write the word hello into the file answer.txt.",
+    "num_samples": 4,
+    "harness": {"name": "pi", "options": {"tools": ["bash"]}},
+    "evaluator": EVALUATOR,
+    "sampling": {"max_tokens": 128},
+    "budgets": {"run_s": 240, "max_calls": 6},
+}
+
+
+def main(url: str) -> None:
+    with SyncPolarClient(url) as client:
+        task = client.submit(TASK)
+        rewards: list[float] = []
+        for entry in client.results(task_ids=[task.task_id]):
+            result = entry.result
+            if result.score is None or result.score.reward is None:
+                print(f"{result.session_id}: {result.stage}, not for the baseline: {result.failure}")
+                continue
+            rewards.append(result.score.reward)
+            tokens = [trace.trainable_tokens for trace in client.trajectory(result.session_id).traces]
+            print(f"{result.session_id}: reward {result.score.reward}, trainable tokens of its traces {tokens}")
+        print(f"baseline {sum(rewards) / len(rewards):.2f} of {len(rewards)}" if rewards else "no rewards")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_URL)

@@ -1,0 +1,156 @@
+"""Other `polar` commands as child processes: kept running, started again when they die, stopped together.
+
+A child is in a session of its own, so Ctrl-C reaches only us, and we stop it in order. Its stdin is a pipe that we
+hold: should we be killed, it closes, and the child stops by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+from polar.errors import PolarError
+from polar.node.back_off import BackOff
+from polar.session.pipeline import to_the_end
+
+SUPERVISED = "POLAR_SUPERVISED"
+"""Set for a child: it is to stop when its stdin closes."""
+STOP_S = 60.0
+"""How long a child may take to stop; a node hands its sessions back meanwhile."""
+STEADY_S = 30.0
+"""A child that lived so long did not die of how it was started."""
+QUICK_DEATHS = 5
+"""After so many in a row that were not steady, a child is given up."""
+EXIT_REFUSED = 2
+
+
+log = logging.getLogger("polar.cli")
+
+
+class ChildRefused(PolarError):
+    """A child does not run as it was started; starting it once more would not help."""
+
+
+async def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    arguments: Callable[[], Iterable[str]]
+    """Of the `polar` command, for each start anew."""
+    log: Path | None = None
+    """Where its output goes; None: to our stderr."""
+    died: Callable[[], Awaitable[None]] = field(default=_nothing)
+    """Done after it died, before it is started again."""
+
+
+@asynccontextmanager
+async def running(*programs: Program) -> AsyncGenerator[None]:
+    """Keeps the programs running while the body runs; none of them is left afterwards. Raises `ChildRefused`, the
+    body broken off, when one refuses to run."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            keepers = [group.create_task(_keep(program)) for program in programs]
+            try:
+                yield
+            finally:
+                for keeper in keepers:
+                    keeper.cancel()
+    except BaseExceptionGroup as errors:
+        raise _one_of(errors) from None
+
+
+def stop_requested() -> asyncio.Event:
+    """Set on Ctrl-C or SIGTERM, and where a supervisor that started us is gone."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if os.environ.pop(SUPERVISED, None):
+        loop.add_reader(0, lambda: None if os.read(0, 4096) else (loop.remove_reader(0), stop.set()))
+    return stop
+
+
+def log_to_stderr() -> None:
+    """What a process that works by itself has to say, with the time."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
+    logging.getLogger("polar").setLevel(logging.INFO)
+
+
+async def _keep(program: Program) -> None:
+    back_off = BackOff(first_s=0.5, most_s=30.0)
+    quick_deaths = 0
+    while True:
+        started = time.monotonic()
+        code = await _run_once(program)
+        await program.died()
+        if time.monotonic() - started > STEADY_S:
+            quick_deaths = 0
+            back_off.reset()
+        quick_deaths += 1
+        if code == EXIT_REFUSED or quick_deaths == QUICK_DEATHS:
+            raise ChildRefused(f"{program.name} does not run: {_last_words(program.log)}")
+        log.warning("%s ended with code %s and is started again", program.name, code)
+        await asyncio.sleep(back_off.next_s())
+
+
+async def _run_once(program: Program) -> int:
+    # -P, so that a module in the current folder does not stand in the way of one of ours.
+    command = (sys.executable, "-P", "-c", "from polar.cli.app import main; main()", *program.arguments())
+    with _output(program.log) as output:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, SUPERVISED: "1"},
+            start_new_session=True,
+        )
+    try:
+        return await process.wait()
+    finally:
+        await to_the_end(_stop(process, program))
+
+
+async def _stop(process: asyncio.subprocess.Process, program: Program) -> None:
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_S)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await program.died()
+
+
+def _output(log: Path | None) -> IO[bytes]:
+    return open(os.dup(2), "wb") if log is None else log.open("ab")
+
+
+def _last_words(log: Path | None) -> str:
+    if log is None:
+        return "it says why above"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("polar: ") if lines else f"see {log}"
+
+
+def _one_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong is one thing, and a command ends with one message."""
+    first = errors.exceptions[0]
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    return first

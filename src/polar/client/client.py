@@ -1,0 +1,245 @@
+"""The trainer's view of the rollout server, one method for each thing it can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import aclosing
+from functools import cache
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from polar.client.events import follow_events
+from polar.client.results import PAGE, follow_results, skip_others
+from polar.client.retries import Retry, ServerError
+from polar.client.submission import fixed, same_task, written
+from polar.client.transport import MSGPACK, Request, Transport
+from polar.types import (
+    Event,
+    Lease,
+    NodeStatus,
+    Policy,
+    ResultEntry,
+    ResultPage,
+    SessionStatus,
+    SessionUpload,
+    Stage,
+    Strict,
+    TaskRequest,
+    TaskStatus,
+    Trajectory,
+    is_id,
+)
+from polar.types.codec import decode
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+SUBMISSIONS_AT_ONCE = 8
+MOST_TASKS = 10_000
+"""The server lists no more at once."""
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Cancelled(Strict):
+    cancelled: int
+    """Sessions that were not final."""
+
+
+class PolarClient:
+    """Use it as `async with PolarClient() as client`. Without a token the user's own control token is taken."""
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None) -> None:
+        self._transport = Transport(url, token, retry or Retry())
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    async def __aenter__(self) -> PolarClient:
+        await self._transport.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._transport.close()
+
+    async def submit(self, task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
+        """Hands a task in. A lost reply does no harm: the id is fixed here, so the server knows the task again."""
+        request, made_up = fixed(task)
+        try:
+            return await self._ask("POST", "/v1/tasks", TaskStatus, body=written(request))
+        except ServerError as error:
+            # Only a repetition can meet itself; a task that was there before the first try is somebody else's.
+            if error.status != 409 or error.attempts == 1:
+                raise
+            known = await self.task(str(request.task_id))
+            if not made_up and not same_task(request, (await self.lease(known.session_ids[0])).task):
+                raise
+            return known
+
+    async def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
+        """In the order given. Where one is refused, that is raised, and those handed in before it stay."""
+        room = asyncio.Semaphore(SUBMISSIONS_AT_ONCE)
+
+        async def submit(task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
+            async with room:
+                return await self.submit(task)
+
+        checked = [fixed(task)[0] for task in tasks]
+        try:
+            async with asyncio.TaskGroup() as group:
+                submitted = [group.create_task(submit(task)) for task in checked]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in submitted]
+
+    async def task(self, task_id: str) -> TaskStatus:
+        return await self._ask("GET", _path("tasks", task_id), TaskStatus)
+
+    async def tasks(self, *, limit: int | None = None) -> list[TaskStatus]:
+        """The newest first, without the ids of their sessions."""
+        return await self._ask("GET", "/v1/tasks", list[TaskStatus], params={"limit": limit})
+
+    async def session(self, session_id: str) -> SessionStatus:
+        return await self._ask("GET", _path("sessions", session_id), SessionStatus)
+
+    async def sessions(
+        self, task_id: str | None = None, *, stage: Stage | None = None, limit: int | None = None
+    ) -> list[SessionStatus]:
+        """Without their results."""
+        params = {"task_id": task_id, "stage": stage.value if stage else None, "limit": limit}
+        return await self._ask("GET", "/v1/sessions", list[SessionStatus], params=params)
+
+    async def lease(self, session_id: str) -> Lease:
+        """The session as it stands, with its whole task."""
+        return await self._ask("GET", _path("sessions", session_id, "lease"), Lease)
+
+    async def results(
+        self, *, task_ids: Collection[str] | None = None, group_id: str | None = None, after: int = 0
+    ) -> AsyncGenerator[ResultEntry]:
+        """Results in the order in which they were recorded, each as soon as it is there.
+
+        Ends when every session of the tasks, or of the group's tasks, has been told; with neither it goes on
+        without end. To go on later, or in another process, give the `cursor` of the last entry as `after`.
+        """
+        wanted = None if task_ids is None else frozenset(task_ids)
+        if wanted is None and group_id is not None:
+            wanted = await self._tasks_of(group_id)
+        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+        if wanted and only is None and group_id is None:
+            after = await skip_others(self._first_after, wanted, after)
+
+        async def page(cursor: int, wait_s: float) -> ResultPage:
+            return await self.result_page(after=cursor, wait_s=wait_s, task_id=only, group_id=group_id)
+
+        async with aclosing(follow_results(page, self.task, wanted, after)) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def result_page(
+        self,
+        *,
+        after: int = 0,
+        limit: int = PAGE,
+        wait_s: float = 0.0,
+        task_id: str | None = None,
+        group_id: str | None = None,
+    ) -> ResultPage:
+        """What `results` is made of: the results after a cursor; waits up to `wait_s` for the first."""
+        params = {"after": after, "limit": limit, "wait_s": wait_s, "task_id": task_id, "group_id": group_id}
+        return await self._ask("GET", "/v1/results", ResultPage, params=params, wait_s=wait_s)
+
+    async def trajectory(self, session_id: str) -> Trajectory:
+        """The session's traces; a 404 where it has left none, or not yet."""
+        return await self._fetch(_path("sessions", session_id, "trajectory"), Trajectory)
+
+    async def upload(self, session_id: str) -> SessionUpload:
+        """All the session's node handed in: result, trajectory and the calls, which can be built again."""
+        return await self._fetch(_path("sessions", session_id, "upload"), SessionUpload)
+
+    async def cancel_session(self, session_id: str) -> int:
+        """How many sessions were not final, as for a task and a group."""
+        return await self._cancel("sessions", session_id)
+
+    async def cancel_task(self, task_id: str) -> int:
+        return await self._cancel("tasks", task_id)
+
+    async def cancel_group(self, group_id: str) -> int:
+        return await self._cancel("groups", group_id)
+
+    async def policy(self) -> Policy:
+        return await self._ask("GET", "/v1/policy", Policy)
+
+    async def pause(self) -> Policy:
+        """Calls that arrive from now on wait until `resume`."""
+        return await self._set_policy(paused=True)
+
+    async def resume(self) -> Policy:
+        return await self._set_policy(paused=False)
+
+    async def set_policy_version(self, version: str | int) -> Policy:
+        """Stamped on every call that begins from now on; whether generation is paused stays as it is."""
+        return await self._set_policy(version=str(version))
+
+    async def nodes(self) -> list[NodeStatus]:
+        return await self._ask("GET", "/v1/nodes", list[NodeStatus])
+
+    def events(self, after: int = 0) -> AsyncGenerator[Event]:
+        """Every change after a cursor, without end."""
+        return follow_events(self._transport, after)
+
+    async def _first_after(self, cursor: int, task_id: str | None) -> int | None:
+        page = await self.result_page(after=cursor, limit=1, task_id=task_id)
+        return page.cursor if page.results else None
+
+    async def _tasks_of(self, group_id: str) -> frozenset[str]:
+        found = frozenset(task.task_id for task in await self.tasks(limit=MOST_TASKS) if task.group_id == group_id)
+        if not found:
+            raise ServerError(f"the server at {self.url} has no task of group {group_id!r}", status=404)
+        return found
+
+    async def _cancel(self, kind: Literal["sessions", "tasks", "groups"], name: str) -> int:
+        return (await self._ask("POST", _path(kind, name, "cancel"), Cancelled)).cancelled
+
+    async def _set_policy(self, **changes: Any) -> Policy:
+        """The server takes a policy whole, so two trainers that change it at once can undo each other."""
+        wanted = (await self.policy()).model_copy(update=changes)
+        return await self._ask("PUT", "/v1/policy", Policy, body=wanted.model_dump_json().encode())
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: bytes | None = None,
+        wait_s: float = 0.0,
+    ) -> T:
+        request = Request(method, path, params or {}, body, silence_s=Request.silence_s + wait_s)
+        payload = await self._transport.send(request)
+        try:
+            return cast("T", _adapter(kind).validate_json(payload))
+        except ValidationError as error:
+            raise self._transport.unreadable(path, error) from error
+
+    async def _fetch(self, path: str, kind: type[S]) -> S:
+        payload = await self._transport.send(Request("GET", path, accept=MSGPACK))
+        try:
+            return decode(payload, kind)
+        except (msgspec.MsgspecError, ValueError, KeyError) as error:
+            raise self._transport.unreadable(path, error) from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _path(kind: str, name: str, *rest: str) -> str:
+    """What cannot be an id is refused here: it would change the path it stands in."""
+    if not is_id(name):
+        raise ServerError(f"{name!r} cannot be the id of one of the {kind}", status=404)
+    return "/".join(("/v1", kind, name, *rest))

@@ -1,0 +1,99 @@
+"""Who may do what: trainers with the control token, registration with the node token, a node with its own key.
+
+A request is let in or turned away before its body is read. No secret appears in a message or a log.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+
+from polar.server.nodes import key_sha256_of, sha256
+from polar.server.refusals import Problem, Unauthorized
+from polar.server.state import State
+
+Check = Callable[[Request], Awaitable[None]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    control: str = field(repr=False)
+    node: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.control or not self.node or self.control == self.node:
+            raise ValueError("the control token and the node token must be there, and must differ")
+
+
+class Door:
+    """The three checks, one for each kind of route."""
+
+    def __init__(self, tokens: Tokens, state: State) -> None:
+        self._tokens = tokens
+        self._state = state
+
+    async def control(self, request: Request) -> None:
+        if not _same(sha256(bearer(request)), sha256(self._tokens.control)):
+            raise Unauthorized("this needs the control token: Authorization: Bearer <POLAR_CONTROL_TOKEN>")
+
+    async def registration(self, request: Request) -> None:
+        if not _same(sha256(bearer(request)), sha256(self._tokens.node)):
+            raise Unauthorized("this needs the node token: Authorization: Bearer <POLAR_NODE_TOKEN>")
+
+    async def node(self, request: Request) -> None:
+        node_id, given = str(request.path_params["node_id"]), sha256(bearer(request))
+        kept = None
+        if "\0" not in node_id:  # PostgreSQL has no word for it
+            kept = await self._state.read(key_sha256_of, node_id)
+        if not _same(given, kept or "-" * len(given)):
+            raise Unauthorized("no such node, or not its key; register again")
+
+
+def bearer(request: Request) -> str:
+    """Empty where there is none."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one, other)
+
+
+def guarded_router(check: Check, tag: str) -> APIRouter:
+    """Routes that run `check` first and take strict JSON."""
+
+    class GuardedRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
+            handle = super().get_route_handler()
+
+            async def check_first(request: Request) -> Response:
+                await check(request)
+                return await handle(StrictRequest(request.scope, request.receive))
+
+            return check_first
+
+    return APIRouter(
+        route_class=GuardedRoute,
+        dependencies=[Security(HTTPBearer(auto_error=False))],  # for the OpenAPI page; `check` decides
+        tags=[tag],
+        responses={401: {"model": Problem}, 413: {"model": Problem}, 422: {"model": Problem}},
+    )
+
+
+class StrictRequest(Request):
+    """Reads JSON as the standard has it: no NaN, no half of a surrogate pair, no bottomless nesting."""
+
+    async def json(self) -> Any:
+        try:
+            return orjson.loads(await self.body())
+        except orjson.JSONDecodeError as error:
+            raise json.JSONDecodeError(error.msg, "", error.pos) from None

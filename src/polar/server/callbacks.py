@@ -1,0 +1,109 @@
+"""Callbacks owed: one row for each result whose task wants one, until it is delivered or given up.
+
+`delivery.py` sends them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from polar.server.state import Change
+from polar.server.tables import callbacks, results, tasks
+from polar.server.task_checks import target_of
+from polar.types import SessionResult
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 3600.0
+GIVE_UP_AFTER_S = 24 * 3600.0
+MAX_PROBLEM = 500
+
+
+@dataclass(frozen=True)
+class Owed:
+    session_id: str
+    task_id: str
+    attempt: int
+    url: str
+    target: str
+    body: str
+    """The `SessionResult` as JSON."""
+
+    @property
+    def key(self) -> str:
+        """The same for every try, so the receiver can tell a repetition."""
+        return f"{self.session_id}:{self.attempt}"
+
+
+def owe(change: Change, ended: Sequence[SessionResult]) -> None:
+    """In the transaction that records the results."""
+    ids = {result.task_id for result in ended}
+    wanted = select(tasks.c.task_id, tasks.c.callback_url).where(
+        tasks.c.task_id.in_(ids), tasks.c.callback_url.is_not(None)
+    )
+    urls = {task_id: url for task_id, url in change.connection.execute(wanted)}
+    rows = [
+        {
+            "session_id": result.session_id,
+            "attempt": result.attempt,
+            "url": urls[result.task_id],
+            "target": target_of(urls[result.task_id]) or "",
+            "created": change.now,
+            "due": change.now,
+        }
+        for result in ended
+        if result.task_id in urls
+    ]
+    if rows:
+        change.connection.execute(insert(callbacks), rows)
+        change.wakes.add("callbacks")
+
+
+def next_owed(
+    connection: Connection, now: float, under_way: Collection[str], full: Collection[str]
+) -> Owed | None:
+    """The longest due one that is not under way, of a target that is not `full`."""
+    query = (
+        select(callbacks, results.c.task_id, results.c.body)
+        .join(results, results.c.session_id == callbacks.c.session_id)
+        .where(callbacks.c.due <= now)
+        .where(callbacks.c.session_id.not_in(under_way), callbacks.c.target.not_in(full))
+        .order_by(callbacks.c.due)
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Owed(row.session_id, row.task_id, row.attempt, row.url, row.target, row.body)
+
+
+def next_due(connection: Connection, now: float) -> float | None:
+    """When something becomes due that is not yet."""
+    return connection.execute(select(func.min(callbacks.c.due)).where(callbacks.c.due > now)).scalar_one_or_none()
+
+
+def delivered(change: Change, owed: Owed) -> None:
+    this = callbacks.c.session_id == owed.session_id
+    change.connection.execute(
+        update(callbacks).where(this).values(tries=callbacks.c.tries + 1, due=None, delivered=change.now)
+    )
+
+
+def failed(change: Change, owed: Owed, problem: str) -> bool:
+    """Plans the next try; True where there is none and the callback is given up."""
+    this = callbacks.c.session_id == owed.session_id
+    row = change.connection.execute(select(callbacks.c.tries, callbacks.c.created).where(this)).one()
+    given_up = change.now - row.created >= GIVE_UP_AFTER_S
+    due = None if given_up else change.now + pause_s(row.tries + 1)
+    kept = problem.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")[:MAX_PROBLEM]
+    change.connection.execute(update(callbacks).where(this).values(tries=row.tries + 1, due=due, problem=kept))
+    return given_up
+
+
+def pause_s(tries: int) -> float:
+    """Doubles with each try; random by half, so that those who failed together do not return together."""
+    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(tries - 1, 30))
+    return longest * random.uniform(0.5, 1.0)

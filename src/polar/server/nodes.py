@@ -1,0 +1,85 @@
+"""Nodes: who is registered, with which key, and when each was last heard of."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from polar.server.events import News, append
+from polar.server.refusals import Invalid, Unauthorized
+from polar.server.state import Change
+from polar.server.tables import IS_HELD, nodes, sessions
+from polar.types import NodeCredentials, NodeStatus, Registration
+
+FORGOTTEN_AFTER_S = 24 * 3600.0
+MAX_SLOTS = 2**31 - 1
+
+
+def sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def register(change: Change, registration: Registration) -> NodeCredentials:
+    if not registration.name.isprintable():
+        raise Invalid("name: must be printable")
+    if registration.slots > MAX_SLOTS:
+        raise Invalid(f"slots: at most {MAX_SLOTS}")
+    node_id, key = f"node-{secrets.token_hex(6)}", secrets.token_urlsafe(32)
+    row = {"node_id": node_id, "key_sha256": sha256(key), "registered": change.now, "last_seen": change.now}
+    change.connection.execute(insert(nodes).values(**row, **registration.model_dump()))
+    append(change, [_news(node_id, "registered", **registration.model_dump())])
+    return NodeCredentials(node_id=node_id, key=key, heartbeat_s=change.config.heartbeat_s)
+
+
+def key_sha256_of(connection: Connection, node_id: str) -> str | None:
+    return connection.execute(select(nodes.c.key_sha256).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+
+
+def touch(change: Change, node_id: str) -> None:
+    """The node was heard of now. It may have left since its key was checked."""
+    seen = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(last_seen=change.now))
+    if seen.rowcount != 1:
+        raise Unauthorized("no such node; register again")
+
+
+def remove(change: Change, node_id: str) -> None:
+    """The caller gives its sessions back."""
+    change.connection.execute(delete(nodes).where(nodes.c.node_id == node_id))
+    append(change, [_news(node_id, "left")])
+
+
+def forget(change: Change) -> None:
+    """Nodes that were not heard of for so long that nobody asks after them."""
+    silent = nodes.c.last_seen < change.now - FORGOTTEN_AFTER_S
+    gone = list(change.connection.execute(select(nodes.c.node_id).where(silent)).scalars())
+    if gone:
+        change.connection.execute(delete(nodes).where(nodes.c.node_id.in_(gone)))
+        append(change, [_news(node_id, "forgotten") for node_id in gone])
+
+
+def listing(connection: Connection, now: float, alive_s: float) -> list[NodeStatus]:
+    held: dict[str, list[str]] = {}
+    query = select(sessions.c.node_id, sessions.c.session_id).where(IS_HELD).order_by(sessions.c.number)
+    for node_id, session_id in connection.execute(query):
+        held.setdefault(node_id, []).append(session_id)
+    rows = connection.execute(select(nodes).order_by(nodes.c.registered, nodes.c.node_id))
+    return [_status(row, now - row.last_seen < alive_s, held.get(row.node_id, [])) for row in rows]
+
+
+def _status(row: Any, alive: bool, session_ids: list[str]) -> NodeStatus:
+    return NodeStatus(
+        node_id=row.node_id,
+        name=row.name,
+        slots=row.slots,
+        registered=row.registered,
+        last_seen=row.last_seen,
+        alive=alive,
+        sessions=tuple(session_ids),
+    )
+
+
+def _news(node_id: str, what: str, **more: Any) -> News:
+    return News("node", node_id=node_id, data={"change": what, **more})

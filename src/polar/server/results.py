@@ -1,0 +1,101 @@
+"""Results: each session gets exactly one, whoever makes it; then it is an event, a callback, part of a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from polar.server import callbacks
+from polar.server.events import News, append
+from polar.server.refusals import Conflict, Invalid
+from polar.server.rows import SessionRow, row_of
+from polar.server.state import Change
+from polar.server.tables import results, sessions, uploads
+from polar.server.uploads import Upload
+from polar.types import Failure, ResultEntry, ResultPage, SessionResult, Stage
+
+Ending = tuple[SessionRow, SessionResult]
+
+
+@dataclass(frozen=True)
+class Filter:
+    task_id: str | None = None
+    group_id: str | None = None
+
+
+def record(change: Change, node_id: str, upload: Upload) -> None:
+    """A node's result of a session it holds. The same once more is an acknowledgement that got lost: no error."""
+    result = upload.result
+    row = row_of(change.connection, result.session_id)
+    if (row.node_id, row.attempt) != (node_id, result.attempt):
+        raise Conflict(
+            f"session {result.session_id}: attempt {result.attempt} is not this node's any more; "
+            "drop it, it runs or ran elsewhere"
+        )
+    if Stage(row.stage).final:
+        return
+    if (result.task_id, result.index) != (row.task_id, row.index):
+        raise Invalid(f"session {result.session_id} is sample {row.index} of task {row.task_id!r}")
+    change.connection.execute(insert(uploads).values(session_id=result.session_id, blob=upload.blob))
+    finish(change, [(row, result)], node_id)
+
+
+def made_by_server(row: SessionRow, stage: Stage, failure: Failure | None = None) -> Ending:
+    """The end of a session that no node will report."""
+    result = SessionResult(
+        session_id=row.session_id,
+        task_id=row.task_id,
+        index=row.index,
+        attempt=row.attempt,
+        stage=stage,
+        failure=failure,
+    )
+    return row, result
+
+
+def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None) -> None:
+    """Ends sessions that have not ended. Without a `node_id` the results are the server's own."""
+    if not endings:
+        return
+    change.connection.execute(insert(results), [_result_row(row, result) for row, result in endings])
+    change.connection.execute(
+        update(sessions)
+        .where(sessions.c.session_id == bindparam("this"))
+        .values(stage=bindparam("final"), node_id=node_id, lease_expires=None),
+        [{"this": row.session_id, "final": result.stage.value} for row, result in endings],
+    )
+    append(change, [_news(row, result, node_id) for row, result in endings])
+    callbacks.owe(change, [result for _, result in endings])
+    change.wakes.add("results")
+
+
+def page(connection: Connection, after: int, limit: int, only: Filter) -> ResultPage:
+    query = select(results.c.cursor, results.c.body).where(results.c.cursor > after)
+    if only.task_id is not None:
+        query = query.where(results.c.task_id == only.task_id)
+    if only.group_id is not None:
+        query = query.where(results.c.group_id == only.group_id)
+    entries = tuple(
+        ResultEntry(cursor=cursor, result=SessionResult.model_validate_json(body))
+        for cursor, body in connection.execute(query.order_by(results.c.cursor).limit(limit))
+    )
+    return ResultPage(results=entries, cursor=entries[-1].cursor if entries else after)
+
+
+def _result_row(row: SessionRow, result: SessionResult) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "task_id": row.task_id,
+        "group_id": row.group_id,
+        "body": json.dumps(result.model_dump(mode="json")),
+    }
+
+
+def _news(row: SessionRow, result: SessionResult, node_id: str | None) -> News:
+    reward = result.score.reward if result.score else None
+    data = {"stage": result.stage.value, "attempt": result.attempt, "reward": reward}
+    return News("result", row.task_id, row.session_id, node_id, data)

@@ -1,0 +1,87 @@
+"""What gateway nodes do: register, lease, stay alive, hand back, report."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+
+from polar.server import leases, nodes, results, uploads
+from polar.server.auth import Door, guarded_router
+from polar.server.routes.parameters import CONFLICT, UNKNOWN, PathId
+from polar.server.state import Change, State
+from polar.server.waiting import poll
+from polar.types import (
+    HandBack,
+    Heartbeat,
+    HeartbeatReply,
+    LeaseReply,
+    LeaseRequest,
+    NodeCredentials,
+    NodeStatus,
+    Registration,
+)
+
+RESULT_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/result"
+Attempt = Annotated[int, Path(ge=1)]
+_BLOB: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/vnd.msgpack": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+class NodeRoutes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def routers(self, door: Door) -> list[APIRouter]:
+        watching = guarded_router(door.control, "nodes")
+        watching.get("/v1/nodes")(self.listing)
+        joining = guarded_router(door.registration, "nodes")
+        joining.post("/v1/nodes", status_code=201)(self.register)
+        own = guarded_router(door.node, "nodes")
+        own.post("/v1/nodes/{node_id}/lease")(self.lease)
+        own.post("/v1/nodes/{node_id}/heartbeat")(self.heartbeat)
+        refusing = {**CONFLICT, **UNKNOWN}
+        own.post("/v1/nodes/{node_id}/handback", status_code=204, responses=refusing)(self.hand_back)
+        own.put(RESULT_PATH, status_code=204, responses=refusing, openapi_extra=_BLOB)(self.report)
+        own.delete("/v1/nodes/{node_id}", status_code=204)(self.leave)
+        return [watching, joining, own]
+
+    async def listing(self) -> list[NodeStatus]:
+        now, config = self._state.clock(), self._state.config
+        alive_s = config.heartbeat_s * config.lease_beats
+        return await self._state.read(nodes.listing, now, alive_s)
+
+    async def register(self, registration: Registration) -> NodeCredentials:
+        return await self._state.change(nodes.register, registration)
+
+    async def lease(self, request: Request, node_id: PathId, wanted: LeaseRequest) -> LeaseReply:
+        last: list[LeaseReply] = []
+
+        async def look() -> bool:
+            last[:] = [await self._state.change(leases.lease, node_id, wanted.room)]
+            return bool(last[0].leases)
+
+        await poll(request, self._state.bells["queue"], wanted.wait_s, look)
+        return last[0]
+
+    async def heartbeat(self, node_id: PathId, beat: Heartbeat) -> HeartbeatReply:
+        return await self._state.change(leases.heartbeat, node_id, beat)
+
+    async def hand_back(self, node_id: PathId, given: HandBack) -> None:
+        await self._state.change(leases.hand_back, node_id, given)
+
+    async def report(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:
+        upload = await asyncio.to_thread(uploads.checked, await request.body(), session_id, attempt)
+        await self._state.change(results.record, node_id, upload)
+
+    async def leave(self, node_id: PathId) -> None:
+        def leaving(change: Change) -> None:
+            leases.leave(change, node_id)
+            nodes.remove(change, node_id)
+
+        await self._state.change(leaving)

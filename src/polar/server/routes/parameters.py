@@ -1,0 +1,20 @@
+"""The parameters the routes share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+
+from polar.server.refusals import Problem
+from polar.types import ID_PATTERN
+
+MAX_CURSOR = 2**63 - 1
+
+PathId = Annotated[str, Path(pattern=ID_PATTERN)]
+QueryId = Annotated[str | None, Query(pattern=ID_PATTERN)]
+Cursor = Annotated[int, Query(ge=0, le=MAX_CURSOR)]
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+
+UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}

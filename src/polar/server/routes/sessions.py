@@ -1,0 +1,91 @@
+"""Sessions, what was uploaded of them, and their results by cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
+
+from polar.server import cancel, results, sessions, uploads
+from polar.server.auth import Door, guarded_router
+from polar.server.refusals import Problem
+from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Limit, PathId, QueryId
+from polar.server.routes.tasks import Cancelled
+from polar.server.state import State
+from polar.server.waiting import poll
+from polar.types import Id, Lease, ResultPage, SessionStatus, Stage, Strict
+
+MSGPACK = "application/vnd.msgpack"
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_UPLOAD: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: _BINARY}}, **UNKNOWN}
+_TRAJECTORY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {MSGPACK: _BINARY, "application/json": {"schema": {"type": "object"}}}},
+    406: {"model": Problem},
+    **UNKNOWN,
+}
+
+
+class ResultQuery(Strict):
+    after: int = Field(default=0, ge=0, le=MAX_CURSOR)
+    limit: int = Field(default=100, ge=1, le=10_000)
+    wait_s: float = Field(default=0.0, ge=0, le=60)
+    """How long to wait for the first one."""
+    task_id: Id | None = None
+    group_id: Id | None = None
+
+
+class SessionRoutes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def router(self, door: Door) -> APIRouter:
+        router = guarded_router(door.control, "sessions")
+        router.get("/v1/sessions")(self.listing)
+        router.get("/v1/sessions/{session_id}", responses=UNKNOWN)(self.one)
+        router.get("/v1/sessions/{session_id}/lease", responses=UNKNOWN)(self.lease)
+        router.post("/v1/sessions/{session_id}/cancel", responses=UNKNOWN)(self.cancel)
+        binary: dict[str, Any] = {"response_class": Response, "response_model": None}
+        router.get("/v1/sessions/{session_id}/upload", responses=_UPLOAD, **binary)(self.upload)
+        router.get("/v1/sessions/{session_id}/trajectory", responses=_TRAJECTORY, **binary)(self.trajectory)
+        router.get("/v1/results")(self.results)
+        return router
+
+    async def listing(
+        self, task_id: QueryId = None, stage: Stage | None = None, limit: Limit = 1000
+    ) -> list[SessionStatus]:
+        return await self._state.read(sessions.listing, task_id, stage, limit)
+
+    async def one(self, session_id: PathId) -> SessionStatus:
+        return await self._state.read(sessions.status, session_id)
+
+    async def lease(self, session_id: PathId) -> Lease:
+        return await self._state.read(sessions.lease_of, session_id)
+
+    async def cancel(self, session_id: PathId) -> Cancelled:
+        count = await self._state.change(cancel.cancel_session, session_id)
+        return Cancelled(cancelled=count)
+
+    async def upload(self, session_id: PathId) -> Response:
+        return Response(await self._blob(session_id), media_type=MSGPACK)
+
+    async def trajectory(self, session_id: PathId, accept: Annotated[str, Header()] = "*/*") -> Response:
+        blob = await self._blob(session_id)
+        if "application/json" in accept and MSGPACK not in accept:
+            body = await asyncio.to_thread(uploads.trajectory_json, blob, session_id)
+            return Response(body, media_type="application/json")
+        return Response(await asyncio.to_thread(uploads.trajectory_msgpack, blob, session_id), media_type=MSGPACK)
+
+    async def results(self, request: Request, only: Annotated[ResultQuery, Query()]) -> ResultPage:
+        wanted = results.Filter(only.task_id, only.group_id)
+
+        async def look() -> ResultPage | None:
+            page = await self._state.read(results.page, only.after, only.limit, wanted)
+            return page if page.results else None
+
+        found = await poll(request, self._state.bells["results"], only.wait_s, look)
+        return found or ResultPage(results=(), cursor=only.after)
+
+    async def _blob(self, session_id: str) -> bytes:
+        return await self._state.read(uploads.blob_of, session_id)

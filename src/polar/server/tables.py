@@ -1,0 +1,172 @@
+"""The server's tables, the same in SQLite and PostgreSQL. A change of their shape raises `SCHEMA_VERSION`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+    text,
+)
+
+from polar.store.database import StoreError
+
+SCHEMA_VERSION = 1
+
+METADATA = MetaData()
+
+_GROWING = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only by a plain INTEGER
+
+IS_WAITING = text("stage = 'QUEUED' AND lease_expires IS NULL")
+IS_HELD = text("lease_expires IS NOT NULL")
+"""Spelled out, not bound: a partial index serves only a query that repeats its condition to the letter."""
+
+
+def _growing(name: str) -> Column[int]:
+    return Column(name, _GROWING, primary_key=True, autoincrement=True)
+
+
+def _task_id(**options: Any) -> Column[str]:
+    return Column("task_id", Text, ForeignKey("tasks.task_id"), nullable=False, **options)
+
+
+def _session_id(**options: Any) -> Column[str]:
+    return Column("session_id", Text, ForeignKey("sessions.session_id"), **options)
+
+
+schema = Table("polar_server", METADATA, Column("version", Integer, nullable=False))
+
+tasks = Table(
+    "tasks",
+    METADATA,
+    _growing("number"),
+    Column("task_id", Text, nullable=False, unique=True),
+    Column("group_id", Text, index=True),
+    Column("num_samples", Integer, nullable=False),
+    Column("callback_url", Text),
+    Column("submitted", Float, nullable=False),
+    Column("body", Text, nullable=False),  # the TaskRequest as JSON
+)
+
+sessions = Table(
+    "sessions",
+    METADATA,
+    _growing("number"),  # the order of submission
+    Column("session_id", Text, nullable=False, unique=True),
+    _task_id(index=True),
+    Column("group_id", Text, index=True),
+    Column("index", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False, default=1),
+    Column("losses", Integer, nullable=False, default=0),  # attempts whose node was lost, not handed back
+    Column("stage", Text, nullable=False, default="QUEUED"),
+    Column("node_id", Text),  # who holds it, or whose result it has
+    Column("lease_expires", Float),  # set exactly while a node holds it
+    Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("priority", Integer, nullable=False),
+)
+Index(
+    "sessions_waiting",
+    sessions.c.priority.desc(),
+    sessions.c.number,
+    sqlite_where=IS_WAITING,
+    postgresql_where=IS_WAITING,
+)
+Index("sessions_held", sessions.c.lease_expires, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
+Index("sessions_of_node", sessions.c.node_id, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
+
+results = Table(
+    "results",
+    METADATA,
+    _growing("cursor"),
+    _session_id(nullable=False, unique=True),  # the promise: one result for each session
+    _task_id(),
+    Column("group_id", Text),
+    Column("body", Text, nullable=False),  # the SessionResult as JSON
+    sqlite_autoincrement=True,
+)
+Index("results_of_task", results.c.task_id, results.c.cursor)
+Index("results_of_group", results.c.group_id, results.c.cursor)
+
+uploads = Table(
+    "uploads",
+    METADATA,
+    _session_id(primary_key=True),
+    Column("blob", LargeBinary, nullable=False),
+)
+
+nodes = Table(
+    "nodes",
+    METADATA,
+    Column("node_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("key_sha256", Text, nullable=False),
+    Column("registered", Float, nullable=False),
+    Column("last_seen", Float, nullable=False),
+)
+
+callbacks = Table(
+    "callbacks",
+    METADATA,
+    _session_id(primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("target", Text, nullable=False),  # scheme, host and port: what is down or slow together
+    Column("created", Float, nullable=False),
+    Column("tries", Integer, nullable=False, default=0),
+    Column("due", Float),  # null: delivered or given up
+    Column("delivered", Float),
+    Column("problem", Text),  # of the last try that failed
+)
+Index("callbacks_due", callbacks.c.due)
+
+events = Table(
+    "events",
+    METADATA,
+    _growing("cursor"),
+    Column("at", Float, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("task_id", Text),
+    Column("session_id", Text),
+    Column("node_id", Text),
+    Column("data", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+policy = Table(
+    "policy",
+    METADATA,
+    Column("row", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+)
+
+
+def prepare(connection: Connection) -> None:
+    """Makes the tables of an empty database; refuses one that is not ours or of a newer Polar."""
+    found = inspect(connection).get_table_names()
+    if schema.name in found:
+        version = connection.execute(select(schema.c.version)).scalar_one()
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"the database is of schema version {version}, this Polar wants {SCHEMA_VERSION}; use the Polar "
+                "that wrote it, or another database"
+            )
+    elif found:
+        raise StoreError("the database holds tables of somebody else; give the rollout server one of its own")
+    else:
+        METADATA.create_all(connection)
+        connection.execute(insert(schema).values(version=SCHEMA_VERSION))

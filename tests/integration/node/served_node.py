@@ -1,0 +1,127 @@
+"""A real rollout server and real nodes in the test's own process; only the engine follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polar.client import PolarClient
+from polar.config import Config, ServerConfig
+from polar.node import Node, Uplink, open_node, serve_server
+from polar.node.uplink import ServerAway
+from polar.server.serve import RolloutServer
+from polar.store.paths import RunPaths
+from polar.testing import ScriptedEngine
+from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.types import TaskRequest, TokenIds
+
+AGENT = f"{sys.executable} {Path(__file__).parents[1] / 'session' / 'tiny_agent.py'}"
+WRITE = '<tool_call>{"name": "bash", "arguments": {"command": "echo hello > answer.txt"}}</tool_call>'
+CHECK = {"name": "test_on_output", "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"}}
+
+
+class FragileUplink(Uplink):
+    """A line that a test can cut, also under a request that waits for its answer."""
+
+    def __init__(self, base_url: str, node_token: str) -> None:
+        super().__init__(base_url, node_token)
+        self._cut = asyncio.Event()
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def mend(self) -> None:
+        self._cut.clear()
+
+    async def _ask(self, *arguments: Any) -> bytes:
+        asking = asyncio.ensure_future(super()._ask(*arguments))
+        cut = asyncio.ensure_future(self._cut.wait())
+        try:
+            await asyncio.wait([asking, cut], return_when=asyncio.FIRST_COMPLETED)
+            if self._cut.is_set():
+                raise ServerAway("the line is cut")
+            return asking.result()
+        finally:
+            asking.cancel()
+            cut.cancel()
+            await asyncio.gather(asking, cut, return_exceptions=True)
+
+
+@dataclass
+class ServedNode:
+    node: Node
+    uplink: FragileUplink
+    stop: asyncio.Event
+    serving: asyncio.Task[None]
+
+    async def leave(self) -> None:
+        self.stop.set()
+        async with asyncio.timeout(30):
+            await self.serving
+
+
+class Service:
+    def __init__(self, renderer: SmolLM2Renderer, folder: Path) -> None:
+        self._renderer = renderer
+        self.folder = folder
+        self.server = RolloutServer(
+            ServerConfig(port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1, lease_beats=15),
+            control_token="control",
+            node_token="node",
+        )
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Service:
+        await self._stack.enter_async_context(self.server)
+        self.client = await self._stack.enter_async_context(PolarClient(self.server.base_url, "control"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def add_node(self, **pools: int) -> ServedNode:
+        return await self._stack.enter_async_context(self._node(pools))
+
+    @asynccontextmanager
+    async def _node(self, pools: dict[str, int]) -> AsyncGenerator[ServedNode]:
+        vocabulary = self._renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
+
+        def script(_: int, prompt_ids: TokenIds) -> str:
+            """By what was said, not by how often it was asked: a session may be run again here."""
+            return "Done." if "echo hello" in vocabulary.decode(prompt_ids) else WRITE
+
+        engine = ScriptedEngine(vocabulary, script, strict=False)
+        config = Config.model_validate({"pools": pools})
+        async with (
+            open_node(
+                config, RunPaths.create(self.folder / "runs"), engine=engine, renderer=self._renderer
+            ) as node,
+            FragileUplink(self.server.base_url, "node") as uplink,
+        ):
+            stop = asyncio.Event()
+            served = ServedNode(node, uplink, stop, asyncio.create_task(serve_server(node, uplink, stop)))
+            yield served
+            await served.leave()
+
+    def held_up(self, name: str) -> tuple[str, Path, Path]:
+        """A harness command that works, says so, and waits to be let go; the files that say both."""
+        here, go = self.folder / f"{name}.here", self.folder / f"{name}.go"
+        return f"{AGENT}; touch {here}; while [ ! -e {go} ]; do sleep 0.05; done", here, go
+
+
+def agent_task(command: str = AGENT, **fields: Any) -> TaskRequest:
+    harness = {"name": "shell", "options": {"command": command}}
+    return TaskRequest.model_validate(
+        {"instruction": "Write hello.", "harness": harness, "evaluator": CHECK, **fields}
+    )
+
+
+async def eventually(true: Callable[[], Any], limit_s: float = 30.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

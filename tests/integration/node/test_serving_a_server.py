@@ -1,0 +1,182 @@
+"""Nodes at work for a real rollout server: leases, hand-backs, losses, cancellation and pauses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from served_node import AGENT, Service, agent_task, eventually
+
+from polar.node.uplink import Refused, Uplink
+from polar.node.upload import upload_of
+from polar.types import LeaseRequest, Registration, ResultEntry, SessionResult, Stage
+
+
+async def results_of(service: Service, *task_ids: str) -> dict[str, SessionResult]:
+    entries: list[ResultEntry] = []
+    async with asyncio.timeout(60):
+        async for entry in service.client.results(task_ids=task_ids):
+            entries.append(entry)
+    found = {entry.result.session_id: entry.result for entry in entries}
+    assert len(found) == len(entries), "one result each"
+    return found
+
+
+async def test_a_task_comes_back_as_results_with_trajectories_and_calls(service: Service) -> None:
+    await service.add_node()
+    await service.client.submit(agent_task(task_id="t", num_samples=3))
+    results = await results_of(service, "t")
+    assert sorted(results) == ["t-0", "t-1", "t-2"]
+    assert {(r.stage, r.attempt) for r in results.values()} == {(Stage.COMPLETED, 1)}
+    upload = await service.client.upload("t-1")
+    trajectory = await service.client.trajectory("t-1")
+    assert [call.received for call in upload.calls] == [True, True]
+    assert upload.trajectory == trajectory and trajectory.traces[0].reward == 1.0
+    assert SessionResult.model_validate_json(upload.result) == results["t-1"]
+
+
+async def test_the_server_sees_the_stage_of_a_session_that_runs(service: Service) -> None:
+    node = await service.add_node()
+    command, here, go = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t"))
+    await eventually(here.exists)
+    async with asyncio.timeout(10):
+        while (await service.client.session("t-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    (status,) = await service.client.nodes()
+    assert status.alive and status.sessions == ("t-0",) and status.slots == node.node.config.pools.running
+    go.touch()
+    assert (await results_of(service, "t"))["t-0"].stage is Stage.COMPLETED
+
+
+async def test_a_node_that_stops_hands_its_sessions_back(service: Service) -> None:
+    first = await service.add_node()
+    command, here, go = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t", num_samples=2))
+    await eventually(here.exists)
+    await first.leave()
+    assert await service.client.nodes() == []
+    status = await service.client.session("t-0")
+    assert (status.stage, status.attempt, status.node_id) == (Stage.QUEUED, 2, None)
+    assert list(first.node.paths.root.glob("sessions/*/place")) == []
+    go.touch()
+    await service.add_node()
+    results = await results_of(service, "t")
+    assert {(r.stage, r.attempt) for r in results.values()} == {(Stage.COMPLETED, 2)}
+
+
+async def test_a_session_that_just_finished_is_uploaded_by_a_node_that_stops(service: Service) -> None:
+    node = await service.add_node()
+    await service.client.submit(agent_task(task_id="t"))
+    async with asyncio.timeout(30):
+        while not (await node.node.journal.results()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    await node.leave()
+    assert (await results_of(service, "t"))["t-0"].attempt == 1
+
+
+async def test_what_a_lost_node_held_runs_again_and_its_late_result_is_dropped(service: Service) -> None:
+    first = await service.add_node()
+    command, here, go = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t"))
+    await eventually(here.exists)
+    first.uplink.cut()
+    await service.add_node()
+    async with asyncio.timeout(30):
+        while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    go.touch()
+    result = (await results_of(service, "t"))["t-0"]
+    assert (result.stage, result.attempt) == (Stage.COMPLETED, 2)
+    await eventually(lambda: not list(first.node.paths.root.glob("sessions/*/place")))
+    first.uplink.mend()
+    await first.leave()
+    assert (await service.client.session("t-0")).result == result
+
+
+async def test_a_lost_node_that_comes_back_breaks_its_sessions_off(service: Service) -> None:
+    first = await service.add_node()
+    command, here, go = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t"))
+    await eventually(here.exists)
+    first.uplink.cut()
+    async with asyncio.timeout(30):
+        while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    here.unlink()
+    first.uplink.mend()  # the same node gets it again, when the old attempt has ended
+    await eventually(here.exists)
+    go.touch()
+    result = (await results_of(service, "t"))["t-0"]
+    assert (result.stage, result.attempt) == (Stage.COMPLETED, 2)
+    assert (await first.node.journal.lease("t-0")).session.attempt == 2
+
+
+async def test_the_upload_of_an_old_attempt_is_refused(service: Service) -> None:
+    await service.client.submit(agent_task(task_id="t"))
+    async with Uplink(service.server.base_url, "node") as uplink:
+        await uplink.register(Registration(name="silent", slots=1))
+        (lease,) = (await uplink.lease(LeaseRequest(room=1))).leases
+        async with asyncio.timeout(30):
+            while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        session = lease.session
+        late = SessionResult(
+            session_id=session.session_id, task_id=session.task_id, index=0, attempt=1, stage=Stage.COMPLETED
+        )
+        with pytest.raises(Refused):
+            await uplink.upload(session.session_id, 1, upload_of(late, None, ()))
+
+
+async def test_a_cancel_reaches_a_session_that_runs(service: Service) -> None:
+    await service.add_node()
+    command, here, _ = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t"))
+    await eventually(here.exists)
+    assert await service.client.cancel_session("t-0") == 1
+    result = (await results_of(service, "t"))["t-0"]
+    assert (result.stage, result.attempt) == (Stage.CANCELLED, 1)
+    assert result.statistics.calls == 2, "what was captured is kept"
+    assert (await service.client.trajectory("t-0")).traces
+
+
+async def test_a_pause_holds_calls_and_they_go_on_under_the_new_version(service: Service) -> None:
+    served = await service.add_node()
+    engine: object = served.node.engine
+    await service.client.set_policy_version("1")
+    await service.client.submit(agent_task(task_id="before"))
+    await results_of(service, "before")
+    await service.client.pause()
+    await eventually(lambda: served.node.gate.policy.paused)
+    seen = len(engine.requests)  # type: ignore[attr-defined]
+    await service.client.submit(agent_task(task_id="after"))
+    async with asyncio.timeout(30):
+        while (await service.client.session("after-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)  # time enough for the harness to call
+    assert len(engine.requests) == seen  # type: ignore[attr-defined]
+    await service.client.set_policy_version("2")
+    await service.client.resume()
+    assert (await results_of(service, "after"))["after-0"].stage is Stage.COMPLETED
+    for name, version in (("before-0", "1"), ("after-0", "2")):
+        assert {call.policy_version for call in (await service.client.upload(name)).calls} == {version}
+
+
+async def test_what_ended_while_the_server_was_away_is_delivered(service: Service) -> None:
+    served = await service.add_node()
+    command, here, go = service.held_up("t")
+    await service.client.submit(agent_task(command, task_id="t"))
+    await eventually(here.exists)
+    served.uplink.cut()
+    go.touch()
+    await eventually(lambda: not list(served.node.paths.root.glob("sessions/*/place")))
+    served.uplink.mend()
+    result = (await results_of(service, "t"))["t-0"]
+    assert result.stage is Stage.COMPLETED and result.attempt in (1, 2)
+
+
+async def test_two_nodes_share_the_work(service: Service) -> None:
+    nodes = [await service.add_node(init=1, ready=1, running=1) for _ in range(2)]
+    await service.client.submit(agent_task(f"{AGENT}; sleep 0.2", task_id="t", num_samples=6))
+    assert len(await results_of(service, "t")) == 6
+    assert all([await served.node.journal.session_ids() for served in nodes])

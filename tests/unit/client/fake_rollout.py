@@ -1,0 +1,281 @@
+"""A rollout server in memory, just enough of the contract for its client, that can lose requests and replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from pydantic import BaseModel
+
+from polar.types import (
+    FINAL_STAGES,
+    Event,
+    Lease,
+    NodeStatus,
+    Policy,
+    ResultEntry,
+    ResultPage,
+    Session,
+    SessionResult,
+    SessionStatus,
+    SessionUpload,
+    Stage,
+    TaskRequest,
+    TaskStatus,
+    Trajectory,
+)
+from polar.types.codec import encode
+
+TOKEN = "secret"
+Fault = int | Literal["unheard", "unanswered"]
+"""A status to answer with; or the connection breaks before the request is handled, or after."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeRollout:
+    """Tests play the nodes: `finish` records a session's result."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        """Taken one by one by the requests that come."""
+        self.seen: list[str] = []
+        """Method and path with its query, of every request."""
+        self.headers: list[dict[str, str]] = []
+        self.tasks: dict[str, TaskRequest] = {}
+        self.sessions: dict[str, Session] = {}
+        self.uploads: dict[str, SessionUpload] = {}
+        self.entries: list[ResultEntry] = []
+        self.events: list[Event] = []
+        self.policy = Policy()
+        self.cut_events_after: int | None = None
+        """Breaks every event stream off after so many events."""
+        self._changed = asyncio.Condition()
+        self._held = asyncio.Event()
+        self._server: TestServer | None = None
+        self._port: int | None = None
+        self._stopping = False
+
+    async def start(self) -> str:
+        """A second start takes the same address, as a restarted server does."""
+        self._stopping = False
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(self._routes())
+        self._server = TestServer(app, port=self._port)
+        await self._server.start_server()
+        self._port = self._server.port
+        return str(self._server.make_url("")).rstrip("/")
+
+    async def stop(self) -> None:
+        self._stopping = True
+        async with self._changed:
+            self._changed.notify_all()
+        if self._server is not None:
+            await self._server.close()
+
+    async def finish(self, session_id: str, trajectory: Trajectory | None = None, **fields: Any) -> ResultEntry:
+        session = self.sessions[session_id]
+        result = SessionResult.model_validate(
+            {"stage": Stage.COMPLETED, **session.model_dump(include={"session_id", "task_id", "index", "attempt"})}
+            | fields
+        )
+        entry = ResultEntry(cursor=len(self.entries) + 1, result=result)
+        async with self._changed:
+            self.sessions[session_id] = session.model_copy(update={"stage": result.stage})
+            self.uploads[session_id] = SessionUpload(result.model_dump_json().encode(), trajectory)
+            self.entries.append(entry)
+            self._changed.notify_all()
+        return entry
+
+    async def tell(self, *events: Event) -> None:
+        async with self._changed:
+            self.events.extend(events)
+            self._changed.notify_all()
+
+    async def held(self) -> None:
+        """Until a request waits for results."""
+        await self._held.wait()
+        async with self._changed:
+            pass
+
+    def _routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/tasks", self._submit),
+            web.get("/v1/tasks", self._list_tasks),
+            web.get("/v1/tasks/{name}", self._task),
+            web.get("/v1/sessions", self._list_sessions),
+            web.get("/v1/sessions/{name}", self._session),
+            web.get("/v1/sessions/{name}/lease", self._lease),
+            web.get("/v1/sessions/{name}/upload", self._upload),
+            web.get("/v1/sessions/{name}/trajectory", self._trajectory),
+            web.get("/v1/results", self._results),
+            web.post("/v1/{kind}/{name}/cancel", self._cancel),
+            web.get("/v1/policy", self._policy),
+            web.put("/v1/policy", self._put_policy),
+            web.get("/v1/nodes", self._nodes),
+            web.get("/v1/events", self._events),
+        ]
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.seen.append(f"{request.method} {request.path_qs}")
+        self.headers.append(dict(request.headers))
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return refusal(401, "wrong control token")
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, int):
+            return refusal(fault, "out of order")
+        response = web.Response() if fault == "unheard" else await handler(request)
+        if fault is not None and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    def _status(self, task_id: str) -> TaskStatus:
+        mine = [session for session in self.sessions.values() if session.task_id == task_id]
+        return TaskStatus(
+            task_id=task_id,
+            group_id=self.tasks[task_id].group_id,
+            num_samples=len(mine),
+            submitted=1000.0,
+            stages=dict(Counter(session.stage.value for session in mine)),
+            done=all(session.stage in FINAL_STAGES for session in mine),
+            session_ids=tuple(session.session_id for session in mine),
+        )
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        task = TaskRequest.model_validate_json(await request.read())
+        task_id = task.task_id or f"made-{len(self.tasks)}"
+        if task_id in self.tasks:
+            return refusal(409, f"task {task_id!r} is known")
+        if task.harness.name == "nobody":
+            return refusal(422, "harness: unknown harness 'nobody'")
+        self.tasks[task_id] = task
+        for index in range(task.num_samples):
+            session_id = f"{task_id}-{index}"
+            self.sessions[session_id] = Session(session_id=session_id, task_id=task_id, index=index)
+        return answer(self._status(task_id), 201)
+
+    async def _list_tasks(self, request: web.Request) -> web.Response:
+        bare = [self._status(task_id).model_copy(update={"session_ids": ()}) for task_id in reversed(self.tasks)]
+        return answers(bare[: int(request.query.get("limit", 100))])
+
+    async def _task(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        return answer(self._status(name)) if name in self.tasks else refusal(404, f"no task {name!r}")
+
+    async def _list_sessions(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("task_id")
+        mine = [session for session in self.sessions.values() if wanted in (None, session.task_id)]
+        stage = request.query.get("stage")
+        return answers([session_status(session) for session in mine if stage in (None, session.stage.value)])
+
+    async def _session(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self.sessions:
+            return refusal(404, f"no session {name!r}")
+        found = [entry.result for entry in self.entries if entry.result.session_id == name]
+        return answer(session_status(self.sessions[name], found[0] if found else None))
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        session = self.sessions[request.match_info["name"]]
+        return answer(Lease(session=session, task=self.tasks[session.task_id]))
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        return blob(self.uploads.get(request.match_info["name"]))
+
+    async def _trajectory(self, request: web.Request) -> web.Response:
+        upload = self.uploads.get(request.match_info["name"])
+        return blob(upload and upload.trajectory)
+
+    async def _results(self, request: web.Request) -> web.Response:
+        query = request.query
+        after, limit = int(query.get("after", 0)), int(query.get("limit", 100))
+
+        def found() -> list[ResultEntry]:
+            mine = (entry for entry in self.entries if entry.cursor > after and self._asked_for(entry, query))
+            return list(mine)[:limit]
+
+        if float(query.get("wait_s", 0)) > 0 and not found():
+            async with self._changed:
+                self._held.set()
+                await self._changed.wait()
+        entries = found()
+        return answer(ResultPage(results=tuple(entries), cursor=entries[-1].cursor if entries else after))
+
+    def _asked_for(self, entry: ResultEntry, query: Any) -> bool:
+        task_ids, group_id = query.getall("task_id", []), query.get("group_id")
+        task_id = entry.result.task_id
+        return (not task_ids or task_id in task_ids) and group_id in (None, self.tasks[task_id].group_id)
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        kind, name = request.match_info["kind"], request.match_info["name"]
+        mine = [
+            session.session_id
+            for session in self.sessions.values()
+            if name
+            == {
+                "sessions": session.session_id,
+                "tasks": session.task_id,
+                "groups": self.tasks[session.task_id].group_id,
+            }[kind]
+            and not session.stage.final
+        ]
+        for session_id in mine:
+            await self.finish(session_id, stage=Stage.CANCELLED)
+        return web.json_response({"cancelled": len(mine)})
+
+    async def _policy(self, _: web.Request) -> web.Response:
+        return answer(self.policy)
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        self.policy = Policy.model_validate_json(await request.read())
+        return answer(self.policy)
+
+    async def _nodes(self, _: web.Request) -> web.Response:
+        node = NodeStatus(node_id="n1", name="host:1", slots=4, registered=1.0, last_seen=2.0, alive=True)
+        return answers([node])
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """In small pieces and with comments between, as a network may deliver them."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        cursor, sent = int(request.headers.get("Last-Event-ID") or request.query["after"]), 0
+        while not self._stopping and (self.cut_events_after is None or sent < self.cut_events_after):
+            for event in [event for event in self.events if event.cursor > cursor][: self.cut_events_after]:
+                text = (
+                    f"id: {event.cursor}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n: still here\n\n"
+                )
+                for half in (text[:20], text[20:]):
+                    await response.write(half.encode())
+                    await asyncio.sleep(0)
+                cursor, sent = event.cursor, sent + 1
+            if self.cut_events_after is None:
+                async with self._changed:
+                    await self._changed.wait()
+        return response
+
+
+def session_status(session: Session, result: SessionResult | None = None) -> SessionStatus:
+    return SessionStatus(**session.model_dump(), result=result)
+
+
+def answer(value: BaseModel, status: int = 200) -> web.Response:
+    return web.Response(body=value.model_dump_json(), status=status, content_type="application/json")
+
+
+def answers(values: list[Any]) -> web.Response:
+    return web.json_response([value.model_dump(mode="json") for value in values])
+
+
+def blob(value: msgspec.Struct | None) -> web.Response:
+    if value is None:
+        return refusal(404, "there is nothing yet")
+    return web.Response(body=encode(value), content_type="application/vnd.msgpack")
+
+
+def refusal(status: int, detail: str) -> web.Response:
+    return web.json_response({"detail": detail}, status=status)

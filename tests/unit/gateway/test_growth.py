@@ -1,0 +1,106 @@
+"""What a call costs depends on what is new in it, not on the history before it: counted, not timed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.exchange import Exchange
+from polar.gateway.slots import OpenSlot, SlotTable
+from polar.store.journal import Journal
+from polar.testing import ScriptedEngine
+from polar.tokens import forest as forest_module
+from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.types import CallProfile, Lease, Message, Session, TaskRequest, TokenIds, Tool
+
+OUTPUT = "def parse(line):\n    return line.split(',')[:-1]  # drops the last field\n" * 4
+TURNS = 20
+
+
+class CountingRenderer:
+    """Hands everything to the real one and counts what is rendered."""
+
+    def __init__(self, inner: SmolLM2Renderer) -> None:
+        self._inner = inner
+        self.Options = inner.Options
+        self.stop_ids = inner.stop_ids
+        self.fingerprint = inner.fingerprint
+        self.parse = inner.parse
+        self.decode = inner.decode
+        self.load = inner.load
+        self.renders = 0
+        self.bridged: list[tuple[int, int]] = []
+        """Characters that came in and ids that came out, of each bridge."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        self.renders += 1
+        return self._inner.render(messages, tools)
+
+    def bridge(
+        self,
+        prompt_ids: TokenIds,
+        completion_ids: TokenIds,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> TokenIds | None:
+        ids = self._inner.bridge(prompt_ids, completion_ids, new_messages, tools)
+        self.bridged.append((sum(len(m.content) for m in new_messages), len(ids or ())))
+        return ids
+
+
+async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> None:
+    """An append-only session of `TURNS` calls without HTTP."""
+    engine = ScriptedEngine(vocabulary, lambda *_: "I look at the next file.")  # pyright: ignore
+    async with await Journal.open(path) as journal:
+        slots = SlotTable(renderer, journal, "polar", 8192)
+        exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
+        lease = Lease(session=Session(session_id="s", task_id="t", index=0), task=TaskRequest(instruction="go"))
+        await journal.add_session(lease)
+        slot = slots.find((await slots.open(lease, CallProfile())).key)
+        assert slot is not None
+        messages = [{"role": "user", "content": "Make the tests pass."}]
+        for _ in range(TURNS):
+            messages += [await _call(exchange, slot, messages), {"role": "user", "content": OUTPUT}]
+
+
+async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
+    request = OpenAIChat().parse(orjson.dumps({"model": "polar", "messages": messages}))
+    admitted = await exchange.admit(slot, request)
+    await exchange.sample(slot, admitted)
+    reply = await exchange.commit(slot, admitted, "openai_chat")
+    await exchange.delivered(slot, reply)
+    return {"role": "assistant", "content": reply.message.content}
+
+
+async def test_rendering_and_rows_do_not_grow_with_the_history(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+    renderer = CountingRenderer(smollm2)
+    await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
+    assert renderer.renders == 1 and len(renderer.bridged) == TURNS - 1
+    assert set(renderer.bridged) == {renderer.bridged[0]} and renderer.bridged[0][0] == len(OUTPUT)
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        rows = [size for (size,) in database.execute("SELECT length(body) FROM calls ORDER BY sequence")]
+    # Numbers such as the count of prompt tokens take a byte or two more when they are larger.
+    assert len(rows) == TURNS and abs(rows[19] - rows[4]) <= 16
+
+
+async def test_a_request_is_hashed_only_where_it_is_new(
+    smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    real = forest_module.message_key
+
+    def counting(message: Message) -> bytes:
+        hashed.append(len(message.content))
+        return real(message)
+
+    monkeypatch.setattr(forest_module, "message_key", counting)
+    renderer = CountingRenderer(smollm2)
+    await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
+    # In each turn: the echo and the new message when the request is matched, the new one and the reply when the
+    # call is added.
+    assert len(hashed) <= 4 * TURNS
