@@ -7,7 +7,6 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from polar.client import ServerError
-from polar.data.tasks import session_id
 from polar.store.trajectories import write_trajectory
 from polar.types import Event, Lease, Session, SessionResult, Stage
 
@@ -32,7 +31,7 @@ class TasksUnderWay:
         self._tasks = tasks
         self._progress = progress
         self._stop = stop
-        self._waited_for = {session_id(task, n) for task in tasks for n in range(task.num_samples)}
+        self._waited_for = {task.session_id(n) for task in tasks for n in range(task.num_samples)}
         self._results: dict[str, SessionResult] = {}
         self._ended_at: dict[str, float] = {}
 

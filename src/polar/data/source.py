@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 
-from polar.data.tasks import named, session_id
+from polar.data.tasks import named
 from polar.errors import PolarError
 from polar.types import Lease, Session, SessionResult, TaskRequest, Trajectory
 
@@ -48,5 +48,5 @@ def _leases(tasks: Sequence[TaskRequest]) -> Iterator[Lease]:
         task = named(unnamed, position)
         assert task.task_id is not None
         for index in range(task.num_samples):
-            session = Session(session_id=session_id(task, index), task_id=task.task_id, index=index)
+            session = Session(session_id=task.session_id(index), task_id=task.task_id, index=index)
             yield Lease(session=session, task=task)

@@ -42,12 +42,6 @@ def named(task: TaskRequest, position: int) -> TaskRequest:
     return task if task.task_id else task.model_copy(update={"task_id": f"task-{position:04}"})
 
 
-def session_id(task: TaskRequest, index: int) -> str:
-    """Padded so that the sessions of a task sort by index."""
-    width = len(str(task.num_samples - 1))
-    return f"{task.task_id}-{index:0{width}}"
-
-
 def _text_of(path: Path, max_bytes: int) -> str:
     try:
         if not path.is_file():
@@ -117,7 +111,7 @@ def _bad_files(task: TaskRequest) -> list[str]:
 
 
 def _bad_session_ids(task: TaskRequest) -> list[str]:
-    if is_id(session_id(task, task.num_samples - 1)):
+    if is_id(task.session_id(task.num_samples - 1)):
         return []
     return [f"task_id: too long to be numbered: {len(task.task_id or '')} characters; shorten it to 120"]
 

@@ -19,12 +19,6 @@ MAX_PRIORITY = 2**31 - 1
 MAX_URL = 2048
 
 
-def session_id(task: TaskRequest, index: int) -> str:
-    """Padded so that the sessions of a task sort by index."""
-    width = len(str(task.num_samples - 1))
-    return f"{task.task_id}-{index:0{width}}"
-
-
 def refuse_if_wrong(task: TaskRequest) -> None:
     """Loads the plug-ins' classes, so it may take a while."""
     found = [*_too_deep(task), *_bad_values(task), *_bad_files(task), *_bad_callback(task)]
@@ -66,7 +60,7 @@ def _bad_values(task: TaskRequest) -> list[str]:
     found: list[str] = []
     if abs(task.priority) > MAX_PRIORITY:
         found.append(f"priority: between -{MAX_PRIORITY} and {MAX_PRIORITY} (is {task.priority:.3g})")
-    if task.task_id is not None and not is_id(session_id(task, task.num_samples - 1)):
+    if task.task_id is not None and not is_id(task.session_id(task.num_samples - 1)):
         found.append(f"task_id: {len(task.task_id)} characters are too long to be numbered; shorten it to 120")
     return found
 

@@ -12,7 +12,6 @@ from polar.server.events import News, append
 from polar.server.refusals import Conflict, unknown
 from polar.server.state import Change
 from polar.server.tables import sessions, tasks
-from polar.server.task_checks import session_id
 from polar.types import FINAL_STAGES, Stage, TaskRequest, TaskStatus
 
 
@@ -44,7 +43,7 @@ def _task_row(task: TaskRequest) -> dict[str, Any]:
 
 def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
     return {
-        "session_id": session_id(task, index),
+        "session_id": task.session_id(index),
         "task_id": task.task_id,
         "group_id": task.group_id,
         "index": index,

@@ -61,3 +61,7 @@ class TaskRequest(Strict):
     priority: int = 0
     metadata: dict[str, Any] = {}
     group_id: Id | None = None
+
+    def session_id(self, index: int) -> str:
+        """Of one sample; padded so that the sessions of a task sort by index."""
+        return f"{self.task_id}-{index:0{len(str(self.num_samples - 1))}}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from polar.data.tasks import MAX_FILE_BYTES, read_tasks, session_id
+from polar.data.tasks import MAX_FILE_BYTES, read_tasks
 from polar.errors import ConfigError
 from polar.types import Spec, Strict, TaskRequest
 
@@ -253,4 +253,4 @@ def test_what_is_no_task_file_is_refused(tmp_path: Path) -> None:
 
 def test_session_ids_sort_by_index() -> None:
     task = TaskRequest(task_id="add", instruction="x", num_samples=101)
-    assert [session_id(task, index) for index in (0, 7, 100)] == ["add-000", "add-007", "add-100"]
+    assert [task.session_id(index) for index in (0, 7, 100)] == ["add-000", "add-007", "add-100"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polar.server.refusals import Invalid
-from polar.server.task_checks import MAX_DEPTH, MAX_PRIORITY, MAX_URL, refuse_if_wrong, session_id, target_of
+from polar.server.task_checks import MAX_DEPTH, MAX_PRIORITY, MAX_URL, refuse_if_wrong, target_of
 from polar.types import TaskRequest
 
 
@@ -79,9 +79,9 @@ def test_a_plug_in_whose_module_fails_is_a_refusal(
 
 def test_session_ids_are_padded_to_sort() -> None:
     task = task_of(num_samples=101)
-    assert [session_id(task, index) for index in (0, 9, 100)] == ["add-000", "add-009", "add-100"]
-    assert session_id(task_of(num_samples=1), 0) == "add-0"
-    assert session_id(task_of(num_samples=10), 9) == "add-9"
+    assert [task.session_id(index) for index in (0, 9, 100)] == ["add-000", "add-009", "add-100"]
+    assert task_of(num_samples=1).session_id(0) == "add-0"
+    assert task_of(num_samples=10).session_id(9) == "add-9"
 
 
 @pytest.mark.parametrize(
