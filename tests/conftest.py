@@ -1,8 +1,9 @@
-"""Fixtures of all suites: the default model's own vocabulary, read once."""
+"""Fixtures of all suites: the default model's own vocabulary, read once; signals as a terminal gives them."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -18,3 +19,10 @@ def smollm2() -> SmolLM2Renderer:
     except WeightsError as error:
         pytest.skip(str(error))
     return renderer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> None:
+    """A job that a shell starts in the background ignores Ctrl-C, and so would every process started by a test."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,6 @@
 """What a session needs of the world, as narrow ports: where sessions come from, and where calls are caught.
 
-The gateway fills `Slots` and meets the pipeline in `node.py`; a task file or the rollout server fills
+The gateway fills `Slots` and meets the pipeline in `node/`; a task file or the rollout server fills
 `SessionSource`.
 """
 
