@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from polar.errors import ConfigError, UnknownPlugin
-from polar.types import Spec
+from polar.errors import ConfigError, PolarError, UnknownPlugin
+from polar.types import Spec, TaskRequest
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "runtime": {"local": "polar.runtimes.local:LocalRuntime"},
@@ -71,3 +71,17 @@ def make(kind: str, spec: Spec) -> Any:
     """A plug-in from its spec. Every plug-in class has an `Options` model and takes one as its argument."""
     plugin = find(kind, spec.name)
     return plugin(options_of(kind, plugin, spec.options))
+
+
+def plugin_problems(task: TaskRequest) -> list[str]:
+    """What is wrong with the plug-ins a task names, found before anything runs."""
+    found: list[str] = []
+    for kind in ("runtime", "harness", "builder", "evaluator"):
+        spec: Spec = getattr(task, kind)
+        try:
+            options_of(kind, find(kind, spec.name), spec.options)
+        except PolarError as error:
+            found.append(f"{kind}: {error}")
+        except (Exception, SystemExit) as error:  # a user's own class may fail in any way, and some modules exit
+            found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
+    return found

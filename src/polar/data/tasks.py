@@ -14,11 +14,10 @@ from pydantic_core import ErrorDetails
 
 from polar import registry
 from polar.data.task_formats import Item, Problems, parse
-from polar.errors import ConfigError, PolarError
+from polar.errors import ConfigError
 from polar.types import ID_PATTERN, TaskRequest, is_id
 
 MAX_FILE_BYTES = 32 * 2**20
-PLUGIN_FIELDS = ("runtime", "harness", "builder", "evaluator")
 
 
 def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
@@ -80,22 +79,9 @@ def _task_of(item: Item, position: int, problems: Problems) -> TaskRequest | Non
             problems.add(item.where, _explained(details))
         return None
     task = named(task, position)
-    for problem in [*_bad_plugins(task), *_bad_files(task), *_bad_session_ids(task)]:
+    for problem in [*registry.plugin_problems(task), *_bad_files(task), *_bad_session_ids(task)]:
         problems.add(item.where, problem)
     return task
-
-
-def _bad_plugins(task: TaskRequest) -> list[str]:
-    found: list[str] = []
-    for kind in PLUGIN_FIELDS:
-        spec = getattr(task, kind)
-        try:
-            registry.options_of(kind, registry.find(kind, spec.name), spec.options)
-        except PolarError as error:
-            found.append(f"{kind}: {error}")
-        except Exception as error:  # a user's own module can fail to load in any way
-            found.append(f"{kind}: {spec.name!r} cannot be loaded: {type(error).__name__}: {error}")
-    return found
 
 
 def _bad_files(task: TaskRequest) -> list[str]:

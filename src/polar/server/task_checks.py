@@ -9,7 +9,6 @@ from typing import Any, cast
 from yarl import URL
 
 from polar import registry
-from polar.errors import PolarError
 from polar.server.refusals import Invalid
 from polar.types import TaskRequest, is_id
 
@@ -22,7 +21,7 @@ MAX_URL = 2048
 def refuse_if_wrong(task: TaskRequest) -> None:
     """Loads the plug-ins' classes, so it may take a while."""
     found = [*_too_deep(task), *_bad_values(task), *_bad_files(task), *_bad_callback(task)]
-    found = found or _bad_plugins(task)
+    found = found or registry.plugin_problems(task)
     if found:
         raise Invalid("; ".join(found))
 
@@ -93,19 +92,6 @@ def target_of(url: str) -> str | None:
         return f"{parsed.scheme}://{parsed.host}:{parsed.port}" if parsed.host else None
     except ValueError:
         return None
-
-
-def _bad_plugins(task: TaskRequest) -> list[str]:
-    found: list[str] = []
-    for kind in PLUGIN_FIELDS:
-        spec = _spec(task, kind)
-        try:
-            registry.options_of(kind, registry.find(kind, spec.name), spec.options)
-        except PolarError as error:
-            found.append(f"{kind}: {error}")
-        except (Exception, SystemExit) as error:  # a user's own class may fail in any way, and some modules exit
-            found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
-    return found
 
 
 def _spec(task: TaskRequest, kind: str) -> Any:
