@@ -43,7 +43,7 @@ class FragileUplink(Uplink):
         cut = asyncio.ensure_future(self._cut.wait())
         try:
             await asyncio.wait([asking, cut], return_when=asyncio.FIRST_COMPLETED)
-            if self._cut.is_set():
+            if cut.done():  # not the event: a line that was mended since has lost this request all the same
                 raise ServerAway("the line is cut")
             return asking.result()
         finally:
