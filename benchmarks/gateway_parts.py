@@ -11,7 +11,9 @@ from collections.abc import Callable
 from time import thread_time_ns
 from typing import Any
 
-from polar.gateway.dialects.openai_chat import ChatStream, OpenAIChat
+from polar.gateway.dialects.chat_stream import ChatStream
+from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.speech import Speech
 from polar.store.writer import Writer
 from polar.tokens.forest import CallForest
 from polar.tokens.smollm2 import SmolLM2Renderer
@@ -20,9 +22,12 @@ PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "parse": [(OpenAIChat, "parse")],
     "match": [(CallForest, name) for name in ("find", "bridge", "render", "add", "shared_items")],
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
-    "read reply": [(SmolLM2Renderer, "parse")],
+    "read reply": [(Speech, "feed"), (Speech, "finish")],
     "store": [(Writer, "_transaction")],
-    "encode": [(OpenAIChat, "reply"), (OpenAIChat, "encoder"), (ChatStream, "_chunk"), (ChatStream, "end")],
+    "encode": [
+        *((OpenAIChat, name) for name in ("reply", "encoder")),
+        *((ChatStream, name) for name in ("start", "delta", "end")),
+    ],
 }
 
 

@@ -22,14 +22,15 @@ from gateway_traffic import REPLY, CannedEngine
 
 from polar.config import GatewayConfig
 from polar.gateway.app import GatewayServer, make_app
-from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
+from polar.tokens.reading import message_of
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.tokens.tool_calls import parse_tool_calls
-from polar.types import CallProfile, Lease, Session, TaskRequest, ToolCall
+from polar.types import CallProfile, Delta, Lease, Session, TaskRequest, ToolCall
 
 PATH = "/v1/chat/completions"
 
@@ -164,14 +165,14 @@ class StubUpstream(RelayTarget):
 
     def __init__(self) -> None:
         message = parse_tool_calls(REPLY)
-        calls = tuple(ToolCall(call.name, call.arguments, "call_1") for call in message.tool_calls)
-        message = type(message)(role="assistant", content=message.content, tool_calls=calls)
-        reply = Reply("1", 0, "polar", message, "tool_calls", 10_000, 64, 9_000)
-        dialect = OpenAIChat()
-        request = ChatRequest((), (), True, None, {}, (), include_usage=True)
-        encoder = dialect.encoder(request, "1", "polar", 0)
-        self._plain = dialect.reply(reply)
-        self._stream = (encoder.start(), b"".join([*encoder.body(reply), encoder.end(reply)]))
+        calls = (Delta(tool_call=ToolCall(call.name, call.arguments, "call_1")) for call in message.tool_calls)
+        deltas = (Delta(content=message.content), *calls)
+        head = ReplyHead("1", 0, "polar", 10_000)
+        reply = Reply(head, message_of(deltas), deltas, "tool_calls", 64, 9_000)
+        dialect, request = OpenAIChat(), ChatRequest(messages=(), stream=True, include_usage=True)
+        encoder = dialect.encoder(request, head)
+        self._plain = dialect.reply(request, reply)
+        self._stream = (encoder.start(), b"".join([*map(encoder.delta, deltas), encoder.end(reply)]))
 
     async def start(self, stack: AsyncExitStack) -> str:
         return await _serve(self._handle, stack)

@@ -86,6 +86,9 @@ class StubSlots:
     async def calls(self, session_id: str) -> list[Any]:
         return [None]
 
+    def exhausted(self, session_id: str) -> str:
+        return ""
+
     def engine_failure(self, session_id: str) -> Failure | None:
         return None
 

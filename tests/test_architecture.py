@@ -28,9 +28,9 @@ TIER_OF = {part: level for level, parts in enumerate(TIERS) for part in parts}
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "manager", "models", "core"}
 PLUG_POINTS = {
     "engines": {"embedded", "llamacpp", "scripted"},
-    "harnesses": {"pi"},
+    "harnesses": {"claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"},
     "runtimes": {"local"},
-    "dialects": {"openai_chat"},
+    "dialects": {"anthropic", "google", "openai_chat", "openai_completions", "openai_responses"},
 }
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60

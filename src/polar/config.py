@@ -22,6 +22,9 @@ class GatewayConfig(Strict):
     """0: any free port."""
     max_body_bytes: int = Field(default=32 * 2**20, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
+    """A stream says so often that it is alive."""
+    linger_s: float = Field(default=5.0, ge=0)
+    """A reply that nobody listens to any more is sampled on for so long: the harness may be asking again."""
 
 
 class PoolConfig(Strict):

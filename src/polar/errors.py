@@ -32,6 +32,18 @@ class EngineDefect(EngineError):
     """The engine answered, but not with what training needs: missing ids, unequal lengths."""
 
 
+class EngineBusy(EngineError):
+    """The engine takes no more work for now."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class SchemaRefused(EngineError):
+    """The engine cannot hold a reply to the JSON schema it was given."""
+
+
 class HarnessError(PolarError):
     """The harness could not be installed or started, or ended in error."""
 

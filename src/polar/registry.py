@@ -17,7 +17,12 @@ from polar.types import Spec, TaskRequest
 BUILT_IN: dict[str, dict[str, str]] = {
     "runtime": {"local": "polar.runtimes.local:LocalRuntime"},
     "harness": {
+        "claude_code": "polar.harnesses.claude_code:ClaudeCode",
+        "codex": "polar.harnesses.codex:Codex",
+        "gemini_cli": "polar.harnesses.gemini_cli:GeminiCli",
+        "opencode": "polar.harnesses.opencode:OpenCode",
         "pi": "polar.harnesses.pi:Pi",
+        "qwen_code": "polar.harnesses.qwen_code:QwenCode",
         "shell": "polar.harnesses.shell:Shell",
     },
     "builder": {

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from tokenizers import Tokenizer
 
 from polar.engines.base import EngineInfo, GenerateRequest, Piece
-from polar.errors import ContextOverflow, EngineError
+from polar.errors import ContextOverflow, EngineBusy, EngineError
 from polar.tokens.gguf_vocabulary import Vocabulary
 from polar.types import Strict, TokenIds, logprobs, token_ids
 
@@ -41,8 +41,11 @@ class Reply(msgspec.Struct, frozen=True):
     """Sampled exactly as they are, instead of a text."""
     error: str = ""
     """Raised as `EngineError` after the tokens."""
+    busy_s: float | None = None
+    """Refused before any token as `EngineBusy`, to be asked again after this time."""
     block_after: int | None = None
-    """Gives this many tokens, then waits until `release` is called or the generation is cancelled."""
+    """Gives this many tokens, in pieces as always, then waits until `release` is called or the generation is
+    cancelled."""
     abort: bool = False
     """Ends as a generation that the engine broke off."""
     without_logprobs: bool = False
@@ -61,6 +64,8 @@ class SeenRequest(msgspec.Struct):
     """Index of the earlier request whose prompt and completion begin this prompt; None: a new root."""
     cached_tokens: int
     completion_ids: list[int] = []
+    finished: bool = False
+    """False for a reply that was broken off: who got a part of it may put that into words of his own."""
 
     @property
     def whole(self) -> list[int]:
@@ -89,7 +94,7 @@ class ScriptedEngine:
         self._script = script
         self._strict = strict
         self._piece_tokens = piece_tokens
-        self._info = info or EngineInfo("scripted", "script", 8192, "raw", parallel=64)
+        self._info = info or EngineInfo("scripted", "script", 8192, "raw", parallel=64, constrains=True)
         self._counters: Counter[str] = Counter()
         self._released = asyncio.Event()
         self._running = False
@@ -116,6 +121,8 @@ class ScriptedEngine:
         turn = sum(seen.request.session_id == request.session_id for seen in self.requests)
         seen = self._see(request)
         reply = self._reply(turn, request)
+        if reply.busy_s is not None:
+            raise EngineBusy("the script says that the engine is busy", retry_after_s=reply.busy_s)
         self.active += 1
         try:
             async for piece in self._pieces(seen, reply):
@@ -143,7 +150,7 @@ class ScriptedEngine:
         known = len(self.encoder.decode(parent.whole)) if parent else 0
         for seen in earlier:
             old = self.encoder.decode(seen.whole)
-            if seen.completion_ids and len(old) > known and text.startswith(old):
+            if seen.finished and seen.completion_ids and len(old) > known and text.startswith(old):
                 raise EngineError(
                     f"the prompt of session {seen.request.session_id} holds an earlier completion in other "
                     f"tokens: sampled {seen.completion_ids}; keep the sampled ids and append to them"
@@ -174,6 +181,7 @@ class ScriptedEngine:
         evaluated = len(seen.request.prompt_ids) - seen.cached_tokens
         counts = {"evaluated_tokens": evaluated, "cached_tokens": seen.cached_tokens, "calls": 1}
         self._counters.update(counts, sampled_tokens=len(ids))
+        seen.finished = True
         yield Piece(token_ids(), logprobs(), finish_reason=reason, evaluated_tokens=evaluated)
 
     def _sampled(

@@ -4,6 +4,7 @@ fixtures `engine` (started), `info`, `vocabulary` and `prompt` (ids the engine c
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
-from polar.errors import ContextOverflow
+from polar.errors import ContextOverflow, SchemaRefused
 from polar.tokens.gguf_vocabulary import Vocabulary
 from polar.types import Sampling, logprobs, token_ids
 
@@ -22,7 +23,8 @@ SLACK_TOKENS = 8
 def ask(ids: Sequence[int], session_id: str = "s", max_tokens: int = 8, **more: Any) -> GenerateRequest:
     stop_ids = more.pop("stop_ids", ())
     seed = more.pop("seed", 7)
-    return GenerateRequest(token_ids(ids), max_tokens, Sampling(**more), stop_ids, session_id, seed)
+    schema = more.pop("json_schema", None)
+    return GenerateRequest(token_ids(ids), max_tokens, Sampling(**more), stop_ids, session_id, seed, schema)
 
 
 async def whole(engine: Engine, request: GenerateRequest) -> Piece:
@@ -35,6 +37,11 @@ async def whole(engine: Engine, request: GenerateRequest) -> Piece:
         finish_reason=pieces[-1].finish_reason,
         evaluated_tokens=pieces[-1].evaluated_tokens,
     )
+
+
+def only_if_it_constrains(info: EngineInfo) -> None:
+    if not info.constrains:
+        pytest.skip("this engine holds no reply to a schema")
 
 
 class EngineContract:
@@ -114,3 +121,43 @@ class EngineContract:
         await asyncio.gather(*tasks, return_exceptions=True)
         piece = await whole(engine, ask(prompt, "after", max_tokens=2, temperature=0))
         assert len(piece.ids) == 2
+
+    async def test_a_schema_holds_the_reply(
+        self, engine: Engine, info: EngineInfo, vocabulary: Vocabulary, prompt: list[int]
+    ) -> None:
+        only_if_it_constrains(info)
+        schema = {
+            "type": "object",
+            "properties": {"colour": {"enum": ["red", "green"]}, "size": {"enum": [1, 2]}},
+            "required": ["colour", "size"],
+            "additionalProperties": False,
+        }
+        for seed in range(3):
+            request = ask(prompt, "schema", max_tokens=60, seed=seed, json_schema=schema)
+            piece = await whole(engine, request)
+            assert piece.finish_reason == "stop"
+            assert len(piece.ids) == len(piece.logprobs)
+            assert not any(map(math.isnan, piece.logprobs))
+            value = json.loads(vocabulary.decode(i for i in piece.ids if i not in vocabulary.control_ids))
+            assert value["colour"] in ("red", "green")
+            assert value["size"] in (1, 2)
+
+    async def test_a_schema_that_cannot_be_held_is_refused_before_a_token(
+        self, engine: Engine, info: EngineInfo, prompt: list[int]
+    ) -> None:
+        only_if_it_constrains(info)
+        pieces = engine.generate(ask(prompt, "refused", max_tokens=4, json_schema={"type": "no such type"}))
+        with pytest.raises(SchemaRefused, match="json_schema"):
+            await anext(pieces)
+
+    async def test_a_stop_id_ends_a_reply_with_a_schema(
+        self, engine: Engine, info: EngineInfo, prompt: list[int]
+    ) -> None:
+        only_if_it_constrains(info)
+        schema = {"const": {"a": [1, 2, 3]}}
+        free = await whole(engine, ask(prompt, "free-schema", 40, temperature=0, json_schema=schema))
+        stop_id = free.ids[2]
+        end = free.ids.index(stop_id) + 1
+        request = ask(prompt, "schema", 40, temperature=0, json_schema=schema, stop_ids=(stop_id,))
+        piece = await whole(engine, request)
+        assert (piece.ids, piece.finish_reason) == (free.ids[:end], "stop")

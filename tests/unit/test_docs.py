@@ -26,7 +26,7 @@ WITH_REASONS = (
 )
 """Where break reasons, drop reasons and tolerances are spelled out."""
 NO_REASONS = {"assistant", "tool", "agent", "subagent", "compaction", "raw", "processed"} | {
-    *("temperature", "top_p", "top_k", "min_p", "utf")
+    *("temperature", "top_p", "top_k", "min_p", "utf", "json_schema")
 }
 """Other words that stand as plain strings in those files."""
 

@@ -29,7 +29,10 @@ def test_a_class_of_ones_own() -> None:
 
 @pytest.mark.parametrize("name", ["pii", "", ":", "module:", ":Class"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(UnknownPlugin, match=r"known: pi, shell, or your own as 'module:Class'"):
+    with pytest.raises(
+        UnknownPlugin,
+        match=r"known: claude_code, codex, gemini_cli, opencode, pi, .*shell, or your own as 'module:Class'",
+    ):
         registry.find("harness", name)
 
 

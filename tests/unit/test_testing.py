@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from contracts.engine_contract import ask, whole
-from polar.errors import ContextOverflow, EngineError
+from polar.errors import ContextOverflow, EngineBusy, EngineError
 from polar.testing import Encoder, Reply, ScriptedEngine, encoder_of, pseudo_logprob, split_once
 
 
@@ -133,6 +133,30 @@ async def test_a_blocked_reply_waits_to_be_released(encoder: Encoder) -> None:
     engine.release()
     assert list((await rest).ids) == [3, 4]
     await pieces.aclose()
+
+
+async def test_the_tokens_before_a_block_come_in_pieces(encoder: Encoder) -> None:
+    engine = await started(encoder, [Reply(ids=(1, 2, 3, 4, 5, 6), block_after=5)], piece_tokens=2)
+    pieces = engine.generate(ask([9]))
+    assert [list((await anext(pieces)).ids) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+    engine.release()
+    assert [list(piece.ids) async for piece in pieces] == [[6], []]
+
+
+async def test_a_busy_engine_says_when_to_ask_again(encoder: Encoder) -> None:
+    engine = await started(encoder, [Reply(busy_s=1.5), [5]])
+    with pytest.raises(EngineBusy) as refused:
+        await whole(engine, ask([9]))
+    assert refused.value.retry_after_s == 1.5
+    assert (engine.active, engine.requests[0].completion_ids) == (0, [])
+    assert list((await whole(engine, ask([9]))).ids) == [5]
+
+
+async def test_the_script_is_asked_for_schemas_too(encoder: Encoder) -> None:
+    engine = await started(encoder, [[5]])
+    assert (await engine.start()).constrains
+    await whole(engine, ask([9], json_schema={"type": "object"}))
+    assert engine.requests[0].request.json_schema == {"type": "object"}
 
 
 async def test_closing_a_blocked_reply_ends_it(encoder: Encoder) -> None:

@@ -64,6 +64,7 @@ def _reason_to_drop(call: Call, rules: DropRules) -> str:
         "not_received": not call.received,
         "unequal_lengths": len(call.logprobs) != len(call.completion_ids),
         f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
+        "constrained": _is_constrained(call.logprob_mode, call.sampling),
         "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
         "empty_completion": not call.completion_ids,
     }
@@ -76,6 +77,12 @@ def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:
     if logprob_mode == "processed":
         return True
     return logprob_mode == "raw" and all(sampling.get(name) == value for name, value in PLAIN.items())
+
+
+def _is_constrained(logprob_mode: str, sampling: dict[str, Any]) -> bool:
+    """Whether a JSON schema, be it an empty one, left fewer choices than the logprobs know of. Processed ones are
+    those of the choices that were left."""
+    return sampling.get("json_schema") not in (None, False) and logprob_mode != "processed"
 
 
 def _judge_tokens(call: Call) -> Verdict:

@@ -28,6 +28,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     parallel: int
     """Sequences evaluated at once; more wait."""
     version: str = ""
+    constrains: bool = False
+    """Can hold a reply to a JSON schema."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -39,6 +41,9 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     session_id: str
     """Calls of one session stay with one replica and its prefix cache."""
     seed: int | None = None
+    json_schema: dict[str, Any] | None = None
+    """What the reply must be an instance of. Only an engine that `constrains` is asked for it; the logprobs are
+    those of the model all the same, not of the choices the schema left."""
 
 
 class Piece(msgspec.Struct, frozen=True):

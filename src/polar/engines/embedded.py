@@ -18,7 +18,7 @@ from polar.engines.embedded_process import EmbeddedProcess, ServerSettings
 from polar.engines.llamacpp import LlamaCppClient
 from polar.engines.llamacpp_http import ServerProperties
 from polar.engines.processors import idle_processors
-from polar.errors import EngineError
+from polar.errors import ContextOverflow, EngineError, SchemaRefused
 from polar.store.weights import default_weights, file_sha256
 from polar.types import Strict
 
@@ -95,6 +95,7 @@ class EmbeddedEngine:
             logprob_mode="raw",
             parallel=properties.total_slots,
             version=f"xllamacpp {version('xllamacpp')}",
+            constrains=True,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
@@ -105,6 +106,8 @@ class EmbeddedEngine:
             async with aclosing(client.generate(request)) as pieces:
                 async for piece in pieces:
                     yield piece
+        except (ContextOverflow, SchemaRefused):  # words of a server that lives
+            raise
         except EngineError as error:
             if await process.ended(DEATH_PATIENCE_S):
                 raise EngineError(f"the embedded engine died: {process.last_words()}; start it again") from error

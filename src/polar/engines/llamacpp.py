@@ -4,6 +4,9 @@ A reply is sampled in slices, each a call of its own that goes on where the last
 stream leaves out the ids of tokens that end inside a character, and a call that does not stream runs on in
 the server when its client goes away. Slices have neither fault: sampling without penalties has no memory but
 the tokens, so what they give is a sample of the same distribution, and what is cancelled ends with its slice.
+
+A JSON schema has a memory of its own, which does not outlive a call: a reply that must fit one is a single slice,
+and cancelled it runs on in the server to its end or to `max_tokens`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from typing import Literal
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.llamacpp_http import LlamaServer, ServerProperties
 from polar.engines.llamacpp_recovery import LogprobRecovery
+from polar.engines.llamacpp_schema import SchemaTrial, schema_fields
 from polar.engines.llamacpp_sequences import SequenceTable
-from polar.engines.llamacpp_wire import Answer, completion_body, cut_at_stop, pair_logprobs
+from polar.engines.llamacpp_wire import Answer, Timings, completion_body, cut_at_stop, pair_logprobs
 from polar.errors import EngineDefect
 from polar.types import Sampling, TokenIds, logprobs, token_ids
 
@@ -78,19 +82,34 @@ class LlamaCppClient:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
         """Samples one reply, a piece per slice."""
-        reply, evaluated_tokens = token_ids(), 0
+        reply = token_ids()
         async with self._sequences.hold(request.session_id) as sequence:
+            first = await self._try_schema(request, sequence)
             finish_reason = None
             while finish_reason is None:
-                size = min(self._slice_tokens, request.max_tokens - len(reply))
-                answer = await self.server.complete(completion_body(request, reply, size, sequence))
-                evaluated_tokens = evaluated_tokens or answer.timings.prompt_n
+                size = self._slice_size(request, reply)
+                body = completion_body(request, reply, size, sequence)
+                answer = await self.server.complete(body | schema_fields(request.json_schema))
                 ids, values = await self._paired(request, reply, answer, sequence)
-                self._count(answer, values, is_first=not reply)
+                self._count(answer, values, is_first=first is None)
+                first = first or answer.timings
                 reply = reply + token_ids(ids)
                 finish_reason = self._finish_reason(request, reply, answer, size)
-                last_only = evaluated_tokens if finish_reason else None
+                last_only = first.prompt_n if finish_reason else None
                 yield Piece(token_ids(ids), logprobs(values), finish_reason, last_only)
+
+    async def _try_schema(self, request: GenerateRequest, sequence: int) -> Timings | None:
+        """What the prompt cost, if the request's schema had to be tried on it."""
+        if request.json_schema is None:
+            return None
+        trial = SchemaTrial(self.server.complete, self._complete_id)
+        timings = await trial.run(request.json_schema, request.prompt_ids, sequence)
+        self._count_prompt(timings)
+        return timings
+
+    def _slice_size(self, request: GenerateRequest, reply: TokenIds) -> int:
+        rest = request.max_tokens - len(reply)
+        return rest if request.json_schema is not None else min(self._slice_tokens, rest)
 
     async def _paired(
         self, request: GenerateRequest, reply: TokenIds, answer: Answer, sequence: int
@@ -107,15 +126,17 @@ class LlamaCppClient:
         return ids, values
 
     def _count(self, answer: Answer, values: list[float], *, is_first: bool) -> None:
-        timings = answer.timings
         if is_first:
-            self._counters["calls"] += 1
-            self._counters["evaluated_tokens"] += timings.prompt_n
-            self._counters["cached_tokens"] += timings.cache_n
+            self._count_prompt(answer.timings)
         else:  # the last sampled token is evaluated once in any case, here or in a longer slice
-            self._counters["reevaluated_tokens"] += timings.prompt_n - 1
-        self._counters["sampled_tokens"] += timings.predicted_n
+            self._counters["reevaluated_tokens"] += answer.timings.prompt_n - 1
+        self._counters["sampled_tokens"] += answer.timings.predicted_n
         self._counters["missing_logprobs"] += sum(map(math.isnan, values))
+
+    def _count_prompt(self, timings: Timings) -> None:
+        self._counters["calls"] += 1
+        self._counters["evaluated_tokens"] += timings.prompt_n
+        self._counters["cached_tokens"] += timings.cache_n
 
     def _finish_reason(
         self, request: GenerateRequest, reply: TokenIds, answer: Answer, size: int

@@ -9,9 +9,11 @@ import msgspec
 import orjson
 
 from polar.engines.llamacpp_wire import Answer
-from polar.errors import ContextOverflow, EngineDefect, EngineError
+from polar.errors import ContextOverflow, EngineDefect, EngineError, SchemaRefused
 
 CONNECT_TIMEOUT_S = 10.0
+SCHEMA_WORDS = ("schema", "grammar")
+"""llama.cpp makes a grammar of a schema, and names one or the other in its refusal."""
 
 T = TypeVar("T")
 
@@ -100,5 +102,7 @@ def _refusal(status: int, payload: bytes) -> Exception:
         fault = ServerFault(message=payload[:200].decode(errors="replace"))
     if fault.type == "exceed_context_size_error":
         return ContextOverflow(fault.n_prompt_tokens, fault.n_ctx)
+    if status == 400 and any(word in fault.message.lower() for word in SCHEMA_WORDS):
+        return SchemaRefused(f"llama.cpp refused the json_schema: {fault.message}")
     advice = "check the API key" if status == 401 else "see the server's log"
     return EngineError(f"llama.cpp answered {status}: {fault.message or 'no reason given'}; {advice}")

@@ -40,7 +40,8 @@ class LogprobRecovery:
 
     async def _logprob(self, prefix: list[int], wanted_id: int, sequence: int) -> float:
         for size in RANKING_SIZES:
-            answer = await self._ask(self._body(prefix, size, sequence))
+            body = forcing_body(prefix, self._complete_id, sequence)
+            answer = await self._ask({**body, "n_probs": size})
             self.evaluated_tokens += answer.timings.prompt_n
             for report in answer.completion_probabilities:
                 for entry in report.top_logprobs:
@@ -48,16 +49,17 @@ class LogprobRecovery:
                         return entry.logprob
         return math.nan
 
-    def _body(self, prefix: list[int], ranking_size: int, sequence: int) -> dict[str, Any]:
-        return {
-            "prompt": prefix,
-            "n_predict": 1,
-            "id_slot": sequence,
-            "cache_prompt": True,
-            "stream": False,
-            "return_tokens": True,
-            "n_probs": ranking_size,
-            "temperature": 0.0,
-            "samplers": ["temperature"],
-            "logit_bias": [[self._complete_id, FORCING_BIAS]],
-        }
+
+def forcing_body(prompt_ids: Sequence[int], forced_id: int, sequence: int) -> dict[str, Any]:
+    """Asks for one token, and for which."""
+    return {
+        "prompt": [*prompt_ids],
+        "n_predict": 1,
+        "id_slot": sequence,
+        "cache_prompt": True,
+        "stream": False,
+        "return_tokens": True,
+        "temperature": 0.0,
+        "samplers": ["temperature"],
+        "logit_bias": [[forced_id, FORCING_BIAS]],
+    }

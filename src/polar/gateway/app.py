@@ -1,61 +1,42 @@
-"""The gateway's routes and its server. Explicit routes only: any other path is 404 and recorded nowhere."""
+"""The gateway's web application and its server."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
-import orjson
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from polar.config import GatewayConfig
-from polar.gateway.dialects.base import Dialect, Problem
-from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.connection import Receive, Send
 from polar.gateway.exchange import Exchange
-from polar.gateway.handler import ModelRoute, authenticate
+from polar.gateway.handler import Service
+from polar.gateway.routes import make_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
 
-GENERATION_ROUTES: dict[str, type[Dialect]] = {"/v1/chat/completions": OpenAIChat}
+DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
 
 
-def make_app(slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> Starlette:
-    routes = [
-        Route(path, ModelRoute(dialect(), slots, exchange, config), methods=["POST"])
-        for path, dialect in GENERATION_ROUTES.items()
-    ]
-    chat = OpenAIChat()
+class GatewayApp:
+    """All routes. A version that stands twice in a path, from a base URL and from a client, counts once."""
 
-    async def models(request: Request) -> Response:
-        try:
-            authenticate(slots, request.headers)
-        except Problem as problem:
-            return _problem(chat, problem)
-        entry = {"id": exchange.model, "object": "model", "created": 0, "owned_by": "polar"}
-        return Response(orjson.dumps({"object": "list", "data": [entry]}), media_type="application/json")
+    def __init__(self, slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> None:
+        handlers: dict[Any, Any] = {404: not_found, 405: wrong_method}
+        self._inner = Starlette(routes=make_routes(Service(slots, exchange, config)), exception_handlers=handlers)
+        self._inner.router.redirect_slashes = False
 
-    async def not_found(request: Request, _: Exception) -> Response:
-        if (request.method, request.url.path) == ("HEAD", "/"):  # harnesses ask so whether anybody is there
-            return Response()
-        return _problem(chat, Problem(404, "unknown_path", f"no such path: {request.method} {request.url.path}"))
-
-    async def wrong_method(request: Request, _: Exception) -> Response:
-        return _problem(chat, Problem(405, "wrong_method", f"{request.url.path} does not take {request.method}"))
-
-    routes.append(Route("/v1/models", models, methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers={404: not_found, 405: wrong_method})
-    app.router.redirect_slashes = False
-    return app
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        scope["path"] = DOUBLED_VERSION.sub("", scope["path"])
+        await self._inner(scope, receive, send)
 
 
-def _problem(dialect: Dialect, problem: Problem) -> Response:
-    error = dialect.error(problem)
-    return Response(error.body, error.status, error.headers, media_type="application/json")
+def make_app(slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> GatewayApp:
+    return GatewayApp(slots, exchange, config)
 
 
 class _Server(uvicorn.Server):
@@ -68,7 +49,7 @@ class _Server(uvicorn.Server):
 class GatewayServer:
     """Serves the app on the node's own event loop."""
 
-    def __init__(self, app: Starlette, config: GatewayConfig) -> None:
+    def __init__(self, app: GatewayApp, config: GatewayConfig) -> None:
         self._socket = socket.create_server((config.host, config.port), backlog=2048)
         # Connections inherit it. asyncio sets it only where a socket names its protocol, which this one does not,
         # and without it the second write of a reply waits 40 ms for the client's acknowledgement of the first.
@@ -80,6 +61,7 @@ class GatewayServer:
                 access_log=False,
                 proxy_headers=False,
                 lifespan="off",
+                ws="none",  # an upgrade is then an ordinary request, which its route refuses
                 timeout_graceful_shutdown=2,
                 timeout_keep_alive=75,
             )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.bodies import too_large
 
 AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
@@ -36,7 +36,7 @@ class Connection:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit_bytes:
-                raise Problem(413, "request_too_large", "the body is larger than this gateway takes")
+                raise too_large()
             if not message.get("more_body", False):
                 return b"".join(parts)
 
@@ -62,8 +62,8 @@ class Connection:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
         return await self._end()
 
-    async def start_stream(self, first: bytes) -> bool:
-        await self._start(200, SSE, {"cache-control": "no-cache"})
+    async def start_stream(self, first: bytes, media: str = SSE) -> bool:
+        await self._start(200, media, {"cache-control": "no-cache"})
         return await self.write(first)
 
     async def write(self, data: bytes) -> bool:

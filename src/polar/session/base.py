@@ -35,6 +35,10 @@ class Slots(Protocol):
         the harness's exit code."""
         ...
 
+    def exhausted(self, session_id: str) -> str:
+        """The budget for want of which a call was refused: `max_calls`, `max_tokens`, or nothing."""
+        ...
+
     async def close(self, session_id: str) -> None:
         """Forgets the session; its calls stay in the journal."""
         ...

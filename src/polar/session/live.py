@@ -41,6 +41,8 @@ class LiveSession:
     harness_words: str = ""
     """The last the harness printed."""
     timed_out: bool = False
+    ended_by: str = ""
+    """The budget that ended the run, where one did."""
     reached_model: bool = False
     """At least one call was captured."""
     failure: Failure | None = None

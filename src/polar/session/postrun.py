@@ -63,6 +63,7 @@ def result_of(live: LiveSession) -> SessionResult:
         statistics=statistics,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         exit_code=live.exit_code,
+        ended_by=live.ended_by,
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
     )
@@ -78,12 +79,15 @@ def blame(live: LiveSession) -> None:
     """Who is at fault, if the run went wrong. The engine's error explains more than the harness's exit code; a
     harness that reached the model and then failed or never ended is the policy's doing."""
     engine_failure = live.services.slots.engine_failure(live.session_id)
+    live.ended_by = live.services.slots.exhausted(live.session_id)
     if live.timed_out:
         message = f"the harness was still running after {live.task.budgets.run_s:g} s"
         timeout = Failure(where="run", type="TimedOut", message=message, policy=live.reached_model)
         live.fail(engine_failure or timeout)
     elif live.exit_code is not None and live.exit_code != 0:
-        live.fail(engine_failure or _exit_failure(live))
+        # A harness that gets no further call says so by its exit code; that the budget ended it is no failure.
+        if engine_failure or not live.ended_by:
+            live.fail(engine_failure or _exit_failure(live))
     elif not live.reached_model and live.failure is None:
         message = "the harness ended without a model call; does it use the base URL of its slot?"
         live.fail(engine_failure or Failure(where="harness", type="NoCalls", message=message))

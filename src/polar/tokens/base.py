@@ -10,11 +10,29 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from polar.types import Message, TokenIds, Tool
+from polar.types import Delta, Message, TokenIds, Tool
+
+
+class ReplyReader(Protocol):
+    """Reads one reply as it grows. Put together, the deltas of any split of the same ids are what `parse` says of
+    them: `test_reading.py` holds every renderer to it."""
+
+    reasoning_tokens: int
+    """How many of the ids read so far are reasoning."""
+
+    def feed(self, ids: TokenIds) -> Sequence[Delta]:
+        """What is certain now and was not before."""
+        ...
+
+    def finish(self) -> Sequence[Delta]:
+        """The rest, when no more ids come."""
+        ...
 
 
 class Renderer(Protocol):
     Options: type[BaseModel]
+    takes_images: bool
+    """Whether a message may hold images."""
 
     async def load(self) -> None:
         """Fetches and reads what the renderer needs. Comes before everything else."""
@@ -48,6 +66,14 @@ class Renderer(Protocol):
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
         """What the model said, in whatever way its tokens are split. A tool call that cannot be read stays in
         the content as the model wrote it. The prompt tells in which state, such as thinking, it began."""
+        ...
+
+    def reader(self, prompt_ids: TokenIds) -> ReplyReader | None:
+        """Reads a reply while it is sampled. None where the family can be read only as a whole."""
+        ...
+
+    def encode(self, text: str) -> TokenIds:
+        """A prompt that its sender has laid out himself: text as it is, control tokens where they are spelled."""
         ...
 
     def decode(self, ids: TokenIds) -> str:

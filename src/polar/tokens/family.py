@@ -19,8 +19,15 @@ from renderers import create_renderer as create  # pyright: ignore[reportUnknown
 from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
-from polar.tokens.tool_calls import is_text
+from polar.tokens.call_block import is_text
+from polar.tokens.gguf_vocabulary import bytes_by_id
+from polar.tokens.reading import read_whole
+from polar.tokens.reading_ids import IdTagReader, IdTags
 from polar.types import Message, Strict, TokenIds, Tool, ToolCall, token_ids
+
+READ_BY_ID_TAGS = ("qwen3", "qwen3-vl")
+"""The families whose replies are `<think>`, text and `<tool_call>` blocks of JSON, each tag one token. Others of
+the package have the tags and write their calls in another way, or have no token for a tag."""
 
 
 class FamilyRenderer:
@@ -33,8 +40,15 @@ class FamilyRenderer:
         settings: dict[str, Any] = Field(default={})
         """Further settings of the family's renderer, such as `enable_thinking`."""
 
-    _tokenizer: _PlainTokenizer
+    takes_images = False
+    _tokenizer: _LocalTokenizer
+    _layout_tokenizer: _LocalTokenizer
+    """Makes control tokens of text that spells them."""
     _renderer: Any
+    _parser: Any
+    """The same renderer for what is no content: it finds the head of the turn in a prompt by encoding it."""
+    _tags: IdTags | None = None
+    _token_bytes: Sequence[bytes] = ()
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -43,15 +57,23 @@ class FamilyRenderer:
         await asyncio.to_thread(self._load, self._options)
 
     def _load(self, options: Options) -> None:
-        self._tokenizer = _PlainTokenizer(options.tokenizer)
+        self._tokenizer = _LocalTokenizer(options.tokenizer)
+        self._layout_tokenizer = _LocalTokenizer(options.tokenizer, makes_control=True)
         settings: dict[str, Any] = {**options.settings}
         if options.thinking == "preserve":
             settings["thinking_retention"] = "all"
         try:
             config: Any = type(config_from_name(options.family))(**settings)
-        except (ValueError, KeyError) as error:
+            self._renderer = create(self._tokenizer, config)
+            self._parser = create(self._layout_tokenizer, config)
+        except (ValueError, KeyError, AssertionError) as error:  # the last: a token of the family is missing
             raise ConfigError(f"renderer family {options.family!r}: {error}") from error
-        self._renderer = create(self._tokenizer, config)
+        if options.family in READ_BY_ID_TAGS:
+            self._tags = IdTags(
+                *(self._tokenizer.id_of(f"<{tag}>") for tag in ("think", "/think", "tool_call", "/tool_call")),
+                stop_ids=frozenset(self.stop_ids),
+            )
+            self._token_bytes = self._tokenizer.bytes_by_id()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -88,7 +110,11 @@ class FamilyRenderer:
         return token_ids(bridged.token_ids[len(stored) :])
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        parsed: Any = self._renderer.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
+        reader = self.reader(prompt_ids)
+        return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids)
+
+    def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+        parsed: Any = self._parser.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
         attempts: list[ParsedToolCall] = parsed.tool_calls
         broken = [a.raw for a in attempts if not _is_readable(a)]
         return Message(
@@ -98,24 +124,41 @@ class FamilyRenderer:
             tool_calls=tuple(_tool_call(a) for a in attempts if _is_readable(a)),
         )
 
+    def reader(self, prompt_ids: TokenIds) -> IdTagReader | None:
+        if self._tags is None:
+            return None
+        return IdTagReader(self._tags, self._token_bytes, thinking=self._tags.thinking_at_end(prompt_ids))
+
+    def encode(self, text: str) -> TokenIds:
+        return token_ids(self._layout_tokenizer.encode(text))
+
     def decode(self, ids: TokenIds) -> str:
         return self._tokenizer.decode(ids.tolist())
 
 
-class _PlainTokenizer:
-    """A tokenizer.json in the shape `renderers` asks for. Text never becomes a control token: those enter only
-    by id, from the template."""
+class _LocalTokenizer:
+    """A tokenizer.json in the shape `renderers` asks for. Text becomes no control token unless it
+    `makes_control`: into content those enter only by id, from the template."""
 
     unk_token_id: int | None = None
     name_or_path = "local"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, makes_control: bool = False) -> None:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"no tokenizer.json in {folder}")
         self._tokenizer = Tokenizer.from_file(str(path))
-        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.encode_special_tokens = not makes_control
         self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+    def id_of(self, token: str) -> int:
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
+            raise ConfigError(f"the tokenizer has no token {token!r}; use that of the renderer's family")
+        return token_id
+
+    def bytes_by_id(self) -> list[bytes]:
+        return bytes_by_id(self._tokenizer)
 
     def encode(self, text: str, **_: Any) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -151,7 +194,8 @@ def _wire_message(message: Message) -> dict[str, Any]:
 
 
 def _is_readable(attempt: ParsedToolCall) -> bool:
-    return attempt.status == ToolCallParseStatus.OK and is_text(attempt.name or "")
+    name: Any = attempt.name  # JSON can give a call any name
+    return attempt.status == ToolCallParseStatus.OK and isinstance(name, str) and is_text(name)
 
 
 def _tool_call(parsed: ParsedToolCall) -> ToolCall:

@@ -19,6 +19,7 @@ from polar.tokens.match import extend_path, message_key, tolerances, tools_key
 from polar.types import Call, Message, TokenIds, Tool, token_ids
 
 T = TypeVar("T")
+EMPTY_TURN = ("empty_turn",)
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -56,6 +57,8 @@ class Place(msgspec.Struct, frozen=True):
     known: int = 0
     """How many messages the parent's request and its reply make up."""
     why_new_root: str = ""
+    tolerant: tuple[str, ...] = ()
+    """What was overlooked in the history to find the parent."""
 
     @property
     def new(self) -> tuple[Message, ...]:
@@ -66,6 +69,11 @@ class Place(msgspec.Struct, frozen=True):
     def new_characters(self) -> int:
         """About what there is to render."""
         return sum(len(message.content) for message in self.messages[self.known :])
+
+    @property
+    def depth(self) -> int:
+        """How much of what was said here it goes on from."""
+        return self.parent.messages if self.parent else 0
 
     @property
     def edited(self) -> str:
@@ -91,6 +99,15 @@ class CallForest:
         return self.bridge(place) or self.render(place)
 
     def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
+        place = self._find(messages, tools)
+        spoken = [message for message in messages if not _says_nothing(message)]
+        if len(spoken) == len(messages):
+            return place
+        # After a broken reply harnesses leave an empty turn in their history, which nobody said.
+        without = self._find(spoken, tools)
+        return msgspec.structs.replace(without, tolerant=EMPTY_TURN) if without.depth > place.depth else place
+
+    def _find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
         paths = self._paths_of(messages, tools)
         for count in range(len(messages) - 1, 0, -1):
             nodes = [self._nodes[call_id] for call_id in self._ends.get(paths[count], ())]
@@ -117,7 +134,7 @@ class CallForest:
             prompt_digest=parent.digest.extended(bridge).value(),
             new_messages=tuple(place.messages[echo:]),
             break_reason=place.edited,
-            tolerant=tolerances(parent.call.response, place.messages[echo]),
+            tolerant=(*place.tolerant, *tolerances(parent.call.response, place.messages[echo])),
         )
 
     def render(self, place: Place) -> PreparedPrompt:
@@ -132,18 +149,20 @@ class CallForest:
             prompt_digest=TokenDigest(ids).value(),
             new_messages=tuple(place.messages[echo:] if parent else place.messages),
             break_reason=(place.edited or "bridge_refused") if parent else place.why_new_root,
-            tolerant=tolerances(parent.call.response, place.messages[echo]) if parent else (),
+            tolerant=(*place.tolerant, *tolerances(parent.call.response, place.messages[echo])) if parent else (),
         )
 
-    def add(self, call: Call) -> None:
-        """Stores a call so that later requests can attach to it. An aborted one has no end to attach to."""
+    def add(self, call: Call, *, attachable: bool = True) -> None:
+        """Stores a call so that later requests can attach to it. An aborted one has no end to attach to, and a
+        prompt that was no conversation is not `attachable`."""
         parent = self._nodes[call.parent_id] if call.parent_id else None
         if parent:
             # The echo counts as the parent's reply, which the parent's end has in it already.
             paths = _paths(parent.end, call.new_messages[1:])
         else:
             paths = _paths(_tools_path(call.tools or ()), call.new_messages)
-        self._seen.update(paths)
+        if attachable:
+            self._seen.update(paths)
         start = parent.digest if parent and call.continues else TokenDigest()
         node = _Node(
             call=call,
@@ -153,12 +172,15 @@ class CallForest:
             digest=start.extended(call.new_prompt_ids).extended(call.completion_ids),
         )
         self._nodes[call.call_id] = node
-        if call.finish_reason != "aborted":
+        if attachable and call.finish_reason != "aborted":
             self._ends.setdefault(node.end, []).append(call.call_id)
 
     def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
         """How many items a raw request begins with that its parent's began with too."""
         return _common(self._nodes[parent_id].items, tuple(items)) if parent_id else 0
+
+    def has_received(self, call_id: str) -> bool:
+        return call_id in self._received
 
     def mark_received(self, call_id: str) -> None:
         """The harness has the reply, so it may be the one it goes on from."""
@@ -215,6 +237,10 @@ class CallForest:
         for part in reversed(parts):
             whole.extend(part)
         return whole
+
+
+def _says_nothing(message: Message) -> bool:
+    return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
 
 
 def _tools_path(tools: tuple[Tool, ...]) -> bytes:

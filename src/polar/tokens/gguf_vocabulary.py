@@ -7,6 +7,7 @@ token is only ever had by name. Reading a GGUF takes seconds, so the tokenizer b
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ CONTROL_TYPE = 3
 USER_DEFINED_TYPE = 4
 PRE_TOKENIZERS = ("smollm",)
 """Of llama.cpp's names for how text is cut before merging, those rebuilt here and compared with the engine."""
+NOTHING = "(?!)"
+"""A pattern that fits nowhere."""
 CACHE_FORMAT = 1
 """Part of a cached file's name; grows when the same GGUF must be built into something else."""
 
@@ -42,7 +45,10 @@ class Vocabulary:
         self._tokenizer.encode_special_tokens = True
         added = tokenizer.get_added_tokens_decoder()
         self._control = {token.content: i for i, token in added.items() if token.special}
-        self._bytes = _bytes_by_id(tokenizer, {i: token.content for i, token in added.items()})
+        names = sorted(self._control, key=len, reverse=True)
+        self._spelled = re.compile(f"({'|'.join(map(re.escape, names)) or NOTHING})")
+        """Splits a text so that every second part names a control token; of two that fit, the longer."""
+        self._bytes = bytes_by_id(tokenizer)
         self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
         """Two vocabularies with the same one encode alike."""
 
@@ -53,6 +59,13 @@ class Vocabulary:
         """Ids of content: text that spells a control token stays plain text. Bytes the model has no token for
         are left out, as llama.cpp does it; SmolLM2 lacks some ASCII control characters and rare planes."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_layout(self, text: str) -> list[int]:
+        """Ids of a prompt that is laid out already: control tokens where they are spelled."""
+        ids: list[int] = []
+        for position, part in enumerate(self._spelled.split(text)):
+            ids += [self._control[part]] if position % 2 else self.encode(part)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text with control tokens spelled out; bytes that form no character become U+FFFD."""
@@ -73,8 +86,10 @@ class Vocabulary:
         return frozenset(self._control.values())
 
 
-def _bytes_by_id(tokenizer: Tokenizer, added: dict[int, str]) -> list[bytes]:
+def bytes_by_id(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of each token of a byte-level tokenizer; added tokens as they are spelled."""
     byte_of = _byte_of_character()
+    added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
     ids = tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(ids.values()) + 1)
     for token, token_id in ids.items():

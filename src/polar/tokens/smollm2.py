@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 from polar.store.weights import default_weights
+from polar.tokens.call_block import CLOSE, OPEN
 from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
-from polar.tokens.tool_calls import CLOSE, OPEN, parse_tool_calls
+from polar.tokens.reading import read_whole
+from polar.tokens.tool_calls import TextTagReader
 from polar.types import Message, Strict, TokenIds, Tool, token_ids
 
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -41,6 +43,7 @@ class SmolLM2Renderer:
         """Weights whose vocabulary to use; the default model's when absent."""
         worked_examples: bool = True
 
+    takes_images = False
     _vocabulary: Vocabulary
 
     def __init__(self, options: Options) -> None:
@@ -85,8 +88,13 @@ class SmolLM2Renderer:
         return token_ids([*close, *self._newline, *self._turns(new_messages), *self._opening])
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        body = completion_ids[:-1] if completion_ids and completion_ids[-1] in self._stops else completion_ids
-        return parse_tool_calls(self._vocabulary.decode(body))
+        return read_whole(self.reader(prompt_ids), completion_ids)
+
+    def reader(self, prompt_ids: TokenIds) -> TextTagReader:
+        return TextTagReader(self._vocabulary.token_bytes, self._stops)
+
+    def encode(self, text: str) -> TokenIds:
+        return token_ids(self._vocabulary.encode_layout(text))
 
     def decode(self, ids: TokenIds) -> str:
         return self._vocabulary.decode(ids)

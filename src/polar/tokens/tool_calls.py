@@ -1,70 +1,75 @@
-"""Hermes-style tool calls in text: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
-
-One policy for what cannot be read: it stays in the content, word for word, so that the harness and the
-trainer see what the model really wrote.
-"""
+"""Tool calls in plain text: reads replies whose tags are text, in whatever way the tokens split them."""
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
-from polar.types import Message, ToolCall
+from polar.tokens.call_block import CLOSE, OPEN
+from polar.tokens.reading import Body, Characters, message_of
+from polar.types import Delta, Message, TokenIds
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_BLOCK = re.compile(rf"{OPEN}(.*?)(?:{CLOSE}|\Z)", re.DOTALL)
-_ARGUMENTS = re.compile(r'"arguments"\s*:\s*')
+
+class TextTags:
+    """Finds the tags of tool calls in text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._body = Body(to_the_letter=True)
+        self._held = ""
+        """The end of the text, as far as it may begin the next tag."""
+
+    def feed(self, text: str) -> Sequence[Delta]:
+        text = self._held + text
+        while self._tag in text:
+            before, _, text = text.partition(self._tag)
+            self._body.text(before)
+            self._body.close_block() if self._body.in_block else self._body.open_block()
+        certain = len(text) - _overlap(text, self._tag)
+        self._body.text(text[:certain])
+        self._held = text[certain:]
+        return self._body.taken()
+
+    def finish(self) -> Sequence[Delta]:
+        self._body.text(self._held)
+        self._held = ""
+        self._body.finish()
+        return self._body.taken()
+
+    @property
+    def _tag(self) -> str:
+        return CLOSE if self._body.in_block else OPEN
+
+
+class TextTagReader:
+    """A model without reasoning. Control tokens are text as they are spelled, but for a stop id at the end."""
+
+    reasoning_tokens = 0
+
+    def __init__(self, token_bytes: Callable[[int], bytes], stop_ids: Sequence[int]) -> None:
+        self._token_bytes = token_bytes
+        self._stop_ids = stop_ids
+        self._stop: int | None = None
+        """A stop id that may be the end."""
+        self._characters = Characters()
+        self._tags = TextTags()
+
+    def feed(self, ids: TokenIds) -> Sequence[Delta]:
+        if not ids:
+            return ()
+        known = [*ids] if self._stop is None else [self._stop, *ids]
+        self._stop = known.pop() if known[-1] in self._stop_ids else None
+        return self._tags.feed(self._characters.feed(b"".join(map(self._token_bytes, known))))
+
+    def finish(self) -> Sequence[Delta]:
+        return [*self._tags.feed(self._characters.finish()), *self._tags.finish()]
 
 
 def parse_tool_calls(text: str) -> Message:
-    """An assistant message from its text. A last block may lack its closing tag if its JSON is complete."""
-    calls: list[ToolCall] = []
-    kept: list[str] = []
-    end = 0
-    for block in _BLOCK.finditer(text):
-        call = _read_call(block.group(1).strip())
-        if call is None:
-            continue
-        calls.append(call)
-        kept.append(text[end : block.start()])
-        end = block.end()
-    kept.append(text[end:])
-    content = "".join(kept)
-    # White space around calls is layout; a reply that is only text is kept to the letter.
-    return Message(role="assistant", content=content.strip() if calls else content, tool_calls=tuple(calls))
+    """An assistant message from its whole text."""
+    tags = TextTags()
+    return message_of([*tags.feed(text), *tags.finish()])
 
 
-def _read_call(body: str) -> ToolCall | None:
-    try:
-        value = json.loads(body, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    fields = cast("dict[str, Any]", value)
-    name, arguments = fields.get("name"), fields.get("arguments", {})
-    if not isinstance(name, str) or not is_text(name) or not isinstance(arguments, dict):
-        return None
-    return ToolCall(name=name, arguments=_spelling(body, cast("dict[str, Any]", arguments)))
-
-
-def is_text(name: str) -> bool:
-    """Not empty, and no half of a surrogate pair in it, which JSON can spell and UTF-8 cannot."""
-    return bool(name) and not any("\ud800" <= char <= "\udfff" for char in name)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _spelling(body: str, arguments: dict[str, Any]) -> str:
-    """The arguments as the model spelled them, which a second dump would not reproduce."""
-    for match in _ARGUMENTS.finditer(body):
-        try:
-            value, end = json.JSONDecoder().raw_decode(body, match.end())
-        except ValueError:
-            continue
-        if value == arguments:
-            return body[match.end() : end]
-    return json.dumps(arguments)
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of the text begin the tag."""
+    longest = min(len(text), len(tag) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(tag[:size])), 0)

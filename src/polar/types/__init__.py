@@ -17,7 +17,8 @@ from polar.types.base import (
     token_ids,
 )
 from polar.types.call import Call, CallKind, CallTimes, FinishReason
-from polar.types.chat import CallProfile, Message, Tool, ToolCall
+from polar.types.chat import Delta, Image, Message, Tool, ToolCall
+from polar.types.profile import CallProfile, KindRule
 from polar.types.result import Failure, Score, SessionResult
 from polar.types.service import (
     Event,
@@ -51,6 +52,7 @@ __all__ = [
     "CallKind",
     "CallProfile",
     "CallTimes",
+    "Delta",
     "Dropped",
     "Event",
     "Failure",
@@ -61,6 +63,8 @@ __all__ = [
     "HeldSession",
     "Id",
     "IllegalTransition",
+    "Image",
+    "KindRule",
     "Lease",
     "LeaseReply",
     "LeaseRequest",

@@ -38,6 +38,8 @@ class SessionResult(Strict):
     traces: str | None = None
     """Reference to the trajectory blob: a path relative to the run folder."""
     exit_code: int | None = None
+    ended_by: str = ""
+    """The budget that ended the session, where one did: `max_calls` or `max_tokens`."""
     stage_s: dict[str, float] = {}
     """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
     versions: dict[str, str] = {}

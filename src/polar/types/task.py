@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from polar.types.base import Id, Strict
+
+StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Spec(Strict):
@@ -32,6 +34,12 @@ class Sampling(Strict):
     """Each call of each sample derives a seed of its own from it; without one they are random, and recorded."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Upper bound for one reply; a harness may ask for less, never for more."""
+    stop: tuple[StopText, ...] = Field(default=(), max_length=16)
+    """Texts that end a reply, in place of those the harness asks for. Their tokens are kept, the harness sees what
+    comes before them."""
+    follow_harness: tuple[Literal["temperature", "top_p", "top_k", "seed"], ...] = ()
+    """Values that are the harness's to say, where it says them. For evaluation: calls not sampled from the
+    plain distribution are not trained on."""
 
 
 class Budgets(Strict):

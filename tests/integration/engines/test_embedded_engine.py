@@ -15,7 +15,8 @@ from running_llama import CONTEXT_TOKENS, Started
 from contracts.engine_contract import EngineContract, ask, whole
 from polar.engines.base import EngineInfo
 from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
-from polar.errors import ConfigError, EngineError
+from polar.engines.llamacpp_recovery import LogprobRecovery
+from polar.errors import ConfigError, EngineError, SchemaRefused
 from polar.registry import make
 from polar.tokens.gguf_vocabulary import Vocabulary
 from polar.types import Spec
@@ -74,6 +75,37 @@ class TestEmbeddedEngine(EngineContract):
         assert not any(math.isnan(value) for value in piece.logprobs)
         assert engine.counters()["recovered_logprobs"] > before
         assert engine.counters()["missing_logprobs"] == 0
+
+    async def test_logprobs_under_a_schema_are_of_the_raw_softmax(
+        self, engine: EmbeddedEngine, vocabulary: Vocabulary, prompt: list[int]
+    ) -> None:
+        request = ask(prompt, "forced", max_tokens=20, json_schema={"const": "🎉 no"})
+        piece = await whole(engine, request)
+        assert vocabulary.decode(piece.ids).startswith('"🎉 no"')
+        assert engine._client is not None
+        recovery = LogprobRecovery(engine._client.server.complete, engine._client._complete_id)
+        unheld = await recovery.fill(prompt, piece.ids, [math.nan] * len(piece.ids), sequence=0)
+        assert piece.logprobs.tolist() == pytest.approx(unheld, abs=1e-3)
+        assert min(piece.logprobs) < -3, "the schema has chosen what the model would not"
+
+    async def test_trying_a_schema_evaluates_its_prompt_once(
+        self, engine: EmbeddedEngine, vocabulary: Vocabulary
+    ) -> None:
+        prompt = chat(vocabulary, "Name a colour, as JSON, and no other word than that.")
+        before = engine.counters()
+        piece = await whole(engine, ask(prompt, "counted", max_tokens=4, json_schema={"type": "object"}))
+        after = engine.counters()
+        assert after["calls"] - before["calls"] == 1
+        assert after["evaluated_tokens"] - before["evaluated_tokens"] == piece.evaluated_tokens
+        counted = ("evaluated_tokens", "cached_tokens")
+        assert sum(after[name] - before[name] for name in counted) == len(prompt)
+
+    async def test_a_schema_that_would_take_all_memory_is_refused(
+        self, engine: EmbeddedEngine, prompt: list[int]
+    ) -> None:
+        schema = {"anyOf": [{"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}]}
+        with pytest.raises(SchemaRefused, match="json_schema with arrays of more than"):
+            await whole(engine, ask(prompt, "endless", json_schema=schema))
 
 
 def chat(vocabulary: Vocabulary, text: str) -> list[int]:

@@ -13,6 +13,7 @@ from running_llama import CONTEXT_TOKENS, LlamaServer
 from contracts.engine_contract import ask, whole
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.llamacpp import SLICE_TOKENS, LlamaCppClient
+from polar.engines.llamacpp_http import Tokens
 from polar.engines.llamacpp_recovery import LogprobRecovery
 from polar.errors import EngineError
 from polar.tokens.gguf_vocabulary import Vocabulary
@@ -40,6 +41,30 @@ async def test_our_vocabulary_gives_the_servers_ids(
     assert ids == await client.server.tokenize(text)
     assert not vocabulary.control_ids.intersection(ids)
     assert vocabulary.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_a_prompt_laid_out_already_gets_the_servers_ids(
+    text: str, client: LlamaCppClient, vocabulary: Vocabulary
+) -> None:
+    body = {"content": text, "add_special": False, "parse_special": True}
+    answer = await client.server._call("POST", "/tokenize", body, Tokens)
+    assert vocabulary.encode_layout(text) == answer.tokens
+
+
+async def test_a_cancelled_reply_with_a_schema_runs_out_and_frees_its_sequence(
+    client: LlamaCppClient, server: LlamaServer, vocabulary: Vocabulary
+) -> None:
+    schema = {"type": "array", "items": {"type": "integer", "maximum": 9}, "minItems": 5000}
+    task = asyncio.create_task(
+        whole(client, ask(vocabulary.encode("1, 2, 3,"), "held", max_tokens=80, json_schema=schema))
+    )
+    while client.counters()["calls"] == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)  # the schema is still tried
+    await until_processing(server, wanted=True)
+    task.cancel()
+    await until_processing(server, wanted=False)
+    assert (await whole(client, ask(vocabulary.encode("hi"), "held", max_tokens=1))).ids
 
 
 async def test_recovered_logprobs_agree_with_reported_ones(client: LlamaCppClient, vocabulary: Vocabulary) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from openai import AsyncOpenAI
 
+from polar.config import GatewayConfig
+from polar.engines.base import EngineInfo
+from polar.gateway.app import GatewayServer, make_app
+from polar.gateway.exchange import Exchange
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
-from polar.testing import ScriptedEngine
+from polar.testing import Script, ScriptedEngine
 from polar.types import Call, CallProfile, Lease, Session, Slot, TaskRequest, TokenIds, token_ids
 
 BASH_TOOL = {
@@ -64,6 +69,35 @@ class Gateway:
 
 
 OpenGateway = Callable[..., Awaitable[Gateway]]
+
+
+async def running_gateway(
+    stack: AsyncExitStack,
+    renderer: Any,
+    folder: Path,
+    script: Script,
+    *,
+    context_tokens: int = 8192,
+    vocabulary: Any = None,
+    **config: Any,
+) -> Gateway:
+    """A gateway that listens until the stack is closed."""
+    info = EngineInfo("scripted", "script", context_tokens, "raw", parallel=8, constrains=True)
+    engine = ScriptedEngine(vocabulary or vocabulary_of(renderer), script, info=info)
+    settings = GatewayConfig.model_validate({"heartbeat_s": 30.0, **config})
+    journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
+    slots = SlotTable(renderer, journal, "polar", context_tokens)
+    exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
+    server = GatewayServer(make_app(slots, exchange, settings), settings)
+    slots.base_url = server.base_url
+    await server.start()
+    stack.push_async_callback(server.stop)
+    http = await stack.enter_async_context(aiohttp.ClientSession())
+    return Gateway(slots, journal, engine, http, stack, exchange.gate)
+
+
+def vocabulary_of(renderer: Any) -> Any:
+    return renderer._vocabulary
 
 
 def assert_tokens_hold_together(calls: Sequence[Call], engine: ScriptedEngine) -> None:

@@ -135,7 +135,7 @@ async def test_a_harness_may_ask_for_less(open_gateway: OpenGateway) -> None:
 
 async def test_a_call_without_tools_can_be_auxiliary(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["A title", CALL_LS])
-    client = gateway.client(await gateway.open(profile=CallProfile(auxiliary_without_tools=True)))
+    client = gateway.client(await gateway.open(profile=CallProfile(kind_without_tools="auxiliary")))
     tools: Any = [BASH_TOOL]
     await client.chat.completions.create(model="polar", messages=HELLO)
     await client.chat.completions.create(model="polar", messages=HELLO, tools=tools)

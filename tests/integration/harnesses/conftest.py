@@ -22,7 +22,7 @@ HANG = "<never answers>"
 
 class ModelServer:
     """Speaks the streaming Chat Completions API by a script: each entry is a shell command for the `bash` tool if
-    it begins with `$ `, else plain text. A script that has run out says "Done."."""
+    it begins with `$ `, else plain text. A script that has run out says "Done.". Other APIs are refused."""
 
     def __init__(self) -> None:
         self.script: list[str] = []
@@ -30,11 +30,14 @@ class ModelServer:
         """What each reply reports as used; a list that has run out reports nothing."""
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
+        self.paths: list[str] = []
         self.arrived = asyncio.Condition()
         self.base_url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        assert request.path == "/v1/chat/completions"
+        self.paths.append(request.path)
+        if request.path != "/v1/chat/completions":
+            return web.json_response({"error": {"message": "this server speaks another API"}}, status=400)
         self.requests.append(await request.json())
         self.keys.append(request.headers["Authorization"].removeprefix("Bearer "))
         reply = self.script.pop(0) if self.script else "Done."

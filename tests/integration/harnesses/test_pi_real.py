@@ -27,6 +27,7 @@ class Model(Protocol):
     used_tokens: list[int]
     requests: list[dict[str, Any]]
     keys: list[str]
+    paths: list[str]
 
     async def has_been_called(self, times: int) -> None: ...
 
@@ -137,6 +138,22 @@ async def test_options_reach_the_model(run_pi: RunPi, model: Model) -> None:
     assert request["max_completion_tokens"] == 77
     assert system.startswith("  You are terse.\n")
     assert "Never apologise." in system
+
+
+@pytest.mark.parametrize(
+    ("api", "path"),
+    [
+        ("openai-completions", "/v1/chat/completions"),
+        ("openai-responses", "/v1/responses"),
+        ("anthropic-messages", "/v1/messages"),
+        ("google-generative-ai", "/v1beta/models/Qwen/any:7b:streamGenerateContent"),
+    ],
+)
+async def test_each_api_is_called_where_the_gateway_serves_it(
+    run_pi: RunPi, model: Model, api: str, path: str
+) -> None:
+    await run_pi("Say hello", api=api)
+    assert model.paths == [path]
 
 
 async def test_no_tools(run_pi: RunPi, model: Model) -> None:

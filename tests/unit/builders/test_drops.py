@@ -74,6 +74,18 @@ def test_what_nobody_recorded_is_not_plain() -> None:
     assert drops(build_one("ab", logprob_mode="")) == [("c1", 0, 2, "sampling_not_plain")]
 
 
+@pytest.mark.parametrize("schema", [{"type": "object"}, {}])
+def test_a_reply_held_to_a_schema_was_not_drawn_from_the_whole_distribution(schema: dict[str, Any]) -> None:
+    sampling = PLAIN_SAMPLING | {"json_schema": schema}
+    assert drops(build_one("ab", sampling=sampling)) == [("c1", 0, 2, "constrained")]
+    assert drops(build_one("ab", sampling=sampling, logprob_mode="")) == [("c1", 0, 2, "constrained")]
+    assert build_one("ab", sampling=sampling, logprob_mode="processed").dropped == ()
+
+
+def test_no_schema_is_no_constraint() -> None:
+    assert build_one("ab", sampling=PLAIN_SAMPLING | {"json_schema": None}).dropped == ()
+
+
 def test_other_settings_do_not_change_the_distribution() -> None:
     assert build_one("ab", sampling=PLAIN_SAMPLING | {"seed": 7, "max_tokens": 20}).dropped == ()
 

@@ -35,7 +35,10 @@ def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, monkeypatch: pyte
     assert code == 1
     assert "install Node 20" in checks["node and npm"]["found"]
     assert "absent.gguf" in checks["engine embedded"]["found"]
-    assert "known: pi, shell" in checks["harness nobody"]["found"]
+    assert (
+        "known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell"
+        in checks["harness nobody"]["found"]
+    )
     assert "unknown runtime 'moon'" in checks["runtime moon"]["found"]
 
 

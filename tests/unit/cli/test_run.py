@@ -110,7 +110,10 @@ def test_a_failure_of_the_infrastructure_is_one(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"instruction": "x", "harness": "codexx"}', "unknown harness 'codexx'; known: pi, shell"),
+        (
+            '{"instruction": "x", "harness": "codexx"}',
+            "unknown harness 'codexx'; known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell",
+        ),
         ('{"instruction": "x", "num_samples": -1}', "num_samples"),
         ("{}", "instruction: missing"),
         ('{"instruction": "x", "task_id": "../up"}', "task_id"),

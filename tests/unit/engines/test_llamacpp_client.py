@@ -11,7 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from contracts.engine_contract import ask, whole
 from polar.engines.llamacpp import LlamaCppClient
-from polar.errors import ContextOverflow, EngineDefect, EngineError
+from polar.engines.llamacpp_schema import schema_fields
+from polar.errors import ContextOverflow, EngineDefect, EngineError, SchemaRefused
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Opener = Callable[[Handler], Awaitable[LlamaCppClient]]
@@ -110,6 +111,38 @@ async def test_a_context_that_is_too_small_has_its_own_type(opened: Opener) -> N
     client = await opened(say({"error": error}, status=400))
     with pytest.raises(ContextOverflow, match=r"70 tokens.*64"):
         await whole(client, ask([1]))
+
+
+SCHEMA = {"type": "object"}
+
+
+async def test_a_reply_with_a_schema_is_tried_and_then_sampled_in_one_call(opened: Opener) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        bodies.append(await request.json())
+        return web.json_response(answer(timings={"prompt_n": 40 // len(bodies), "cache_n": 2, "predicted_n": 2}))
+
+    client = await opened(server)
+    piece = await whole(client, ask([1], max_tokens=500, json_schema=SCHEMA))
+    trial, sampled = bodies
+    assert (trial["n_predict"], trial["logit_bias"]) == (1, [[9, 1000.0]])
+    assert (sampled["n_predict"], "logit_bias" in sampled) == (500, False)
+    assert trial["json_schema"] == sampled["json_schema"] == schema_fields(SCHEMA)["json_schema"]
+    assert piece.evaluated_tokens == client.counters()["evaluated_tokens"] == 40
+
+
+async def test_a_schema_that_holds_nothing_is_refused(opened: Opener) -> None:
+    client = await opened(say(answer(tokens=[9], tokens_predicted=1, completion_probabilities=[])))
+    with pytest.raises(SchemaRefused, match="cannot hold a reply to this json_schema"):
+        await whole(client, ask([1], json_schema=SCHEMA))
+
+
+async def test_a_schema_the_server_refuses_is_named(opened: Opener) -> None:
+    error = {"type": "invalid_request_error", "message": "Failed to parse grammar"}
+    client = await opened(say({"error": error}, status=400))
+    with pytest.raises(SchemaRefused, match="refused the json_schema: Failed to parse grammar"):
+        await whole(client, ask([1], json_schema=SCHEMA))
 
 
 async def test_a_dropped_connection_is_an_engine_error(opened: Opener) -> None:

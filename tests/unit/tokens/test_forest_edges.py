@@ -95,6 +95,24 @@ class TestStructure:
         assert prompt.continues and prompt.prompt_ids[: len(talk.full["c1"])] == talk.full["c1"]
 
 
+class TestEmptyTurns:
+    """A turn that nobody said, which a harness keeps in its history where a reply was broken off."""
+
+    def test_it_does_not_stand_between_a_call_and_what_follows(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        first = talk.say(START, sampled(smollm2, "Done."))
+        edited = [*START, assistant(""), first.response, user("more")]
+        prompt = talk.ask(edited)
+        assert (prompt.parent_id, prompt.continues) == (first.call_id, True)
+        assert "empty_turn" in prompt.tolerant
+        second = talk.answer(prompt, sampled(smollm2, "Yes."))
+        assert talk.ask([*edited, second.response, user("end")]).continues
+
+    def test_one_that_was_sampled_so_is_a_turn(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        empty = talk.say(START, list(smollm2.stop_ids))
+        prompt = talk.ask([*START, empty.response, user("more")])
+        assert prompt.parent_id == empty.call_id and "empty_turn" not in prompt.tolerant
+
+
 class TestStrangeToolCalls:
     @pytest.mark.parametrize(
         "text",

@@ -63,6 +63,14 @@ def test_control_tokens_are_spelled_out_for_people(vocabulary: Vocabulary) -> No
     assert vocabulary.decode([1, *vocabulary.encode("user\nhi"), 2]) == "<|im_start|>user\nhi<|im_end|>"
 
 
+def test_a_prompt_laid_out_already_has_its_control_tokens(vocabulary: Vocabulary) -> None:
+    text = "<|im_start|>user\nhi <|im_end|x> <|im_end|>\n<|im_start|>"
+    ids = vocabulary.encode_layout(text)
+    assert [i for i in ids if i in vocabulary.control_ids] == [1, 2, 1]
+    assert vocabulary.decode(ids) == text
+    assert vocabulary.encode_layout("no control 😀") == vocabulary.encode("no control 😀")
+
+
 def test_digits_stand_alone(vocabulary: Vocabulary) -> None:
     assert len(vocabulary.encode("12345")) == 5
 
@@ -114,6 +122,19 @@ def test_a_small_vocabulary_of_ones_own(tmp_path: Path) -> None:
     assert own.encode("abba") == [3, 2, 1]
     assert own.encode("<end>") == [4, 5, 6, 7, 8], "control: text stays text"
     assert own.encode("a<user>") == [1, 9], "user-defined: llama.cpp finds these in content too"
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "ids"), [([], "ab", [2]), (["a!", "aa!"], "baa!", [1, 4]), (["aa!", "a!"], "baa!", [1, 3])]
+)
+def test_control_tokens_are_found_by_their_longest_name(
+    tmp_path: Path, names: list[str], text: str, ids: list[int]
+) -> None:
+    types = [1, 1, 1, *(3 for _ in names)]
+    path = write_gguf(
+        tmp_path / "own.gguf", "smollm", tokens=["a", "b", "ab", *names], types=types, merges=["a b"]
+    )
+    assert Vocabulary(build_tokenizer(path)).encode_layout(text) == ids
 
 
 def test_a_vocabulary_that_cannot_be_rebuilt_exactly_is_refused(tmp_path: Path) -> None:

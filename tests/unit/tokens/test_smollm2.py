@@ -80,6 +80,11 @@ def test_options_and_vocabulary_make_the_fingerprint(smollm2: SmolLM2Renderer) -
     assert len(smollm2.fingerprint) == 16
 
 
+def test_a_prompt_laid_out_by_its_sender_is_the_rendered_one(smollm2: SmolLM2Renderer) -> None:
+    prompt = smollm2.render([user("Hello 😀")], [BASH])
+    assert smollm2.encode(smollm2.decode(prompt)) == prompt
+
+
 class TestBridge:
     def test_it_appends_to_exact_tokens(self, smollm2: SmolLM2Renderer) -> None:
         end = smollm2.stop_ids[0]

@@ -65,3 +65,14 @@ def test_arguments_that_name_themselves_are_told_apart() -> None:
     assert parse_tool_calls(text).tool_calls[0].arguments == '{"arguments": {"a": 1}}'
     duplicated = '<tool_call>{"arguments": {"a": 1}, "arguments": {"b": 2}, "name": "x"}</tool_call>'
     assert parse_tool_calls(duplicated).tool_calls[0].arguments == '{"b": 2}'
+
+
+def test_arguments_in_quotes_are_read_as_the_object_they_spell() -> None:
+    text = '<tool_call>{"name": "x", "arguments": "{\\"a\\": 1}"}</tool_call>'
+    assert parse_tool_calls(text).tool_calls[0].arguments == '{"a": 1}'
+
+
+@pytest.mark.parametrize("arguments", ['"[1]"', '"{broken"', '""', "null", "[1]"])
+def test_arguments_that_are_no_object_make_no_call(arguments: str) -> None:
+    text = f'<tool_call>{{"name": "x", "arguments": {arguments}}}</tool_call>'
+    assert parse_tool_calls(text).content == text

@@ -1,4 +1,4 @@
-"""The dialect port: pure code between a provider's bytes and our canonical chat.
+"""The dialect port: pure code between a provider's JSON and our canonical chat.
 
 A dialect opens no socket and keeps no state between calls. Errors have one canonical form, `Problem`, which each
 dialect puts into its provider's shape.
@@ -7,43 +7,90 @@ dialect puts into its provider's shape.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 import orjson
 
-from polar.types import FinishReason, Message, Tool
+from polar.types import Delta, FinishReason, Message, TokenIds, Tool
+
+STREAMING_FIELDS = frozenset({"stream", "stream_options"})
+"""How a reply is sent, not what is asked: a harness may ask again without streaming and means the same call."""
 
 
-class ChatRequest(msgspec.Struct, frozen=True):
+class RawRequest(msgspec.Struct, frozen=True):
+    """A request as it came: its JSON body, and what its address adds to it."""
+
+    data: dict[str, Any]
+    action: str = ""
+    """The part of the path after the model's name, such as `streamGenerateContent`."""
+    query: Mapping[str, str] = {}
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a harness asks for, whatever dialect it speaks."""
+
     messages: tuple[Message, ...]
-    tools: tuple[Tool, ...]
-    stream: bool
-    max_tokens: int | None
-    asked_sampling: dict[str, Any]
-    """What the harness asked for; recorded, and overridden by the task's."""
-    items: tuple[bytes, ...]
+    tools: tuple[Tool, ...] = ()
+    stream: bool = False
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: dict[str, Any] | None = None
+    """What the reply must be an instance of."""
+    asked: dict[str, Any] = {}
+    """Sampling and thinking as the harness wants them; recorded. The task's sampling is used, except where it says
+    that the harness's is."""
+    prompt: str | TokenIds | None = None
+    """A prompt laid out by the harness itself, instead of messages."""
+    items: tuple[bytes, ...] = ()
     """A digest per item of the raw request: the tools, then the history in order."""
+    rest: bytes = b""
+    """Digest of everything else in it, except how the reply is to be sent. Equal items and an equal rest are the
+    same request, sent again."""
     include_usage: bool = False
+    array: bool = False
+    """A stream is one JSON array and not a series of events."""
+
+
+class ReplyHead(msgspec.Struct, frozen=True):
+    """What is known of a reply before its first token."""
+
+    reply_id: str
+    created: int
+    """Unix seconds."""
+    model: str
+    prompt_tokens: int
 
 
 class Reply(msgspec.Struct, frozen=True):
-    reply_id: str
-    created: int
-    model: str
+    """A whole reply."""
+
+    head: ReplyHead
     message: Message
+    deltas: tuple[Delta, ...]
+    """The same in the order it was said: text, calls, more text."""
     finish_reason: FinishReason
-    prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    """Prompt tokens the engine did not compute again."""
+    reasoning_tokens: int = 0
+    stop_sequence: str = ""
+    """The stop text that ended it."""
 
 
 class Problem(Exception):
     """A request that gets an error. `code` is canonical; the dialect knows its provider's words."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, param: str | None = None, retry: bool = False
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -51,6 +98,17 @@ class Problem(Exception):
         self.message = message
         self.param = param
         self.retry = retry
+        self.retry_after_s = retry_after_s
+
+
+class Overflow(Problem):
+    """A prompt that leaves no room for a reply. Harnesses compact when they read it in their provider's words."""
+
+    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+        message = f"the prompt has {prompt_tokens} tokens, the model's context {context_tokens}"
+        super().__init__(400, "context_length_exceeded", message)
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
@@ -59,32 +117,44 @@ class ErrorReply(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class BrokenStream(msgspec.Struct, frozen=True):
+    """How a stream ends that cannot be finished."""
+
+    last: bytes
+    clean: bool
+    """Whether the HTTP body then ends as a whole one does, or the connection is cut: whichever makes the dialect's
+    harnesses ask again and never take a part for the whole."""
+
+
 class StreamEncoder(Protocol):
-    """Events of one streamed reply, in order: `start`, any number of `heartbeat`, then `body` and `end`."""
+    """The bytes of one streamed reply: `start`, any number of `heartbeat` and `delta`, then `end` or `broken`.
+
+    `end` is the terminal part: once a harness has it, the reply is whole.
+    """
 
     def start(self) -> bytes: ...
 
     def heartbeat(self) -> bytes: ...
 
-    def body(self, reply: Reply) -> Iterator[bytes]: ...
-
-    def end(self, reply: Reply) -> bytes:
-        """The terminal event: once a harness has it, the reply is whole."""
+    def delta(self, delta: Delta) -> bytes:
+        """May be empty: what the provider sends only as a whole waits for `end`."""
         ...
 
-    def error(self, problem: Problem) -> bytes: ...
+    def end(self, reply: Reply) -> bytes: ...
+
+    def broken(self, problem: Problem) -> BrokenStream: ...
 
 
 class Dialect(Protocol):
     name: str
 
-    def parse(self, body: bytes) -> ChatRequest:
-        """Raises `Problem` for a request that cannot be served."""
+    def parse(self, raw: RawRequest) -> ChatRequest:
+        """Raises `Problem` for a request that cannot be served, and nothing else."""
         ...
 
-    def reply(self, reply: Reply) -> bytes: ...
+    def reply(self, request: ChatRequest, reply: Reply) -> bytes: ...
 
-    def encoder(self, request: ChatRequest, reply_id: str, model: str, created: int) -> StreamEncoder: ...
+    def encoder(self, request: ChatRequest, head: ReplyHead) -> StreamEncoder: ...
 
     def error(self, problem: Problem) -> ErrorReply: ...
 
@@ -96,3 +166,17 @@ def digest_item(item: Any) -> bytes:
     except orjson.JSONEncodeError as error:
         raise Problem(400, "invalid_request", "the body is nested too deep") from error
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def digest_rest(data: dict[str, Any], item_fields: tuple[str, ...]) -> bytes:
+    """Digest of what a request holds beside its items."""
+    left_out = STREAMING_FIELDS | set(item_fields)
+    return digest_item({name: value for name, value in data.items() if name not in left_out})
+
+
+def retry_headers(problem: Problem) -> dict[str, str]:
+    """What the providers' SDKs look at before they ask again."""
+    headers = {"x-should-retry": "true" if problem.retry else "false"}
+    if problem.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(problem.retry_after_s)))
+    return headers

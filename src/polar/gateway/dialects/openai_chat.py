@@ -1,261 +1,259 @@
 """OpenAI Chat Completions: `POST /v1/chat/completions`, streaming and not.
 
 Fields we read are translated, a known few are refused with their name, everything else is ignored: harnesses
-grow new fields every month, and docs/dialects.md lists which is which.
+grow new fields every month, and docs/dialects/openai_chat.md lists which is which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Literal
 
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, ErrorReply, Problem, Reply, digest_item
+from polar.gateway.dialects.base import (
+    ChatRequest,
+    ErrorReply,
+    Problem,
+    RawRequest,
+    Reply,
+    ReplyHead,
+    digest_item,
+    digest_rest,
+)
+from polar.gateway.dialects.chat_stream import FINISH, ChatStream, wire_message, wire_usage
+from polar.gateway.dialects.openai_errors import openai_error
+from polar.gateway.dialects.openai_requests import (
+    read_asked,
+    read_flag,
+    refuse_fields,
+    refuse_several_samples,
+    wants_usage,
+)
+from polar.gateway.dialects.reading import (
+    Content,
+    arguments_text,
+    bad,
+    fields,
+    freeform_tool,
+    items,
+    name,
+    positive,
+    stop_texts,
+    text,
+)
 from polar.types import Message, Tool, ToolCall
 
-REFUSED = ("functions", "function_call", "logit_bias", "audio", "prediction", "stop")
-"""Fields that change what is sampled and that we cannot honour (yet); dropping them silently would lie."""
+REFUSED = {
+    "functions": "declare tools instead",
+    "function_call": "declare tools instead",
+    "logit_bias": "replies are sampled from the plain model",
+    "audio": "replies are text",
+    "prediction": "replies are sampled token by token",
+}
+REFUSED_IN_MESSAGES = {"function_call": "send tool_calls instead", "audio": "messages are text and images"}
 
-SAMPLING_FIELDS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")
-_ROLES = {
+_ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
 }
-_ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-_FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "aborted": "stop"}
 
 
 class OpenAIChat:
     name = "openai_chat"
 
-    def parse(self, body: bytes) -> ChatRequest:
-        data = _object(body)
+    def parse(self, raw: RawRequest) -> ChatRequest:
+        data = raw.data
         _refuse(data)
-        raw_messages = data.get("messages")
-        if not isinstance(raw_messages, list) or not raw_messages:
-            raise _bad("messages must be a non-empty list", "messages")
-        raw_items = cast("list[Any]", raw_messages)
+        messages = items(data.get("messages"), "messages")
+        if not messages:
+            raise bad("messages must be a non-empty list", "messages")
         # First, because it also proves that every part can be written as JSON again.
-        items = (digest_item(data.get("tools")), *map(digest_item, raw_items))
-        tools = _tools(data.get("tools"), data.get("tool_choice"))
-        max_tokens = data.get("max_completion_tokens")
-        if max_tokens is None:
-            max_tokens = data.get("max_tokens")
-        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-            raise _bad("max_tokens must be a positive integer", "max_tokens")
+        digests = (digest_item(data.get("tools") or None), *map(digest_item, messages))
+        rest = digest_rest(data, ("tools", "messages"))
         return ChatRequest(
-            messages=tuple(_message(item, index) for index, item in enumerate(raw_items)),
-            tools=tools,
-            stream=bool(data.get("stream", False)),
-            max_tokens=max_tokens,
-            asked_sampling={name: data[name] for name in SAMPLING_FIELDS if data.get(name) is not None},
-            items=items,
-            include_usage=bool(_fields(data.get("stream_options")).get("include_usage")),
+            messages=tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+            tools=_tools(data),
+            stream=read_flag(data.get("stream"), "stream"),
+            max_tokens=_max_tokens(data),
+            stop=stop_texts(data.get("stop"), "stop"),
+            json_schema=_json_schema(data.get("response_format")),
+            asked=read_asked(data),
+            items=digests,
+            rest=rest,
+            include_usage=wants_usage(data),
         )
 
-    def reply(self, reply: Reply) -> bytes:
-        message: dict[str, Any] = {"role": "assistant", "content": reply.message.content or None}
-        if reply.message.reasoning:
-            message["reasoning_content"] = reply.message.reasoning
-        if reply.message.tool_calls:
-            message["tool_calls"] = [_wire_call(call) for call in reply.message.tool_calls]
-        else:
-            message["content"] = reply.message.content
-        choice = {"index": 0, "message": message, "finish_reason": _FINISH[reply.finish_reason], "logprobs": None}
+    def reply(self, request: ChatRequest, reply: Reply) -> bytes:
+        choice = {
+            "index": 0,
+            "message": wire_message(request, reply.message),
+            "finish_reason": FINISH[reply.finish_reason],
+            "logprobs": None,
+        }
         return orjson.dumps(
             {
-                "id": f"chatcmpl-{reply.reply_id}",
+                "id": f"chatcmpl-{reply.head.reply_id}",
                 "object": "chat.completion",
-                "created": reply.created,
-                "model": reply.model,
+                "created": reply.head.created,
+                "model": reply.head.model,
                 "choices": [choice],
-                "usage": _usage(reply),
+                "usage": wire_usage(reply),
             }
         )
 
-    def encoder(self, request: ChatRequest, reply_id: str, model: str, created: int) -> ChatStream:
-        head = {
-            "id": f"chatcmpl-{reply_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
-        return ChatStream(head, include_usage=request.include_usage)
+    def encoder(self, request: ChatRequest, head: ReplyHead) -> ChatStream:
+        return ChatStream(request, head)
 
     def error(self, problem: Problem) -> ErrorReply:
-        headers = {"x-should-retry": "true" if problem.retry else "false"}
-        return ErrorReply(problem.status, headers, orjson.dumps(_error_body(problem)))
+        return openai_error(problem)
 
-
-class ChatStream:
-    def __init__(self, head: dict[str, Any], *, include_usage: bool) -> None:
-        self._head = head
-        self._include_usage = include_usage
-
-    def start(self) -> bytes:
-        return self._chunk({"role": "assistant", "content": ""})
-
-    def heartbeat(self) -> bytes:
-        return self._chunk({})
-
-    def body(self, reply: Reply) -> Iterator[bytes]:
-        if reply.message.reasoning:
-            yield self._chunk({"reasoning_content": reply.message.reasoning})
-        if reply.message.content:
-            yield self._chunk({"content": reply.message.content})
-        for index, call in enumerate(reply.message.tool_calls):
-            opening = {**_wire_call(call), "index": index, "function": {"name": call.name, "arguments": ""}}
-            yield self._chunk({"tool_calls": [opening]})
-            yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
-
-    def end(self, reply: Reply) -> bytes:
-        last = self._chunk({}, finish_reason=_FINISH[reply.finish_reason])
-        if self._include_usage:
-            last += _event({**self._head, "choices": [], "usage": _usage(reply)})
-        return last + b"data: [DONE]\n\n"
-
-    def error(self, problem: Problem) -> bytes:
-        return _event(_error_body(problem))
-
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return _event({**self._head, "choices": [choice]})
-
-
-def _event(payload: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(payload) + b"\n\n"
-
-
-def _error_body(problem: Problem) -> dict[str, Any]:
-    kind = _ERROR_TYPES.get(problem.status, "invalid_request_error" if problem.status < 500 else "server_error")
-    error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
-    return {"error": error}
-
-
-def _usage(reply: Reply) -> dict[str, Any]:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
-    }
-
-
-def _wire_call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
-
-
-def _bad(message: str, param: str | None = None) -> Problem:
-    return Problem(400, "invalid_request", message, param=param)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _bad("the body is not valid JSON") from error
-    if not isinstance(data, dict):
-        raise _bad("the body must be a JSON object")
-    return cast("dict[str, Any]", data)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """An object's fields; anything else has none, and the check of the field that is needed says so."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    def models(self, model: str, context_tokens: int, *, one: bool) -> bytes:
+        """The listing, or its single entry. The context's size stands where local servers put it."""
+        entry = {
+            "id": model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "polar",
+            "max_model_len": context_tokens,
+        }
+        return orjson.dumps(entry if one else {"object": "list", "data": [entry]})
 
 
 def _refuse(data: dict[str, Any]) -> None:
-    for name in REFUSED:
-        if data.get(name):
-            raise _bad(f"{name} is not supported", name)
-    if data.get("n") not in (None, 1):
-        raise _bad("n must be one: each sample is a session of its own", "n")
-    response_format = data.get("response_format")
-    if response_format not in (None, {"type": "text"}):
-        raise _bad("response_format other than text is not supported", "response_format")
+    refuse_fields(data, REFUSED)
+    refuse_several_samples(data, "n")
+    if data.get("web_search_options") is not None:  # even an empty one asks for a search
+        raise bad("web_search_options is not supported: nothing is searched here", "web_search_options")
+    if data.get("modalities") not in (None, [], ["text"]):
+        raise bad("modalities other than text are not supported", "modalities")
 
 
-def _tools(raw: Any, choice: Any) -> tuple[Tool, ...]:
-    if choice not in (None, "auto", "none"):
-        raise _bad(
-            "tool_choice must be auto or none: a forced call is not sampled from the plain model", "tool_choice"
+def _max_tokens(data: dict[str, Any]) -> int | None:
+    given = [name for name in ("max_completion_tokens", "max_tokens") if data.get(name) is not None]
+    return positive(data[given[0]], given[0]) if given else None
+
+
+def _json_schema(value: Any) -> dict[str, Any] | None:
+    wanted = fields(value)
+    match wanted.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            where = "response_format.json_schema.schema"
+            schema = fields(wanted.get("json_schema")).get("schema")
+            if not isinstance(schema, dict):
+                raise bad(f"{where} must be a JSON schema", where)
+            return fields(schema)
+        case _:
+            if value is None:
+                return None
+            raise bad("response_format must be text, json_object or json_schema", "response_format")
+
+
+def _tools(data: dict[str, Any]) -> tuple[Tool, ...]:
+    """The tools the model may call; it is shown no others."""
+    raw = items(data.get("tools"), "tools")
+    tools = tuple(_tool(fields(item), f"tools[{index}]") for index, item in enumerate(raw))
+    choice = data.get("tool_choice")
+    if choice in (None, "auto"):
+        return tools
+    if choice == "none":
+        return ()
+    allowed = fields(fields(choice).get("allowed_tools"))
+    if fields(choice).get("type") != "allowed_tools" or allowed.get("mode") != "auto":
+        message = (
+            "tool_choice must leave the choice to the model: a forced call is not sampled from the plain model"
         )
-    if raw is None or choice == "none":
-        return ()
-    if not isinstance(raw, list):
-        raise _bad("tools must be a list", "tools")
-    return tuple(_tool(item, index) for index, item in enumerate(cast("list[Any]", raw)))
+        raise bad(message, "tool_choice")
+    where = "tool_choice.allowed_tools.tools"
+    names = {_tool(fields(item), where).name for item in items(allowed.get("tools"), where)}
+    return tuple(tool for tool in tools if tool.name in names)
 
 
-def _tool(raw: Any, index: int) -> Tool:
-    function = _fields(_fields(raw).get("function"))
-    name: Any = function.get("name")
-    if not isinstance(name, str) or not name:
-        raise _bad("a tool must be a function with a name", f"tools[{index}]")
-    return Tool(
-        name=name,
-        description=str(function.get("description") or ""),
-        parameters=_fields(function.get("parameters")),
-    )
+def _tool(raw: dict[str, Any], where: str) -> Tool:
+    kind = raw.get("type", "function")
+    if kind not in ("function", "custom"):
+        raise bad(f"{where} must be a function or a custom tool: no tool runs here", where)
+    declared, where = fields(raw.get(kind)), f"{where}.{kind}"
+    tool_name = name(declared.get("name"), f"{where}.name")
+    description = text(declared.get("description"), f"{where}.description")
+    if kind == "custom":
+        return freeform_tool(tool_name, description)
+    parameters = declared.get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise bad(f"{where}.parameters must be a JSON schema", f"{where}.parameters")
+    return Tool(name=tool_name, description=description, parameters=fields(parameters))
 
 
-def _message(raw: Any, index: int) -> Message:
-    where = f"messages[{index}]"
-    fields = _fields(raw)
-    role: Any = fields.get("role")
+def _message(raw: Any, where: str) -> Message:
+    given = fields(raw)
+    role: Any = given.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise _bad(f"unknown role {str(role)[:40]!r}", f"{where}.role")
-    reasoning: Any = fields.get("reasoning_content") or fields.get("reasoning")
+        raise bad(f"unknown role {str(role)[:40]!r}", f"{where}.role")
+    refuse_fields(given, REFUSED_IN_MESSAGES, f"{where}.")
+    content = _content(given.get("content"), f"{where}.content")
+    if role == "assistant":
+        return _assistant(given, content, where)
     return Message(
-        role=cast("Any", _ROLES[role]),
-        content=_text(fields.get("content"), f"{where}.content"),
-        reasoning=reasoning if isinstance(reasoning, str) else "",
-        tool_calls=_tool_calls(fields.get("tool_calls"), where),
-        tool_call_id=str(fields.get("tool_call_id") or ""),
+        role=_ROLES[role],
+        content=content.text,
+        images=content.images,
+        tool_call_id=text(given.get("tool_call_id"), f"{where}.tool_call_id") if role == "tool" else "",
     )
 
 
-def _text(content: Any, where: str) -> str:
-    """Null, a string or text parts; the parts of one message are one text."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
+def _assistant(given: dict[str, Any], content: Content, where: str) -> Message:
+    content.add_text(text(given.get("refusal"), f"{where}.refusal"))
+    reasoning = [text(given.get(key), f"{where}.{key}") for key in ("reasoning_content", "reasoning")]
+    calls = items(given.get("tool_calls"), f"{where}.tool_calls")
+    return Message(
+        role="assistant",
+        content=content.text,
+        reasoning=reasoning[0] or reasoning[1],
+        tool_calls=tuple(_call(fields(c), f"{where}.tool_calls[{i}]") for i, c in enumerate(calls)),
+        images=content.images,
+    )
+
+
+def _content(value: Any, where: str) -> Content:
+    """Null, a text, or parts that are put together in order."""
+    content = Content()
+    if isinstance(value, str):
+        content.add_text(value)
         return content
-    if not isinstance(content, list):
-        raise _bad("content must be text or a list of parts", where)
-    texts: list[str] = []
-    for part in cast("list[Any]", content):
-        text: Any = _fields(part).get("text")
-        if not isinstance(text, str):
-            raise _bad("this model takes text parts only", where)
-        texts.append(text)
-    return "".join(texts)
+    for index, part in enumerate(items(value, where)):
+        _add_part(content, fields(part), f"{where}[{index}]")
+    return content
 
 
-def _tool_calls(raw: Any, where: str) -> tuple[ToolCall, ...]:
-    if not raw:
-        return ()
-    if not isinstance(raw, list):
-        raise _bad("tool_calls must be a list", f"{where}.tool_calls")
-    return tuple(_tool_call(item, f"{where}.tool_calls") for item in cast("list[Any]", raw))
+def _add_part(content: Content, part: dict[str, Any], where: str) -> None:
+    kind = part.get("type", "text")
+    if kind == "image_url":
+        image = part.get("image_url")
+        url = image if isinstance(image, str) else fields(image).get("url")
+        content.add_image(name(url, f"{where}.image_url"))
+        return
+    said = part.get(kind) if kind in ("text", "refusal") else None
+    if not isinstance(said, str):
+        raise bad(f"{where} must be a part with a text or an image", where)
+    content.add_text(said)
 
 
-def _tool_call(raw: Any, where: str) -> ToolCall:
-    function = _fields(_fields(raw).get("function"))
-    name: Any = function.get("name")
-    if not isinstance(name, str):
-        raise _bad("a tool call needs a function with a name", where)
-    arguments: Any = function.get("arguments", "")
+def _call(raw: dict[str, Any], where: str) -> ToolCall:
+    call_id = text(raw.get("id"), f"{where}.id")
+    if raw.get("type") == "custom":
+        custom = fields(raw.get("custom"))
+        written = {"input": text(custom.get("input"), f"{where}.custom.input")}
+        return ToolCall(name(custom.get("name"), f"{where}.custom.name"), arguments_text(written), call_id)
+    function = fields(raw.get("function"))
+    arguments = function.get("arguments")
     return ToolCall(
-        name=name,
-        arguments=arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
-        call_id=str(_fields(raw).get("id") or ""),
+        name=name(function.get("name"), f"{where}.function.name"),
+        arguments="" if arguments is None else arguments_text(arguments),
+        call_id=call_id,
     )

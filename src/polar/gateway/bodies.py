@@ -1,0 +1,64 @@
+"""A request's body: its JSON, unpacked where the harness packed it, and bounded in both forms."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import zstandard
+
+from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.reading import read_object
+
+GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+ZSTD_WINDOW_BYTES = 8 * 2**20
+"""What every reader has to grant; a sender does not choose more memory than this or than a body may have."""
+
+
+def too_large() -> Problem:
+    return Problem(413, "request_too_large", "the body is larger than this gateway takes")
+
+
+def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
+    """The body as an object. `encoding` is the request's content-encoding, the last one applied last."""
+    for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
+        body = _unpack(body, name, limit_bytes)
+    return read_object(body)
+
+
+def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    if encoding == "identity":
+        return body
+    try:
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            return _inflate(body, limit_bytes)
+        if encoding == "zstd":
+            return _unpack_zstd(body, limit_bytes)
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise Problem(400, "invalid_request", f"the body is not valid {encoding}") from error
+    message = f"content-encoding {encoding[:40]!r} is not known here; use gzip, deflate, zstd or none"
+    raise Problem(415, "unsupported_encoding", message)
+
+
+def _inflate(body: bytes, limit_bytes: int) -> bytes:
+    unpacker = zlib.decompressobj(GZIP_OR_ZLIB)
+    try:
+        unpacked = unpacker.decompress(body, limit_bytes + 1)
+    except zlib.error:  # some senders of "deflate" leave the zlib frame out
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        unpacked = unpacker.decompress(body, limit_bytes + 1)
+    return _whole(unpacked, limit_bytes, ended=unpacker.eof)
+
+
+def _unpack_zstd(body: bytes, limit_bytes: int) -> bytes:
+    unpacker = zstandard.ZstdDecompressor(max_window_size=max(limit_bytes, ZSTD_WINDOW_BYTES))
+    with unpacker.stream_reader(body, read_across_frames=True) as reader:
+        return _whole(reader.read(limit_bytes + 1), limit_bytes, ended=True)
+
+
+def _whole(unpacked: bytes, limit_bytes: int, *, ended: bool) -> bytes:
+    if len(unpacked) > limit_bytes:
+        raise too_large()
+    if not ended:
+        raise Problem(400, "invalid_request", "the packed body ends too early")
+    return unpacked

@@ -1,0 +1,134 @@
+"""From a generation to one connection: as a stream while it grows, or whole when it is done.
+
+Headers and the first event leave as soon as the request is admitted; heartbeats keep the harness awake while the
+engine has nothing to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+
+from polar.gateway.connection import JSON, SSE, Connection
+from polar.gateway.dialects.base import (
+    BrokenStream,
+    ChatRequest,
+    Dialect,
+    Problem,
+    Reply,
+    ReplyHead,
+    StreamEncoder,
+)
+from polar.gateway.generation import Generation
+from polar.gateway.slots import OpenSlot, sealed_problem
+
+GRACE_S = 0.1
+"""An engine that refuses does so at once; so long is waited for it, because a status says more than a broken
+stream."""
+
+
+class ClientGone(Exception):
+    """Nobody is left to answer."""
+
+
+class Delivery:
+    """One connection that listens to a generation."""
+
+    def __init__(self, connection: Connection, slot: OpenSlot, generation: Generation, heartbeat_s: float) -> None:
+        self._connection = connection
+        self._slot = slot
+        self._generation = generation
+        self._heartbeat_s = heartbeat_s
+
+    async def whole(self, dialect: Dialect, request: ChatRequest) -> bool:
+        """True when the last byte was written to a client that was still there."""
+        reply = await self._until_done()
+        return await self._written(self._last(self._connection.respond(200, dialect.reply(request, reply), {})))
+
+    async def stream(self, dialect: Dialect, request: ChatRequest) -> bool:
+        encoder = dialect.encoder(request, await self._until_admitted())
+        await self._write(self._connection.start_stream(encoder.start(), JSON if request.array else SSE))
+        try:
+            return await self._follow(encoder)
+        except Problem as problem:
+            await self._break_off(encoder.broken(problem))
+            return False
+
+    async def _follow(self, encoder: StreamEncoder) -> bool:
+        generation, sent, written = self._generation, 0, time.monotonic()
+        while True:
+            said = generation.deltas[sent:]
+            sent += len(said)
+            data = b"".join(map(encoder.delta, said))
+            if generation.reply is not None:
+                data += encoder.end(generation.reply)
+                return await self._written(self._last(self._connection.finish_stream(data)))
+            if generation.problem is not None:
+                raise generation.problem
+            if not data:
+                left_s = written + self._heartbeat_s - time.monotonic()
+                if left_s > 0 and await self._news(left_s):
+                    continue
+                data = encoder.heartbeat()
+            await self._write(self._connection.write(data))
+            written = time.monotonic()
+
+    async def _break_off(self, broken: BrokenStream) -> None:
+        if broken.clean:
+            await self._written(self._connection.finish_stream(broken.last))
+            return
+        if broken.last:
+            await self._write(self._connection.write(broken.last))
+        raise ClientGone  # a body without an end cuts the connection
+
+    async def _until_done(self) -> Reply:
+        while self._generation.reply is None:
+            if self._generation.problem is not None:
+                raise self._generation.problem
+            await self._news(None)
+        return self._generation.reply
+
+    async def _until_admitted(self) -> ReplyHead:
+        """Waits until nothing can refuse the request any more, and a moment longer for the engine's first word."""
+        generation = self._generation
+        while generation.head is None and generation.problem is None:
+            await self._news(None)
+        if not generation.deltas and not generation.done:
+            await self._news(GRACE_S)
+        if generation.problem is not None:
+            raise generation.problem
+        assert generation.head is not None
+        return generation.head
+
+    async def _news(self, limit_s: float | None) -> bool:
+        """Waits for a change; False when the time is up. Raises when there is nobody to go on for."""
+        waiting = {self._generation.news, self._connection.watch(), self._slot.sealing}
+        done, _ = await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._slot.sealed:
+            raise sealed_problem()
+        if self._connection.client_gone:
+            raise ClientGone
+        return bool(done)
+
+    async def _last(self, writing: Coroutine[None, None, bool]) -> bool:
+        """The terminal bytes. In the same step as they are written the reply counts as handed over: a request that
+        follows at once is not taken for a retry."""
+        written = await writing
+        if written:
+            self._slot.hand_over(self._generation)
+        return written
+
+    async def _write(self, writing: Coroutine[None, None, bool]) -> None:
+        if not await self._written(writing):
+            raise ClientGone
+
+    async def _written(self, writing: Coroutine[None, None, bool]) -> bool:
+        """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write
+        up, and nothing may hold sealing up."""
+        write = asyncio.create_task(writing)
+        try:
+            await asyncio.wait([write, self._slot.sealing], return_when=asyncio.FIRST_COMPLETED)
+            return write.done() and write.result()
+        finally:
+            write.cancel()

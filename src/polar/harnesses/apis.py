@@ -1,0 +1,7 @@
+"""The model APIs, for harnesses that speak more than one of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]

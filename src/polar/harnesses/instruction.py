@@ -1,0 +1,32 @@
+"""How an instruction reaches a harness: from a file of the home as stdin, or as an argument where it fits."""
+
+from __future__ import annotations
+
+import re
+
+from polar.errors import HarnessError
+from polar.harnesses.base import HarnessContext
+
+INSTRUCTION_FILE = "instruction.txt"
+ARGUMENT_LIMIT_BYTES = 120_000
+"""Linux takes no argument of more than 128 KiB."""
+COMMAND_PATTERN = re.compile(r"\s*/[A-Za-z][\w:.-]*(\s|$)")
+
+
+def fits_an_argument(text: str) -> bool:
+    return len(text.encode()) <= ARGUMENT_LIMIT_BYTES and "\0" not in text
+
+
+def reading_stdin(program: tuple[str, ...], context: HarnessContext) -> tuple[str, ...]:
+    """The program with the instruction's file, which the launch must bring along, as its stdin."""
+    return ("/bin/sh", "-c", 'exec "$@" <"$0"', f"{context.home}/{INSTRUCTION_FILE}", *program)
+
+
+def refuse_commands(instruction: str, harness: str) -> None:
+    """For harnesses that run such an instruction as a command of theirs and may end well without a model call.
+    Which names are commands differs by version and workspace, so any word after a slash counts; paths do not."""
+    if found := COMMAND_PATTERN.match(instruction):
+        raise HarnessError(
+            f"{harness} would take {found[0].strip()!r}, where the instruction begins, for a command of its own;"
+            " begin with another word"
+        )

