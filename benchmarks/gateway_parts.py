@@ -11,8 +11,8 @@ from collections.abc import Callable
 from time import thread_time_ns
 from typing import Any
 
-from polar.gateway.dialects.chat_stream import ChatStream
 from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.dialects.openai_chat.stream import ChatStream
 from polar.gateway.speech import Speech
 from polar.store.writer import Writer
 from polar.tokens.forest import CallForest

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.dialects.openai_completions import OpenAICompletions
+from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
 from polar.gateway.dialects.reading import freeform_tool
 from polar.types import Delta, Image, Message, Tool, ToolCall
 

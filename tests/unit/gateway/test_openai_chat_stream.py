@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply, ReplyHead
-from polar.gateway.dialects.chat_stream import ChatStream
 from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.dialects.openai_chat.stream import ChatStream
 from polar.types import Delta, FinishReason, Message, ToolCall
 
 HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)

@@ -1,1 +1,1 @@
-"""One file per wire format: request to canonical chat, canonical reply to bytes."""
+"""A folder for each wire format: request to canonical chat, canonical reply to bytes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from polar.gateway.dialects import reading as read
-from polar.gateway.dialects.anthropic_history import History, read_system
-from polar.gateway.dialects.anthropic_tools import offered_tools
+from polar.gateway.dialects.anthropic.history import History, read_system
+from polar.gateway.dialects.anthropic.tools import offered_tools
 from polar.gateway.dialects.base import ChatRequest, RawRequest, digest_item, digest_rest
 
 COUNT_ACTION = "countTokens"

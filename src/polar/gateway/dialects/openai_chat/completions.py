@@ -17,15 +17,15 @@ from polar.gateway.dialects.base import (
     digest_item,
     digest_rest,
 )
-from polar.gateway.dialects.chat_stream import DONE, broken_stream, wire_usage
-from polar.gateway.dialects.openai_errors import openai_error
-from polar.gateway.dialects.openai_requests import (
+from polar.gateway.dialects.openai_chat.fields import (
     read_asked,
     read_flag,
     refuse_fields,
     refuse_several_samples,
     wants_usage,
 )
+from polar.gateway.dialects.openai_chat.stream import DONE, broken_stream, wire_usage
+from polar.gateway.dialects.openai_errors import openai_error
 from polar.gateway.dialects.reading import bad, items, positive, stop_texts
 from polar.gateway.dialects.writing import data_event
 from polar.types import Delta, TokenIds, token_ids

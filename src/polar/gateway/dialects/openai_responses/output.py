@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead
+from polar.gateway.dialects.openai_responses.tools import is_tool_search, wire_names
 from polar.gateway.dialects.reading import arguments_object, freeform_input
-from polar.gateway.dialects.responses_tools import is_tool_search, wire_names
 from polar.types import Delta, Tool, ToolCall
 
 Status = Literal["in_progress", "completed"]

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects.base import BrokenStream, Problem, Reply, ReplyHead
-from polar.gateway.dialects.google_errors import error_body
+from polar.gateway.dialects.google.errors import error_body
 from polar.gateway.dialects.reading import arguments_object
 from polar.types import Delta, ToolCall
 

@@ -20,15 +20,15 @@ from polar.gateway.dialects.base import (
     digest_item,
     digest_rest,
 )
-from polar.gateway.dialects.chat_stream import FINISH, ChatStream, wire_message, wire_usage
-from polar.gateway.dialects.openai_errors import openai_error
-from polar.gateway.dialects.openai_requests import (
+from polar.gateway.dialects.openai_chat.fields import (
     read_asked,
     read_flag,
     refuse_fields,
     refuse_several_samples,
     wants_usage,
 )
+from polar.gateway.dialects.openai_chat.stream import FINISH, ChatStream, wire_message, wire_usage
+from polar.gateway.dialects.openai_errors import openai_error
 from polar.gateway.dialects.reading import (
     Content,
     arguments_text,

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects import reading as read
-from polar.gateway.dialects.anthropic_tools import ToolChange, plain_word, read_tool
+from polar.gateway.dialects.anthropic.tools import ToolChange, plain_word, read_tool
 from polar.types import Message, ToolCall
 
 Block = dict[str, Any]

@@ -21,11 +21,11 @@ from polar.gateway.dialects.base import (
     digest_rest,
 )
 from polar.gateway.dialects.openai_errors import openai_error
+from polar.gateway.dialects.openai_responses.input import input_items, read_conversation
+from polar.gateway.dialects.openai_responses.output import Writer
+from polar.gateway.dialects.openai_responses.stream import ResponsesStream
+from polar.gateway.dialects.openai_responses.tools import Toolbox
 from polar.gateway.dialects.reading import bad, fields, positive
-from polar.gateway.dialects.responses_input import input_items, read_conversation
-from polar.gateway.dialects.responses_output import Writer
-from polar.gateway.dialects.responses_stream import ResponsesStream
-from polar.gateway.dialects.responses_tools import Toolbox
 
 REFUSED = {
     "previous_response_id": "nothing is kept between requests: send the whole input",

@@ -1,6 +1,6 @@
 """Anthropic Messages: `POST /v1/messages`, its token counts and its models.
 
-Reading a request stands in `anthropic_request.py`, writing a reply in `anthropic_reply.py`. Which field is
+Reading a request stands in `request.py`, writing a reply in `reply.py`. Which field is
 translated, ignored or refused is listed in docs/dialects/anthropic.md.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.anthropic_reply import MessageStream, message_bytes
-from polar.gateway.dialects.anthropic_request import read_request
+from polar.gateway.dialects.anthropic.reply import MessageStream, message_bytes
+from polar.gateway.dialects.anthropic.request import read_request
 from polar.gateway.dialects.base import (
     ChatRequest,
     ErrorReply,

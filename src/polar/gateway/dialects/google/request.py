@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
-from polar.gateway.dialects.google_contents import Conversation, several, spelled, system_text
-from polar.gateway.dialects.google_schema import json_schema
+from polar.gateway.dialects.google.contents import Conversation, several, spelled, system_text
+from polar.gateway.dialects.google.schema import json_schema
 from polar.gateway.dialects.reading import bad, fields, items, name, positive, stop_texts, text
 from polar.types import Message, Tool
 

@@ -1,7 +1,6 @@
 """Google's generateContent API: `:generateContent`, `:streamGenerateContent` and `:countTokens` of a model.
 
-The pieces: `google_request.py` reads, `google_contents.py` and `google_schema.py` read its parts,
-`google_stream.py` and `google_errors.py` write.
+The pieces: `request.py` reads, `contents.py` and `schema.py` read its parts, `stream.py` and `errors.py` write.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from polar.gateway.dialects.base import (
     ReplyHead,
     retry_headers,
 )
-from polar.gateway.dialects.google_errors import error_body, http_status
-from polar.gateway.dialects.google_request import read_request
-from polar.gateway.dialects.google_stream import GoogleArray, GoogleStream, response, whole_parts, wire_json
+from polar.gateway.dialects.google.errors import error_body, http_status
+from polar.gateway.dialects.google.request import read_request
+from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream, response, whole_parts, wire_json
 
 
 class Google:

@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 import orjson
 
 from polar.gateway.dialects import reading
+from polar.gateway.dialects.openai_responses.tools import TOOL_SEARCH, Toolbox, flat_name
 from polar.gateway.dialects.reading import Content, bad, fields
-from polar.gateway.dialects.responses_tools import TOOL_SEARCH, Toolbox, flat_name
 from polar.types import Message, ToolCall
 
 _ROLES: dict[str, Literal["system", "user", "assistant"]] = {

@@ -1,0 +1,5 @@
+"""Anthropic Messages."""
+
+from polar.gateway.dialects.anthropic.dialect import Anthropic
+
+__all__ = ["Anthropic"]

@@ -1,0 +1,5 @@
+"""Google generateContent."""
+
+from polar.gateway.dialects.google.dialect import Google
+
+__all__ = ["Google"]
