@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
 
-.PHONY: demo test lint e2e bench clean
+.PHONY: demo test lint harnesses e2e bench clean
 
 demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
@@ -17,6 +17,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+harnesses: $(VENV)/.dev  ## all six harnesses through the gateway, scripted; the first run downloads about 0.5 GB
+	$(BIN)/python -m pytest tests/e2e/heavy/test_six_harnesses.py
 
 e2e: $(VENV)/.dev  ## the long suites: everything real
 	$(BIN)/python -m pytest tests/e2e

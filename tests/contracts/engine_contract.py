@@ -39,11 +39,6 @@ async def whole(engine: Engine, request: GenerateRequest) -> Piece:
     )
 
 
-def only_if_it_constrains(info: EngineInfo) -> None:
-    if not info.constrains:
-        pytest.skip("this engine holds no reply to a schema")
-
-
 class EngineContract:
     async def test_every_id_has_a_place_for_its_logprob(self, engine: Engine, prompt: list[int]) -> None:
         piece = await whole(engine, ask(prompt))
@@ -122,10 +117,13 @@ class EngineContract:
         piece = await whole(engine, ask(prompt, "after", max_tokens=2, temperature=0))
         assert len(piece.ids) == 2
 
+
+class SchemaContract:
+    """For engines that can hold a reply to a JSON schema."""
+
     async def test_a_schema_holds_the_reply(
-        self, engine: Engine, info: EngineInfo, vocabulary: Vocabulary, prompt: list[int]
+        self, engine: Engine, vocabulary: Vocabulary, prompt: list[int]
     ) -> None:
-        only_if_it_constrains(info)
         schema = {
             "type": "object",
             "properties": {"colour": {"enum": ["red", "green"]}, "size": {"enum": [1, 2]}},
@@ -143,17 +141,13 @@ class EngineContract:
             assert value["size"] in (1, 2)
 
     async def test_a_schema_that_cannot_be_held_is_refused_before_a_token(
-        self, engine: Engine, info: EngineInfo, prompt: list[int]
+        self, engine: Engine, prompt: list[int]
     ) -> None:
-        only_if_it_constrains(info)
         pieces = engine.generate(ask(prompt, "refused", max_tokens=4, json_schema={"type": "no such type"}))
         with pytest.raises(SchemaRefused, match="json_schema"):
             await anext(pieces)
 
-    async def test_a_stop_id_ends_a_reply_with_a_schema(
-        self, engine: Engine, info: EngineInfo, prompt: list[int]
-    ) -> None:
-        only_if_it_constrains(info)
+    async def test_a_stop_id_ends_a_reply_with_a_schema(self, engine: Engine, prompt: list[int]) -> None:
         schema = {"const": {"a": [1, 2, 3]}}
         free = await whole(engine, ask(prompt, "free-schema", 40, temperature=0, json_schema=schema))
         stop_id = free.ids[2]

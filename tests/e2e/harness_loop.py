@@ -19,11 +19,12 @@ from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.errors import EngineBusy, EngineError
 from polar.node import open_node
 from polar.store.paths import RunPaths
-from polar.testing import ScriptedEngine
+from polar.testing import ScriptedEngine, Turn
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Call, SessionResult, TaskRequest, TokenIds, Trajectory
 
 CONTEXT_TOKENS = 131_072
+INSTRUCTION = "Write the word hello into the file answer.txt."
 MARK = "written-by-the-tool"
 """Stands in the command and in what it prints, and nowhere else: a prompt that holds it has seen the tool run."""
 COMMAND = f"echo hello > answer.txt && echo {MARK}"
@@ -46,7 +47,8 @@ class Outcome:
     trajectory: Trajectory
     calls: list[Call]
     engine: FaultyEngine
-    answer: str
+    words: str
+    """What the harness printed."""
 
     @property
     def kinds(self) -> list[str]:
@@ -55,7 +57,7 @@ class Outcome:
 
 class FaultyEngine(ScriptedEngine):
     """Fails the generations it is told to fail, in the way it is told: `error` at once, `busy`, `cut` after the
-    first tokens; `slow` does not fail."""
+    first tokens; `slow` and `pause`, once after the first tokens, do not fail."""
 
     def __init__(self, *arguments: Any, faults: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -75,8 +77,10 @@ class FaultyEngine(ScriptedEngine):
             if fault == "cut":
                 await asyncio.sleep(0.5)  # the reply has begun, and its first words are out
                 raise EngineError("the worker died")
-            if fault == "slow":
+            if fault in ("slow", "pause"):
                 await asyncio.sleep(0.5)
+            if fault == "pause":
+                fault = ""
 
     def _is_main(self, request: GenerateRequest) -> bool:
         return len(request.prompt_ids) > 300  # not the title of a conversation
@@ -105,6 +109,10 @@ class Loop:
     folder: Path
     route: Callable[[str], Any] | None = None
     """Wraps the gateway's address: an asynchronous context that yields the one the harness is given."""
+    script: Callable[[str], Turn] | None = None
+    """What the engine says to a prompt; none: the loop of two turns."""
+    context_tokens: int = CONTEXT_TOKENS
+    instruction: str = INSTRUCTION
     results: dict[str, SessionResult] = field(default_factory=dict[str, SessionResult])
     trajectories: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
 
@@ -114,7 +122,7 @@ class Loop:
         task = TaskRequest.model_validate(
             {
                 "task_id": harness.replace("_", "-"),
-                "instruction": "Write the word hello into the file answer.txt.",
+                "instruction": self.instruction,
                 "harness": {"name": harness, "options": options},
                 "evaluator": {
                     "name": "test_on_output",
@@ -123,9 +131,9 @@ class Loop:
                 "budgets": {"run_s": 150.0, "max_calls": 12, **(budgets or {})},
             }
         )
-        info = EngineInfo("scripted", "script", CONTEXT_TOKENS, "raw", parallel=8, constrains=True)
+        info = EngineInfo("scripted", "script", self.context_tokens, "raw", parallel=8, constrains=True)
         vocabulary = self.renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
-        engine = FaultyEngine(vocabulary, script_of(harness, self.renderer), info=info, faults=faults)
+        engine = FaultyEngine(vocabulary, self._script_of(harness), info=info, faults=faults)
         paths = RunPaths.create(self.folder)
         async with AsyncExitStack() as stack:
             node = await stack.enter_async_context(
@@ -136,8 +144,14 @@ class Loop:
             await node.serve(TaskFileSource([task], self._keep))
             session_id = task.session_id(0)
             calls = await node.journal.calls(session_id)
-        words = (paths.session(session_id).logs / "harness.stdout").read_text(errors="replace")
-        return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, words)
+        printed = (paths.session(session_id).logs / "harness.stdout").read_text(errors="replace")
+        return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, printed)
+
+    def _script_of(self, harness: str) -> Callable[[int, TokenIds], Turn]:
+        script = self.script
+        if script is None:
+            return script_of(harness, self.renderer)
+        return lambda _, prompt_ids: script(self.renderer.decode(prompt_ids))
 
     async def _keep(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         self.results[result.session_id] = result

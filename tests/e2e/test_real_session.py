@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exactly_once import assert_exactly_once
+from real_run import calls_of, polar_run
 
-from polar.store.journal import Journal
 from polar.store.trajectories import read_trajectory
-from polar.types import Call, Message
+from polar.types import Message
 
 pytestmark = pytest.mark.e2e
 DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
@@ -25,30 +20,7 @@ EVALUATED_BEYOND_NEW = 8
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("demo")
-    command = [
-        sys.executable,
-        "-c",
-        "from polar.cli.app import main; main()",
-        "run",
-        str(DEMO),
-        "--samples",
-        "2",
-        "--json",
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=230, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    value = json.loads(done.stdout)
-    value["root"] = folder / value["path"]
-    return value
-
-
-def calls_of(run: dict[str, Any], session_id: str) -> list[Call]:
-    async def read() -> list[Call]:
-        async with await Journal.open(run["root"] / "journal.db", read_only=True) as journal:
-            return await journal.calls(session_id)
-
-    return asyncio.run(read())
+    return polar_run(tmp_path_factory.mktemp("demo"), DEMO, "--samples", "2")
 
 
 def test_every_session_has_its_result(run: dict[str, Any]) -> None:

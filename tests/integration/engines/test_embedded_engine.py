@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from running_llama import CONTEXT_TOKENS, Started
 
-from contracts.engine_contract import EngineContract, ask, whole
+from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo
 from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
 from polar.engines.llamacpp_recovery import LogprobRecovery
@@ -24,7 +24,7 @@ from polar.types import Spec
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-class TestEmbeddedEngine(EngineContract):
+class TestEmbeddedEngine(EngineContract, SchemaContract):
     @pytest.fixture
     def engine(self, started: Started) -> EmbeddedEngine:
         return started.engine
