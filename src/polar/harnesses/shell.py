@@ -1,7 +1,8 @@
 """The `shell` harness: any command of yours as the agent.
 
 It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or where its command
-says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, which OpenAI's SDKs read by themselves.
+says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or where the SDKs of the other providers
+look by themselves.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class ShellOptions(Strict):
     """Run without a shell; `{instruction}` becomes the instruction as it is."""
     version: str = "unversioned"
     """What results record as the version of your command."""
+    attribution_headers: tuple[str, ...] = ()
+    """Headers by which your command tells its own threads apart. Two requests with the same body are a call and its
+    retry unless one of these differs."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ShellOptions:
@@ -69,7 +73,7 @@ class Shell:
         return Launch(self._argv(instruction), env, home_files={INSTRUCTION_FILE: instruction})
 
     def profile(self) -> CallProfile:
-        return CallProfile()
+        return CallProfile(attribution_headers=tuple(name.lower() for name in self._options.attribution_headers))
 
     def _argv(self, instruction: str) -> tuple[str, ...]:
         command, argv = self._options.command, self._options.argv
@@ -95,6 +99,10 @@ def _slot_variables(slot: Slot) -> dict[str, str]:
         "OPENAI_BASE_URL": f"{slot.base_url}/v1",
         "OPENAI_API_KEY": slot.key,
         "OPENAI_MODEL": slot.model,
+        "ANTHROPIC_BASE_URL": slot.base_url,
+        "ANTHROPIC_API_KEY": slot.key,
+        "GOOGLE_GEMINI_BASE_URL": slot.base_url,
+        "GEMINI_API_KEY": slot.key,
         "POLAR_BASE_URL": slot.base_url,
         "POLAR_API_KEY": slot.key,
         "POLAR_MODEL": slot.model,

@@ -14,7 +14,7 @@ import pytest
 from visits import CONTEXT_TOKENS, Bench, Visit
 from google.genai import errors
 from openai import AsyncOpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from speakers import COUNTING, Heard, Usage
 
 from polar.types import Call
@@ -31,6 +31,8 @@ SLICE_TOKENS = 32
 
 
 class City(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     name: str
     capital: bool
 

@@ -73,6 +73,10 @@ def test_the_slot_reaches_the_command() -> None:
         "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
         "OPENAI_API_KEY": "sk-1",
         "OPENAI_MODEL": "polar",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+        "ANTHROPIC_API_KEY": "sk-1",
+        "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:9",
+        "GEMINI_API_KEY": "sk-1",
         "POLAR_BASE_URL": "http://127.0.0.1:9",
         "POLAR_API_KEY": "sk-1",
         "POLAR_MODEL": "polar",
@@ -122,3 +126,9 @@ def test_it_wants_exactly_one_of_command_and_argv(options: dict[str, Any]) -> No
 def test_it_needs_nothing_installed() -> None:
     made: Harness = make("harness", Spec(name="shell", options={"command": "true", "version": "2"}))
     assert (made.name, made.version, made.requirements()) == ("shell", "2", ())
+
+
+def test_threads_of_a_command_are_told_apart_by_the_headers_it_names() -> None:
+    profile = Shell(ShellOptions(command="run", attribution_headers=("X-Thread",))).profile()
+    assert profile.attribution({"x-thread": "2"}) == ("2",)
+    assert Shell(ShellOptions(command="run")).profile().attribution({"x-thread": "2"}) == ()
