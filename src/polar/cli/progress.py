@@ -73,6 +73,8 @@ def _line(result: SessionResult) -> str:
         f"{statistics.trainable_tokens} trainable tokens",
         f"{sum(result.stage_s.get(s.value, 0.0) for s in LIVE_STAGES):.1f} s",
     ]
+    if result.ended_by:
+        parts.append(f"ended by {result.ended_by}")
     if result.failure is not None:
         parts.append(one_line(f"{result.failure.where}: {result.failure.message}", 90))
     return "  ".join(parts)

@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import secrets
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from polar.tokens.digest import digest_of
 from polar.tokens.forest import CallForest, Place, PreparedPrompt
 from polar.types import Message, Sampling, token_ids
 
+T = TypeVar("T")
 SHORT_CHARACTERS = 4096
 """Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
 back alone costs a tenth of one."""
@@ -62,7 +64,12 @@ class Admission:
         if request.json_schema is not None and not self._info.constrains:
             raise Problem(400, "not_supported", "this engine cannot hold a reply to a JSON schema")
         sampling = _sampling(slot.lease.task.sampling, request)
-        prompt = await self.prepare(slot, request)
+        try:
+            prompt = await self.prepare(slot, request)
+        except Problem as problem:
+            if problem.__cause__ is not None:
+                slot.engine_failure = failure_of("renderer", problem.__cause__)
+            raise
         size, context = len(prompt.prompt_ids), self._info.context_tokens
         if size >= context:
             raise Overflow(size, context)
@@ -89,9 +96,8 @@ class Admission:
                     return self._raw(request.prompt)
                 place = slot.forest.find(request.messages, request.tools)
                 bridged = await _bridge(slot.forest, place)
-                return bridged or await asyncio.to_thread(slot.forest.render, place)
+                return bridged or await in_thread(lambda: slot.forest.render(place))
         except Exception as error:  # a renderer is a plug-in, and the same request would fail again
-            slot.engine_failure = failure_of("renderer", error)
             message = "the model's template cannot render this conversation"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
@@ -114,7 +120,17 @@ class Admission:
 async def _bridge(forest: CallForest, place: Place) -> PreparedPrompt | None:
     if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
         return forest.bridge(place)
-    return await asyncio.to_thread(forest.bridge, place)
+    return await in_thread(lambda: forest.bridge(place))
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Runs `work` in a thread and waits for its end, also when it is cancelled: the caller holds locks for what
+    the thread works on."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
 
 
 def _refuse_images(messages: tuple[Message, ...]) -> None:

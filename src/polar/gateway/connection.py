@@ -25,6 +25,8 @@ class Connection:
         self._receive = receive
         self._send = send
         self._gone: asyncio.Task[None] | None = None
+        self.started = False
+        """Whether a status has been sent, after which there is no other."""
 
     async def read_body(self, limit_bytes: int) -> bytes:
         parts: list[bytes] = []
@@ -57,10 +59,8 @@ class Connection:
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str], media: str = JSON) -> bool:
         """The whole reply. True when it was written to a client that was still there."""
-        await asyncio.sleep(0)
         await self._start(status, media, {"content-length": str(len(body)), **headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        return await self._end()
+        return await self._end(body)
 
     async def start_stream(self, first: bytes, media: str = SSE) -> bool:
         await self._start(200, media, {"cache-control": "no-cache"})
@@ -73,20 +73,21 @@ class Connection:
 
     async def finish_stream(self, rest: bytes) -> bool:
         """The last bytes and a clean end. True when they were written to a client that was still there."""
-        await asyncio.sleep(0)
-        await self.write(rest)
-        return await self._end()
+        return await self._end(rest)
 
-    async def _end(self) -> bool:
+    async def _end(self, rest: bytes) -> bool:
         """The server drops without a word what is written to a client that left, so the watcher is asked: after
         the last write, which waits for the ones before it, and before it is told that the reply is over. The
-        callers' `sleep(0)` lets it notice a client that left just now."""
+        `sleep(0)` between the two lets it notice a client that left just before the write."""
+        await self.write(rest)
+        await asyncio.sleep(0)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         return not self.client_gone
 
     async def _start(self, status: int, media: str, headers: dict[str, str]) -> None:
         pairs = {"content-type": media, **headers}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
+        self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _until_gone(self) -> None:

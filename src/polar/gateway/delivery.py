@@ -20,6 +20,7 @@ from polar.gateway.dialects.base import (
     ReplyHead,
     StreamEncoder,
 )
+from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Generation
 from polar.gateway.slots import OpenSlot, sealed_problem
 
@@ -35,27 +36,28 @@ class ClientGone(Exception):
 class Delivery:
     """One connection that listens to a generation."""
 
-    def __init__(self, connection: Connection, slot: OpenSlot, generation: Generation, heartbeat_s: float) -> None:
+    def __init__(self, exchange: Exchange, connection: Connection, slot: OpenSlot, generation: Generation) -> None:
+        self._exchange = exchange
         self._connection = connection
         self._slot = slot
         self._generation = generation
-        self._heartbeat_s = heartbeat_s
+        self._handed_over = False
 
     async def whole(self, dialect: Dialect, request: ChatRequest) -> bool:
         """True when the last byte was written to a client that was still there."""
         reply = await self._until_done()
-        return await self._written(self._last(self._connection.respond(200, dialect.reply(request, reply), {})))
+        return await self._finish(self._connection.respond(200, dialect.reply(request, reply), {}))
 
-    async def stream(self, dialect: Dialect, request: ChatRequest) -> bool:
+    async def stream(self, dialect: Dialect, request: ChatRequest, heartbeat_s: float) -> bool:
         encoder = dialect.encoder(request, await self._until_admitted())
         await self._write(self._connection.start_stream(encoder.start(), JSON if request.array else SSE))
         try:
-            return await self._follow(encoder)
+            return await self._follow(encoder, heartbeat_s)
         except Problem as problem:
             await self._break_off(encoder.broken(problem))
             return False
 
-    async def _follow(self, encoder: StreamEncoder) -> bool:
+    async def _follow(self, encoder: StreamEncoder, heartbeat_s: float) -> bool:
         generation, sent, written = self._generation, 0, time.monotonic()
         while True:
             said = generation.deltas[sent:]
@@ -63,11 +65,11 @@ class Delivery:
             data = b"".join(map(encoder.delta, said))
             if generation.reply is not None:
                 data += encoder.end(generation.reply)
-                return await self._written(self._last(self._connection.finish_stream(data)))
+                return await self._finish(self._connection.finish_stream(data))
             if generation.problem is not None:
                 raise generation.problem
             if not data:
-                left_s = written + self._heartbeat_s - time.monotonic()
+                left_s = written + heartbeat_s - time.monotonic()
                 if left_s > 0 and await self._news(left_s):
                     continue
                 data = encoder.heartbeat()
@@ -111,12 +113,27 @@ class Delivery:
             raise ClientGone
         return bool(done)
 
+    async def _finish(self, writing: Coroutine[None, None, bool]) -> bool:
+        """The terminal bytes, and word of them in the journal. Sealing waits for the word, because a harness that
+        has its last reply ends, and its session is read as soon as it is sealed; for the bytes it does not."""
+        with self._slot.serving(self._generation):
+            last = asyncio.create_task(self._last(writing))
+            try:
+                await asyncio.wait([last, self._slot.sealing], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not self._handed_over:
+                    last.cancel()
+                await asyncio.wait([last])
+        return not last.cancelled() and last.result()
+
     async def _last(self, writing: Coroutine[None, None, bool]) -> bool:
-        """The terminal bytes. In the same step as they are written the reply counts as handed over: a request that
-        follows at once is not taken for a retry."""
+        """In the same step as the end is written the reply counts as handed over: a request that follows at once
+        is not taken for a retry."""
         written = await writing
         if written:
+            self._handed_over = True
             self._slot.hand_over(self._generation)
+            await self._exchange.delivered(self._slot, self._generation)
         return written
 
     async def _write(self, writing: Coroutine[None, None, bool]) -> None:

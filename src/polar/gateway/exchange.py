@@ -69,6 +69,8 @@ class Exchange:
                 generation.fail(sealed_problem() if slot.sealed else _nobody_listens())
             except Exception as error:
                 generation.fail(call_lost(slot, "gateway", error))
+            if generation.problem is not None:
+                slot.forget(generation)
 
     async def _answer(self, slot: OpenSlot, generation: Generation) -> Reply:
         admitted = await self._admission.admit(slot, generation.asked.request)
@@ -81,9 +83,11 @@ class Exchange:
             generation.sampled()
         except (Problem, asyncio.CancelledError):
             generation.sampled()
-            if sampled.ids:
-                sampled.finish_reason = "aborted"
-                await self._keep(slot, generation, admitted, sampled)
+            if not sampled.ids:
+                slot.calls_unsampled += 1
+                raise
+            sampled.finish_reason = "aborted"
+            await self._keep(slot, generation, admitted, sampled)
             raise
         call = await self._keep(slot, generation, admitted, sampled)
         slot.engine_failure = None

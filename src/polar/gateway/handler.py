@@ -18,6 +18,7 @@ from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked
+from polar.gateway.sampling import call_lost
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
 SHORT_BODY_BYTES = 2**18
@@ -72,18 +73,27 @@ class _Route:
             slot = authenticate(self._slots, headers, query)
             if slot.sealed:
                 raise sealed_problem()
-            # A client that never ends its body is not yet served: sealing does not wait for it.
-            body = await connection.read_body(self._config.max_body_bytes)
-            action = str(scope["path_params"].get("action", self.action))
-            request = await self._read(body, headers, action, dict(query))
-            await self._serve(slot, connection, request, headers)
+            await self._take(slot, connection, headers, dict(query))
         except Problem as problem:
+            if connection.started:
+                return  # a body without an end cuts the connection
             error = self._dialect.error(problem)
             await connection.respond(error.status, error.body, error.headers)
         except (ClientGone, ConnectionResetError):
             return
         finally:
             await connection.close()
+
+    async def _take(self, slot: OpenSlot, connection: Connection, headers: Headers, query: dict[str, str]) -> None:
+        try:
+            # A client that never ends its body is not yet served: sealing does not wait for it.
+            body = await connection.read_body(self._config.max_body_bytes)
+            request = await self._read(body, headers, self.action, query)
+            await self._serve(slot, connection, request, headers)
+        except (Problem, ClientGone, ConnectionResetError):
+            raise
+        except Exception as error:  # ours, and the harness still gets an error of its provider
+            raise call_lost(slot, "gateway", error) from error
 
     async def _read(self, body: bytes, headers: Headers, action: str, query: dict[str, str]) -> ChatRequest:
         encoding = headers.get("content-encoding", "")
@@ -106,11 +116,12 @@ class ModelRoute(_Route):
         asked = Asked(request, self._dialect.name, kind, slot.profile.attribution(headers))
         connection.watch()
         generation = self._exchange.ask(slot, asked, self._config.linger_s)
-        delivery = Delivery(connection, slot, generation, self._config.heartbeat_s)
+        delivery = Delivery(self._exchange, connection, slot, generation)
         with generation.listener():
-            deliver = delivery.stream if request.stream else delivery.whole
-            if await deliver(self._dialect, request):
-                await self._exchange.delivered(slot, generation)
+            if request.stream:
+                await delivery.stream(self._dialect, request, self._config.heartbeat_s)
+            else:
+                await delivery.whole(self._dialect, request)
 
 
 class CountRoute(_Route):

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 
 from polar.engines.base import Engine, GenerateRequest, Piece
-from polar.errors import EngineBusy, EngineDefect, EngineError, SchemaRefused, failure_of
-from polar.gateway.admission import Admission, Admitted
-from polar.gateway.dialects.base import Problem
+from polar.errors import ContextOverflow, EngineBusy, EngineDefect, EngineError, SchemaRefused, failure_of
+from polar.gateway.admission import Admission, Admitted, in_thread
+from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.generation import Generation
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot
@@ -89,11 +89,12 @@ class Sampler:
         whole: what was sampled is lost for no reason."""
         ids = _within(slot, piece.ids)
         count, said = len(ids), list[Delta]()
+        slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
         try:
             _check_piece(piece)
             count, said = await self._read(slot, speech, ids)
         finally:
-            slot.sampled_tokens += count
+            slot.sampled_tokens -= len(ids) - count
             sampled.take(piece, count)
         return said
 
@@ -123,7 +124,7 @@ class Sampler:
                     return 0, speech.finish()
                 if len(ids) <= SHORT_TOKENS:
                     return speech.feed(ids)
-                return await asyncio.to_thread(speech.feed, ids)
+                return await in_thread(lambda: speech.feed(ids))
         except Exception as error:  # a renderer is a plug-in
             raise call_lost(slot, "renderer", error) from error
 
@@ -151,6 +152,8 @@ def _check_end(sampled: Sampled) -> None:
 def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
     slot.engine_failure = failure_of("engine", error)
     message = f"the engine failed: {slot.engine_failure.message}"
+    if isinstance(error, ContextOverflow):
+        return Overflow(error.prompt_tokens, error.context_tokens)
     if isinstance(error, EngineBusy):
         return Problem(429, "engine_busy", message, retry=True, retry_after_s=error.retry_after_s)
     if isinstance(error, SchemaRefused):

@@ -32,15 +32,17 @@ class OpenSlot:
         """Done when the slot is sealed. A future, because each call waits for it beside something else, and a
         future needs no task for that."""
         self.calls_admitted = 0
+        self.calls_unsampled = 0
+        """Of those admitted: that ended before their first token, as for a busy engine. They cost no budget."""
         self.sampled_tokens = 0
         """Counted while they are sampled, so that calls side by side share one budget."""
         self.unreceived: dict[bytes, Generation] = {}
         """Replies under way, or made and not yet in the harness's hands, by what was asked."""
-        self.exhausted = ""
+        self.refused_for = ""
         """The budget for want of which a call was refused, if one was."""
         self.engine_failure: Failure | None = None
         """What the engine, or the renderer or the journal beside it, did to the last call."""
-        self._active: set[Generation] = set()
+        self._active: list[Generation] = []
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -54,18 +56,22 @@ class OpenSlot:
 
     @contextmanager
     def serving(self, generation: Generation) -> Generator[None]:
-        """While a call is made: sealing breaks it off and waits for it."""
-        self._active.add(generation)
+        """While a call is made, or its end is written: sealing breaks it off and waits for it."""
+        self._active.append(generation)
         self._idle.clear()
         try:
             yield
         finally:
-            self._active.discard(generation)
+            self._active.remove(generation)
             if not self._active:
                 self._idle.set()
 
     def hand_over(self, generation: Generation) -> None:
         """The harness has the reply: asked for again, it is another sample."""
+        self.forget(generation)
+
+    def forget(self, generation: Generation) -> None:
+        """Nothing is left of it that a retry could be given."""
         if self.unreceived.get(generation.asked.twin_key) is generation:
             del self.unreceived[generation.asked.twin_key]
 
@@ -79,16 +85,26 @@ class OpenSlot:
         """Raises `Problem` when sealed or out of budget."""
         if self.sealed:
             raise sealed_problem()
-        self.exhausted = self._exhausted_budget()
-        if self.exhausted:
-            message = f"the session has used up its budget: {self.exhausted}"
-            raise Problem(400, "budget_exhausted", message)
+        # Looked at anew each time: a call that failed gives back what it would have used.
+        self.refused_for = self._used_up()
+        if self.refused_for:
+            raise Problem(400, "budget_exhausted", f"the session has used up its budget: {self.refused_for}")
 
-    def _exhausted_budget(self) -> str:
+    def _used_up(self) -> str:
         max_calls = self.lease.task.budgets.max_calls
-        if max_calls is not None and self.calls_admitted >= max_calls:
+        if max_calls is not None and self.calls_admitted - self.calls_unsampled >= max_calls:
             return "max_calls"
-        return "max_tokens" if self.tokens_left is not None and self.tokens_left <= 0 else ""
+        return "max_tokens" if self._out_of_tokens else ""
+
+    @property
+    def exhausted(self) -> str:
+        """The budget that has ended the session: one for want of which a call was refused, or the tokens, the last
+        of which end a reply in its middle."""
+        return self.refused_for or ("max_tokens" if self._out_of_tokens else "")
+
+    @property
+    def _out_of_tokens(self) -> bool:
+        return self.tokens_left is not None and self.tokens_left <= 0
 
     @property
     def tokens_left(self) -> int | None:

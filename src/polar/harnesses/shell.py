@@ -1,8 +1,7 @@
 """The `shell` harness: any command of yours as the agent.
 
 It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or where its command
-says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or where the SDKs of the other providers
-look by themselves.
+says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or where other SDKs look by themselves.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class ShellOptions(Strict):
     version: str = "unversioned"
     """What results record as the version of your command."""
     attribution_headers: tuple[str, ...] = ()
-    """Headers by which your command tells its own threads apart. Two requests with the same body are a call and its
-    retry unless one of these differs."""
+    """Headers by which your command tells its own threads apart. Two requests with the same body are a call and
+    its retry unless one of these differs."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ShellOptions:

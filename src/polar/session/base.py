@@ -36,7 +36,7 @@ class Slots(Protocol):
         ...
 
     def exhausted(self, session_id: str) -> str:
-        """The budget for want of which a call was refused: `max_calls`, `max_tokens`, or nothing."""
+        """The budget that has ended the session: `max_calls`, `max_tokens`, or nothing."""
         ...
 
     async def close(self, session_id: str) -> None:

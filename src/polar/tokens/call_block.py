@@ -10,6 +10,8 @@ import json
 import re
 from typing import Any, TypeGuard
 
+import orjson
+
 from polar.types import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -32,9 +34,20 @@ def _call(body: str) -> ToolCall | None:
     if not isinstance(name, str) or not is_text(name):
         return None
     if isinstance(arguments, str):  # models quote the object now and then
-        is_spelled = is_text(arguments) and _is_object(_loaded(arguments))
-        return ToolCall(name=name, arguments=arguments) if is_spelled else None
-    return ToolCall(name=name, arguments=_spelling(body, arguments)) if _is_object(arguments) else None
+        spelled = arguments if is_text(arguments) and _is_object(_loaded(arguments)) else ""
+    else:
+        spelled = _spelling(body, arguments) if _is_object(arguments) else ""
+    return ToolCall(name=name, arguments=spelled) if spelled and _can_be_sent(spelled) else None
+
+
+def _can_be_sent(arguments: str) -> bool:
+    """Whether a dialect that sends them as an object can write them: not nested too deep, no half of a character,
+    no number beyond all bounds."""
+    try:
+        orjson.dumps(orjson.loads(arguments))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return False
+    return True
 
 
 def is_text(name: str) -> bool:

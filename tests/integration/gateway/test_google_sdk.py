@@ -199,6 +199,7 @@ async def test_structured_output_is_asked_of_the_engine(open_gateway: OpenGatewa
         "type": "object",
         "properties": {"city": {"type": "string"}},
         "required": ["city"],
+        "additionalProperties": False,
     }
 
 

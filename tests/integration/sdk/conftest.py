@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 import pytest_asyncio
-from visits import CONTEXT_TOKENS, Bench
 from speakers import SPEAKERS
+from visits import CONTEXT_TOKENS, Bench
 
 from polar.config import Config
 from polar.node import open_node

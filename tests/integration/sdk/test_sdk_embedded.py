@@ -1,7 +1,7 @@
 """The official SDKs over a real node with the real default model: nothing between them is scripted.
 
-What a model of this size says is its own affair, so no test here looks for a certain sentence. Several calls in one
-reply cannot be had from it at will: the playbooks of `tests/integration/gateway` show them with a scripted engine.
+What a model of this size says is its own affair, so no test here looks for a certain sentence. Several tool calls
+in one reply cannot be had from it at will: the playbooks in `tests/integration/gateway` have them, with a script.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from visits import CONTEXT_TOKENS, Bench, Visit
 from google.genai import errors
 from openai import AsyncOpenAI
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from speakers import COUNTING, Heard, Usage
+from visits import CONTEXT_TOKENS, Bench, Visit
 
 from polar.types import Call
 
@@ -31,8 +31,6 @@ SLICE_TOKENS = 32
 
 
 class City(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
     name: str
     capital: bool
 

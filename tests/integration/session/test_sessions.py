@@ -251,3 +251,54 @@ class PerTrace:
         from polar.types import Score
 
         return Score(reward=1.0, trace_rewards=self._rewards)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "name"), [({"max_calls": 1}, "max_calls"), ({"max_tokens": 40}, "max_tokens")]
+)
+async def test_a_budget_ends_a_session_cleanly(workshop: Workshop, budgets: dict[str, int], name: str) -> None:
+    script = [f"I write it. {WRITE}"] + ["Again. " + WRITE] * 5
+    await workshop.run(script, [agent_task(budgets=budgets)])
+    result = workshop.only
+    assert (result.stage, result.failure, result.ended_by) == (Stage.COMPLETED, None, name)
+    assert result.score and result.score.reward == 1.0, "what was done by then is judged"
+    assert result.statistics.trainable_tokens > 0
+
+
+async def test_a_session_within_its_budget_is_ended_by_nothing(workshop: Workshop) -> None:
+    await workshop.run(SCRIPT, [agent_task(budgets={"max_calls": 2, "max_tokens": 1000})])
+    assert (workshop.only.stage, workshop.only.ended_by) == (Stage.COMPLETED, "")
+
+
+async def test_a_harness_that_is_started_again_asks_anew(workshop: Workshop) -> None:
+    """The first run got its replies, so the second one's are other samples; each stands once."""
+    agent = agent_task().harness.options["argv"]
+    command = f"{agent[0]} {agent[1]} && {agent[0]} {agent[1]}"
+    await workshop.run([*SCRIPT, "I know that already.", "never"], [shell_task(command, task_id="t")])
+    result, trajectory = workshop.only, workshop.trajectories["t-0"]
+    assert result.stage == Stage.COMPLETED and trajectory is not None
+    assert result.statistics.calls == 3 and result.statistics.breaks == {"resampled": 1}
+    assert result.statistics.sampled_tokens == result.statistics.trainable_tokens
+
+
+async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_reply(workshop: Workshop) -> None:
+    agent = agent_task().harness.options["argv"]
+    script = [Reply(text=SCRIPT[0], block_after=2), "Done."]
+
+    async def during(node: Node, source: TaskFileSource) -> None:
+        serving = asyncio.create_task(node.serve(source))
+        async with asyncio.timeout(30):
+            while not (workshop.paths.root / "killed").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        node.engine.release()  # type: ignore[attr-defined]
+        await serving
+
+    command = (
+        f"{agent[0]} {agent[1]} & sleep 1; kill -9 $!; touch {workshop.paths.root}/killed; {agent[0]} {agent[1]}"
+    )
+    node = await workshop.run(script, [shell_task(command, task_id="t")], during=during)
+    result = workshop.only
+    assert (result.stage, result.statistics.calls, result.statistics.breaks) == (Stage.COMPLETED, 2, {})
+    assert len(node.engine.requests) == 2  # type: ignore[attr-defined]
+    assert result.statistics.sampled_tokens == result.statistics.trainable_tokens
+    assert result.score and result.score.reward == 1.0

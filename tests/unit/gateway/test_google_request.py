@@ -205,8 +205,11 @@ class TestGenerationConfig:
 
         own = {"type": "OBJECT", "properties": {"a": {"type": "STRING", "nullable": True}}}
         plain = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
-        assert schema(responseMimeType="application/json", responseSchema=own) == plain
-        assert schema(response_mime_type="application/json", response_schema=own) == plain
+        closed = {**plain, "additionalProperties": False}
+        assert schema(responseMimeType="application/json", responseSchema=own) == closed
+        assert schema(response_mime_type="application/json", response_schema=own) == closed
+        nested = {"type": "ARRAY", "items": {**own, "additionalProperties": True}}
+        assert schema(responseSchema=nested) == {"type": "array", "items": {**plain, "additionalProperties": True}}
         assert schema(responseMimeType="application/json", responseJsonSchema=plain) == plain
         assert schema(responseJsonSchema=plain) == plain
         assert schema(responseMimeType="application/json") == {"anyOf": [{"type": "object"}, {"type": "array"}]}

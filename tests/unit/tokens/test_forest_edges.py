@@ -120,16 +120,18 @@ class TestStrangeToolCalls:
             '<tool_call>{"name": "\\udc00x", "arguments": {}}</tool_call>',
             '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>',
             "<tool_call>" + '{"a":' * 5000,
+            r'<tool_call>{"name": "f", "arguments": {"a": "\ud800"}}</tool_call>',
+            '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>',
         ],
-        ids=["half a character", "not a number", "endless"],
+        ids=["half a character", "not a number", "endless", "half a character inside", "beyond all numbers"],
     )
     def test_what_is_no_json_for_others_stays_in_the_content(self, text: str) -> None:
         assert parse_tool_calls(text) == Message(role="assistant", content=text)
 
     def test_a_key_in_disguise_still_gives_arguments_that_can_be_sent(self) -> None:
-        text = r'<tool_call>{"name": "f", "\u0061rguments": {"a": "\ud800"}}</tool_call>'
+        text = r'<tool_call>{"name": "f", "\u0061rguments": {"a": "\u00e9"}}</tool_call>'
         (call,) = parse_tool_calls(text).tool_calls
-        assert call == ToolCall(name="f", arguments=r'{"a": "\ud800"}')
+        assert call == ToolCall(name="f", arguments=r'{"a": "\u00e9"}')
 
     def test_deep_arguments_have_a_key(self) -> None:
         deep = '{"a":' + "[" * 400 + "]" * 400 + "}"

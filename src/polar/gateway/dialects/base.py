@@ -7,6 +7,7 @@ dialect puts into its provider's shape.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from polar.types import Delta, FinishReason, Message, TokenIds, Tool
 
 STREAMING_FIELDS = frozenset({"stream", "stream_options"})
 """How a reply is sent, not what is asked: a harness may ask again without streaming and means the same call."""
+_LOOKS_RETRYABLE = re.compile(r"\d*(?:429|50[0234])\d*")
 
 
 class RawRequest(msgspec.Struct, frozen=True):
@@ -172,6 +174,12 @@ def digest_rest(data: dict[str, Any], item_fields: tuple[str, ...]) -> bytes:
     """Digest of what a request holds beside its items."""
     left_out = STREAMING_FIELDS | set(item_fields)
     return digest_item({name: value for name, value in data.items() if name not in left_out})
+
+
+def final_text(problem: Problem, text: str) -> str:
+    """A part of an error's text. Some harnesses ask again when it has the digits of a retryable status in it, so a
+    final one goes without such numbers."""
+    return text if problem.retry else _LOOKS_RETRYABLE.sub("N", text)
 
 
 def retry_headers(problem: Problem) -> dict[str, str]:

@@ -23,6 +23,7 @@ from polar.gateway.dialects.base import (
     RawRequest,
     Reply,
     ReplyHead,
+    final_text,
     retry_headers,
 )
 
@@ -85,11 +86,12 @@ def _wording(problem: Problem) -> str:
         # A prompt as long as the context is one token too long: it leaves no room for a reply.
         maximum = min(problem.context_tokens, problem.prompt_tokens - 1)
         return f"prompt is too long: {problem.prompt_tokens} tokens > {maximum} maximum"
+    message = final_text(problem, problem.message)
     if not problem.param or problem.param in problem.message:
-        return problem.message
+        return message
     # Harnesses search the text for the digits of a status they retry: an index is left out.
     field = re.sub(r"\d", "", problem.param)
-    return f"{field}: {problem.message}"
+    return f"{field}: {message}"
 
 
 def _request_id() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import Overflow, Problem
+from polar.gateway.dialects.base import Overflow, Problem, final_text
 
 _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
@@ -50,7 +50,7 @@ def _message(problem: Problem) -> str:
             f"The input token count ({problem.prompt_tokens}) exceeds the maximum number of tokens allowed "
             f"({problem.context_tokens})."
         )
-    return problem.message
+    return final_text(problem, problem.message)
 
 
 def _details(problem: Problem) -> list[dict[str, Any]]:
@@ -58,7 +58,11 @@ def _details(problem: Problem) -> list[dict[str, Any]]:
         {"@type": f"{_TYPES}.ErrorInfo", "reason": problem.code.upper(), "domain": "polar"}
     ]
     if problem.param is not None:
-        violation = {"field": problem.param, "description": problem.message}
+        # Clients make the whole body the error's text.
+        violation = {
+            "field": final_text(problem, problem.param),
+            "description": final_text(problem, problem.message),
+        }
         details.append({"@type": f"{_TYPES}.BadRequest", "fieldViolations": [violation]})
     if problem.retry_after_s is not None:
         details.append({"@type": f"{_TYPES}.RetryInfo", "retryDelay": f"{problem.retry_after_s:g}s"})

@@ -12,7 +12,7 @@ from typing import Any
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
 from polar.gateway.dialects.google.contents import Conversation, several, spelled, system_text
-from polar.gateway.dialects.google.schema import json_schema
+from polar.gateway.dialects.google.schema import closed, json_schema
 from polar.gateway.dialects.reading import bad, fields, items, name, positive, stop_texts, text
 from polar.types import Message, Tool
 
@@ -110,7 +110,7 @@ def _reply_schema(config: dict[str, Any]) -> dict[str, Any] | None:
         schema: Any = config.get(field)
         if schema is not None:
             read = _schema_object(schema, f"generationConfig.{field}")
-            return read if field == "responseJsonSchema" else json_schema(read)
+            return read if field == "responseJsonSchema" else closed(json_schema(read))
     return ANY_JSON if mime == "application/json" else None
 
 

@@ -36,6 +36,18 @@ def json_schema(value: Any) -> Any:
     return _or_null(schema) if sent.get("nullable") is True else schema
 
 
+def closed(schema: Any) -> Any:
+    """The same for a reply: an object has the properties it names and no others, which this notation cannot say
+    and always means. Left open, a constrained model may add properties without end."""
+    if isinstance(schema, list):
+        return [closed(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(item) for key, item in cast("dict[str, Any]", schema).items()}
+    is_object = inner.get("type") == "object" and isinstance(inner.get("properties"), dict)
+    return {"additionalProperties": False, **inner} if is_object else inner
+
+
 def _keyword(key: str) -> str:
     key = camel(key)
     return _RENAMED.get(key, key)
