@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import BaseModel
 
 from polar.evaluators.base import Evidence
 from polar.harnesses.base import HarnessContext, Launch
 from polar.runtimes.base import Command, Finished, Place
-from polar.types import Call, CallProfile, Failure, Lease, Score, Slot, Spec, Strict, TaskRequest, Trajectory
+from polar.tokens.digest import digest_of
+from polar.types import (
+    Call,
+    CallProfile,
+    CallTimes,
+    Failure,
+    Lease,
+    Message,
+    Score,
+    Slot,
+    Spec,
+    Strict,
+    TaskRequest,
+    Trajectory,
+    logprobs,
+    token_ids,
+)
 
 
 class Seconds(Strict):
@@ -83,8 +98,8 @@ class StubSlots:
     async def seal(self, session_id: str) -> None:
         pass
 
-    async def calls(self, session_id: str) -> list[Any]:
-        return [None]
+    async def calls(self, session_id: str) -> list[Call]:
+        return [_call_without_tokens(session_id)]
 
     def exhausted(self, session_id: str) -> str:
         return ""
@@ -94,6 +109,33 @@ class StubSlots:
 
     async def close(self, session_id: str) -> None:
         pass
+
+
+def _call_without_tokens(session_id: str) -> Call:
+    """Nothing was sampled, so nothing has to come out of the builder."""
+    prompt_ids = token_ids([1])
+    return Call(
+        call_id="c1",
+        session_id=session_id,
+        parent_id=None,
+        continues=False,
+        new_prompt_ids=prompt_ids,
+        completion_ids=token_ids(),
+        logprobs=logprobs(),
+        prompt_digest=digest_of(prompt_ids),
+        prompt_tokens=1,
+        finish_reason="stop",
+        new_messages=(),
+        response=Message(role="assistant"),
+        tools=None,
+        new_items=(),
+        dialect="none",
+        kind="agent",
+        sampling={},
+        engine="none",
+        logprob_mode="raw",
+        times=CallTimes(0.0, 0.0, 0.0),
+    )
 
 
 def stub_task(task_id: str, init_s: float, run_s: float, postrun_s: float) -> TaskRequest:

@@ -28,6 +28,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "builder": {
         "per_request": "polar.builders.per_request:PerRequest",
         "prefix_merging": "polar.builders.prefix_merging:PrefixMerging",
+        "tree": "polar.builders.tree:Tree",
     },
     "evaluator": {
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
@@ -35,6 +36,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "engine": {
         "embedded": "polar.engines.embedded:EmbeddedEngine",
+        "llamacpp": "polar.engines.llamacpp_engine:LlamaCppEngine",
+        "sglang": "polar.engines.sglang:SglangEngine",
+        "vllm": "polar.engines.vllm:VllmEngine",
     },
     "renderer": {
         "smollm2": "polar.tokens.smollm2:SmolLM2Renderer",

@@ -7,6 +7,7 @@ again instead of continued is refused on the spot.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -57,10 +58,13 @@ class Outcome:
 
 class FaultyEngine(ScriptedEngine):
     """Fails the generations it is told to fail, in the way it is told: `error` at once, `busy`, `cut` after the
-    first tokens; `slow` and `pause`, once after the first tokens, do not fail."""
+    first tokens; `slow` and `pause`, once after the first tokens, do not fail.
 
-    def __init__(self, *arguments: Any, faults: Sequence[str] = (), **options: Any) -> None:
+    The files `begun` and `ended` come into being with the first tokens and at the end of such a generation."""
+
+    def __init__(self, *arguments: Any, folder: Path, faults: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.folder = folder
         self.faults = list(faults)
         self.failed: list[str] = []
 
@@ -72,18 +76,38 @@ class FaultyEngine(ScriptedEngine):
             raise EngineError("out of memory")
         if fault == "busy":
             raise EngineBusy("too many sequences", retry_after_s=1.0)
-        async for piece in super().generate(request):
-            yield piece
-            if fault == "cut":
-                await asyncio.sleep(0.5)  # the reply has begun, and its first words are out
-                raise EngineError("the worker died")
-            if fault in ("slow", "pause"):
-                await asyncio.sleep(0.5)
-            if fault == "pause":
-                fault = ""
+        try:
+            async for piece in super().generate(request):
+                yield piece
+                if fault:
+                    (self.folder / "begun").touch()
+                if fault == "cut":
+                    await asyncio.sleep(0.5)  # the reply has begun, and its first words are out
+                    raise EngineError("the worker died")
+                if fault in ("slow", "pause"):
+                    await asyncio.sleep(0.5)
+                if fault == "pause":
+                    fault = "paused"
+        finally:
+            if fault:
+                (self.folder / "ended").touch()
 
     def _is_main(self, request: GenerateRequest) -> bool:
         return len(request.prompt_ids) > 300  # not the title of a conversation
+
+
+def tool_call(name: str, arguments: dict[str, Any]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def shell_call(harness: str, command: str) -> str:
+    tool, parameter = SHELL_TOOLS[harness]
+    return tool_call(tool, {parameter: command, **FURTHER_ARGUMENTS.get(harness, {})})
+
+
+def last_turn(prompt: str) -> str:
+    """The last message of a prompt, its role in front."""
+    return prompt.rsplit("<|im_start|>", 2)[-2]
 
 
 def script_of(harness: str, renderer: SmolLM2Renderer, argument: str = "") -> Callable[[int, TokenIds], str]:
@@ -113,6 +137,9 @@ class Loop:
     """What the engine says to a prompt; none: the loop of two turns."""
     context_tokens: int = CONTEXT_TOKENS
     instruction: str = INSTRUCTION
+    plug_in: str = ""
+    """The harness the task names, where it is one of the tests' own around a real one."""
+    config: Config = field(default_factory=Config)
     results: dict[str, SessionResult] = field(default_factory=dict[str, SessionResult])
     trajectories: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
 
@@ -123,7 +150,7 @@ class Loop:
             {
                 "task_id": harness.replace("_", "-"),
                 "instruction": self.instruction,
-                "harness": {"name": harness, "options": options},
+                "harness": {"name": self.plug_in or harness, "options": options},
                 "evaluator": {
                     "name": "test_on_output",
                     "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"},
@@ -133,11 +160,12 @@ class Loop:
         )
         info = EngineInfo("scripted", "script", self.context_tokens, "raw", parallel=8, constrains=True)
         vocabulary = self.renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
-        engine = FaultyEngine(vocabulary, self._script_of(harness), info=info, faults=faults)
+        script = self._script_of(harness)
+        engine = FaultyEngine(vocabulary, script, info=info, faults=faults, folder=self.folder)
         paths = RunPaths.create(self.folder)
         async with AsyncExitStack() as stack:
             node = await stack.enter_async_context(
-                open_node(Config(), paths, engine=engine, renderer=self.renderer)
+                open_node(self.config, paths, engine=engine, renderer=self.renderer)
             )
             if self.route is not None:
                 node.slots.base_url = await stack.enter_async_context(self.route(node.slots.base_url))

@@ -12,10 +12,16 @@ from polar.tokens.smollm2 import SmolLM2Renderer
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = {
+    "builders": ("--tokens", "600", "--calls", "3", "12", "--rounds", "1"),
     "gateway": ("--rounds", "1", "--calls", "1", "--turns", "3", "--tokens", "600"),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
 }
 ROWS = {
+    "builders": (
+        "| chain, tree | 12 | 600 | 1.00 |",
+        "| branches, prefix_merging | 12 |",
+        "| chain, per_request | 3 |",
+    ),
     "gateway": ("**gateway / relay that stores**", "of the gateway's: store", "tokens rendered per call"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
 }

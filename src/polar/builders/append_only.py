@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from polar.types import Call, Message, ToolCall
@@ -18,34 +19,58 @@ Pair = tuple[str, str]
 """Ids of the earlier and the later call."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Beginning:
+    """The first items of a request, told by their digest; requests that begin alike have their beginnings in
+    common, so all of a session's take as much room as it has items."""
+
+    key: bytes
+    items: int
+    shorter: Beginning | None
+    """By one item."""
+
+    def within(self) -> Iterator[Beginning]:
+        """Itself and all shorter ones, longest first."""
+        beginning: Beginning | None = self
+        while beginning is not None:
+            yield beginning
+            beginning = beginning.shorter
+
+
 def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
     """At most one pair for each later call: with the longest received request it begins with; among equal
     requests the latest whose reply it repeats."""
     received: dict[bytes, list[Call]] = {}
-    keys_of: dict[str | None, list[bytes]] = {}
+    request_of: dict[str | None, Beginning | None] = {}
     pairs: list[Pair] = []
     for call in calls:
-        parent_keys = keys_of.get(call.parent_id, [])
-        keys = keys_of[call.call_id] = _extended(parent_keys[: call.shared_items], call.new_items)
-        if not keys:
+        parents = request_of.get(call.parent_id)
+        request = request_of[call.call_id] = _extended(_shared(parents, call.shared_items), call.new_items)
+        if request is None:
             continue
-        begun = next((key for key in reversed(keys[:-1]) if key in received), None)
+        shorter = request.shorter.within() if request.shorter else ()
+        begun = next((beginning.key for beginning in shorter if beginning.key in received), None)
         if begun is not None:
-            echo_known = parent_keys[-1:] == [begun]
+            echo_known = parents is not None and parents.key == begun
             earlier = _answered(call, received[begun], echo_known)
             pairs += [(earlier.call_id, call.call_id)] if earlier else []
         if call.received:
-            received.setdefault(keys[-1], []).append(call)
+            received.setdefault(request.key, []).append(call)
     return pairs
 
 
-def _extended(keys: list[bytes], items: tuple[bytes, ...]) -> list[bytes]:
-    """A key for each beginning of a request, going on from those it shares; equal keys mean equal beginnings."""
-    key = keys[-1] if keys else b""
+def _shared(request: Beginning | None, items: int) -> Beginning | None:
+    """The beginning of a request that has so many items, or all of it."""
+    beginnings = request.within() if request else ()
+    return next((beginning for beginning in beginnings if beginning.items <= items), None)
+
+
+def _extended(beginning: Beginning | None, items: tuple[bytes, ...]) -> Beginning | None:
+    """Equal keys mean equal beginnings."""
     for item in items:
-        key = hashlib.blake2b(key + item, digest_size=16).digest()
-        keys.append(key)
-    return keys
+        key = hashlib.blake2b((beginning.key if beginning else b"") + item, digest_size=16).digest()
+        beginning = Beginning(key, beginning.items + 1 if beginning else 1, beginning)
+    return beginning
 
 
 def _answered(call: Call, candidates: list[Call], echo_known: bool) -> Call | None:

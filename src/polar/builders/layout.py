@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 from polar.builders.links import Link
 from polar.types import Span, TokenIds, Trace, logprobs, loss_mask, token_ids
@@ -31,20 +32,35 @@ class _Response:
         self.logprobs.extend(link.verdict.logprobs)
 
 
-def lay_out(session_id: str, chain: Sequence[Link], trace_index: int) -> Trace:
-    """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ..."""
+class Stem(NamedTuple):
+    """Where a trace branches off another."""
+
+    trace: int
+    tokens: int
+    """So many of its first tokens are the first of `trace` too."""
+    prompt_ids: TokenIds
+    """All that stands before the new prompt of its first call; siblings have the same array."""
+
+
+def lay_out(session_id: str, chain: Sequence[Link], trace_index: int, stem: Stem | None = None) -> Trace:
+    """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ... On a
+    stem, what is new in the first prompt stands in the response too, as context."""
     response = _Response()
     for position, link in enumerate(chain):
-        if position:
+        if position or stem:
             response.add_context(link.call.new_prompt_ids)
         response.add_completion(link)
     return Trace(
         session_id=session_id,
-        prompt_ids=chain[0].prompt_ids(),
+        prompt_ids=stem.prompt_ids if stem else chain[0].prompt_ids(),
         response_ids=response.ids,
         loss_mask=response.mask,
         logprobs=response.logprobs,
         spans=tuple(response.spans),
         kind=next(link.call.kind for link in chain if link.verdict.trainable),
-        metadata={"calls": [link.call_id for link in chain], "trace_index": trace_index},
+        metadata={
+            "calls": [link.call_id for link in chain],
+            "trace_index": trace_index,
+            **({"branch": {"trace": stem.trace, "tokens": stem.tokens}} if stem else {}),
+        },
     )

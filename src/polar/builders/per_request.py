@@ -17,6 +17,9 @@ from polar.builders.links import link_calls
 from polar.builders.statistics import trajectory_of
 from polar.types import Call, Trajectory
 
+VERSION = "1"
+"""Changes when the same calls come out in another way."""
+
 
 class PerRequest:
     Options: type[BaseModel] = DropRules
@@ -28,4 +31,4 @@ class PerRequest:
         links = link_calls(calls, self._rules)
         trainable = [link for link in links if link.verdict.trainable]
         traces = [lay_out(session_id, (link,), index) for index, link in enumerate(trainable)]
-        return trajectory_of(session_id, "per_request", links, traces, breaks_of(links, chains=()))
+        return trajectory_of(session_id, "per_request", links, traces, breaks_of(links, chains=()), VERSION)

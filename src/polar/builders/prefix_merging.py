@@ -17,6 +17,9 @@ from polar.builders.links import link_calls
 from polar.builders.statistics import trajectory_of
 from polar.types import Call, Trajectory
 
+VERSION = "1"
+"""Changes when the same calls come out in another way."""
+
 
 class PrefixMerging:
     Options: type[BaseModel] = DropRules
@@ -28,4 +31,4 @@ class PrefixMerging:
         links = link_calls(calls, self._rules)
         chains = cut_into_chains(links)
         traces = [lay_out(session_id, chain, index) for index, chain in enumerate(chains)]
-        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains))
+        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains), VERSION)

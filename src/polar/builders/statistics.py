@@ -16,7 +16,12 @@ class TokensUnaccounted(ValueError):
 
 
 def trajectory_of(
-    session_id: str, builder: str, links: Sequence[Link], traces: Sequence[Trace], breaks: tuple[Break, ...]
+    session_id: str,
+    builder: str,
+    links: Sequence[Link],
+    traces: Sequence[Trace],
+    breaks: tuple[Break, ...],
+    version: str = "",
 ) -> Trajectory:
     dropped = tuple(drop for link in links for drop in link.verdict.dropped)
     return Trajectory(
@@ -26,6 +31,7 @@ def trajectory_of(
         dropped=dropped,
         breaks=breaks,
         statistics=_statistics_of(links, traces, dropped, breaks).model_dump(),
+        builder_version=version,
     )
 
 

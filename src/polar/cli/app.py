@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.audit import audit
 from polar.cli.cancel import cancel
 from polar.cli.doctor import doctor
 from polar.cli.gateway import gateway
@@ -79,6 +80,7 @@ app.command("run")(run)
 app.command("ls")(ls)
 app.command("show")(show)
 app.command("replay")(replay)
+app.command("audit")(audit)
 app.command("doctor")(doctor)
 app.command("submit")(submit)
 app.command("cancel")(cancel)

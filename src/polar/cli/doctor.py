@@ -61,6 +61,7 @@ def _checks(config: Config, harnesses: list[str], runtimes: list[str]) -> list[C
     return [
         ("node and npm", _npm),
         ("cache", _cache),
+        (f"renderer {config.model.renderer.name}", lambda: _renderer(config)),
         (f"engine {config.engine.name}", lambda: _engine(config)),
         *((f"harness {name}", lambda name=name: _harness(name)) for name in harnesses),
         *((f"runtime {name}", lambda name=name: _runtime(name)) for name in runtimes),
@@ -84,6 +85,22 @@ async def _cache() -> str:
             return str(folder)
     except OSError as error:
         raise RuntimeError(f"{folder} cannot be written: {error.strerror}; set POLAR_CACHE to another") from error
+
+
+async def _renderer(config: Config) -> str:
+    """Tries it out, as a node does at its start."""
+    from polar import registry
+    from polar.tokens.base import Renderer
+    from polar.tokens.preflight import preflight
+
+    renderer: Renderer = registry.make("renderer", config.model.renderer)
+    await renderer.load()
+    report = preflight(renderer)
+    if not report.bridges:
+        raise RuntimeError("turns are not continued in their own tokens but forked; " + "; ".join(report.problems))
+    proven = [f.probe for f in report.findings if f.passed and not f.detail]
+    doubts = report.problems + [f"{f.probe}: {f.detail}" for f in report.findings if f.passed and f.detail]
+    return f"{renderer.fingerprint}, proven: {', '.join(proven)}" + "".join(f"; {doubt}" for doubt in doubts)
 
 
 async def _engine(config: Config) -> str:

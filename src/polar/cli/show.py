@@ -39,6 +39,7 @@ def show(
     _print_walk(stored)
     if stored.result is not None:
         _print_verdict(stored.result)
+        _print_certificate(stored.result)
     _print_traces(traces)
     if tokens:
         print_traces(stored, traces)
@@ -178,6 +179,8 @@ def _print_verdict(result: SessionResult) -> None:
         out.print(
             f"\nfailed in {failure.where} ({whose}): {failure.type}: {visible(failure.message)}", style="red"
         )
+    if result.ended_by:
+        out.print(f"\nended by its budget: {visible(result.ended_by)} is used up")
     out.print(
         f"\n{statistics.calls} calls, {statistics.traces} traces, merge rate {number(statistics.merge_rate)}; "
         f"{statistics.sampled_tokens} sampled tokens: {statistics.trainable_tokens} trainable, "
@@ -186,6 +189,19 @@ def _print_verdict(result: SessionResult) -> None:
     for word, counts in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
         if counts:
             out.print(f"{word}: " + ", ".join(f"{visible(why)} {count}" for why, count in counts.items()))
+
+
+def _print_certificate(result: SessionResult) -> None:
+    made = result.certificate
+    if made is None:
+        return
+    problems = ", ".join(f"{reason} {count}" for reason, count in made.reasons.items())
+    verdict = "exact" if made.exact else f"{made.findings} findings ({problems})" if made.findings else "not exact"
+    builder = f"{made.builder} {made.builder_version}".strip()
+    digests = f"calls {made.calls_digest[:12]}, traces {made.traces_digest[:12]}"
+    console().print(
+        f"certificate: {verdict}, {visible(builder)}, {digests}", style="red" if made.findings else None
+    )
 
 
 def _print_traces(traces: tuple[Trace, ...]) -> None:

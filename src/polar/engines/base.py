@@ -6,8 +6,8 @@ Reading its pieces: every piece holds ids as they were sampled; the last one, an
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, Literal, Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from pydantic import BaseModel
@@ -71,4 +71,14 @@ class Engine(Protocol):
 
     def counters(self) -> dict[str, Any]:
         """What the engine itself counted since its start, such as `evaluated_tokens`."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """An engine that can also say how likely given tokens are: what an audit asks."""
+
+    async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
+        """The logprob of `ids[p]` after `ids[:p]`, for each of the positions, in the engine's logprob mode under
+        plain sampling. Position 0 has nothing before it and is not asked for. Raises `EngineError`."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from polar.engines.llamacpp_http import ServerProperties
 from polar.engines.processors import idle_processors
 from polar.errors import ContextOverflow, EngineError, SchemaRefused
 from polar.store.weights import default_weights, file_sha256
-from polar.types import Strict
+from polar.types import Logprobs, Strict, TokenIds
 
 MAX_CHOSEN_THREADS = 8
 DEATH_PATIENCE_S = 1.0
@@ -112,6 +112,11 @@ class EmbeddedEngine:
             if await process.ended(DEATH_PATIENCE_S):
                 raise EngineError(f"the embedded engine died: {process.last_words()}; start it again") from error
             raise
+
+    async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
+        if self._client is None:
+            raise EngineError("the embedded engine is not running; start it first")
+        return await self._client.score(ids, positions)
 
     async def stop(self) -> None:
         client, process = self._client, self._process

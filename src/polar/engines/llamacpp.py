@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from polar.engines.base import GenerateRequest, Piece
@@ -23,10 +23,11 @@ from polar.engines.llamacpp_schema import SchemaTrial, schema_fields
 from polar.engines.llamacpp_sequences import SequenceTable
 from polar.engines.llamacpp_wire import Answer, Timings, completion_body, cut_at_stop, pair_logprobs
 from polar.errors import EngineDefect
-from polar.types import Sampling, TokenIds, logprobs, token_ids
+from polar.types import Logprobs, Sampling, TokenIds, logprobs, token_ids
 
 SLICE_TOKENS = 32
 """Costs nothing measurable against one long call; it is how much a cancelled reply may still sample."""
+SCORING_SESSION = "scoring"
 COUNTERS = (
     "calls",
     "evaluated_tokens",
@@ -97,6 +98,17 @@ class LlamaCppClient:
                 finish_reason = self._finish_reason(request, reply, answer, size)
                 last_only = first.prompt_n if finish_reason else None
                 yield Piece(token_ids(ids), logprobs(values), finish_reason, last_only)
+
+    async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
+        """llama.cpp has no logprobs of a prompt: each position is one more token asked for, and ranked. From the
+        last to the first, so that each prefix is a cut of what the sequence holds."""
+        recovery = LogprobRecovery(self.server.complete, self._complete_id)
+        values: dict[int, float] = {}
+        async with self._sequences.hold(SCORING_SESSION) as sequence:
+            for position in sorted(set(positions), reverse=True):
+                values[position] = await recovery.logprob(ids[:position].tolist(), ids[position], sequence)
+        self._counters["reevaluated_tokens"] += recovery.evaluated_tokens
+        return logprobs(values[position] for position in positions)
 
     async def _try_schema(self, request: GenerateRequest, sequence: int) -> Timings | None:
         """What the prompt cost, if the request's schema had to be tried on it."""

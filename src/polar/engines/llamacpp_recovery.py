@@ -35,10 +35,11 @@ class LogprobRecovery:
         for position in reversed(range(len(ids))):
             if math.isnan(filled[position]):
                 prefix = [*prompt_ids, *ids[:position]]
-                filled[position] = await self._logprob(prefix, ids[position], sequence)
+                filled[position] = await self.logprob(prefix, ids[position], sequence)
         return filled
 
-    async def _logprob(self, prefix: list[int], wanted_id: int, sequence: int) -> float:
+    async def logprob(self, prefix: list[int], wanted_id: int, sequence: int) -> float:
+        """Of one token after a prefix; NaN where llama.cpp gives it no probability."""
         for size in RANKING_SIZES:
             body = forcing_body(prefix, self._complete_id, sequence)
             answer = await self._ask({**body, "n_probs": size})

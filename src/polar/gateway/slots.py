@@ -146,7 +146,8 @@ class SlotTable:
         return self._by_key.get(key)
 
     async def open(self, lease: Lease, profile: CallProfile) -> Slot:
-        slot = OpenSlot(lease, profile, CallForest(self._renderer))
+        renderer = self._renderer.retaining(lease.task.reasoning)
+        slot = OpenSlot(lease, profile, CallForest(renderer))
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
         return Slot(base_url=self.base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)

@@ -89,6 +89,8 @@ class Codex:
             "model": slot.model,
             "model_provider": PROVIDER,
             "model_context_window": slot.context_tokens,
+            # By itself it goes on to nine tenths of the window, which leaves a small one no room for a summary.
+            "model_auto_compact_token_limit": slot.context_tokens - min(16384, slot.context_tokens // 4),
             "check_for_update_on_startup": False,
             "model_providers": {PROVIDER: provider},
             "analytics": {"enabled": False},

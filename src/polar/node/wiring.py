@@ -6,6 +6,7 @@ Gateway and session know each other only here.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ from polar.session.pipeline import Pipeline, to_the_end
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.tokens.base import Renderer
+from polar.tokens.preflight import Preflight, forking, preflight
 from polar.types import Lease, SessionResult, Trajectory
+
+LOGGER = logging.getLogger("polar.node")
 
 
 class JournalledSource:
@@ -65,6 +69,8 @@ class Node:
     renderer: Renderer
     slots: SlotTable
     gate: PolicyGate
+    preflight: Preflight
+    """What the renderer was found to do; where its bridges are not proven, none is used."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -73,7 +79,7 @@ class Node:
             "polar": __version__,
             "engine": f"{info.name} {info.version}".strip(),
             "model": info.model,
-            "renderer": self.renderer.fingerprint,
+            "renderer": self.renderer.fingerprint + ("" if self.preflight.bridges else " forking"),
         }
 
     async def serve(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> None:
@@ -97,6 +103,11 @@ async def open_node(
 ) -> AsyncGenerator[Node]:
     """Brings a node up and takes it down again. Engine and renderer are the config's unless they are given."""
     renderer = renderer or await _load_renderer(config)
+    report = await asyncio.to_thread(preflight, renderer)
+    for problem in report.problems:
+        LOGGER.warning("the renderer, tried out: %s", problem)
+    if not report.bridges:
+        renderer = forking(renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
     try:
         info = await chosen.start()
@@ -107,7 +118,7 @@ async def open_node(
             slots.base_url = server.base_url
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, renderer, slots, exchange.gate)
+                yield Node(config, paths, journal, chosen, info, renderer, slots, exchange.gate, report)
             finally:
                 await server.stop()
     finally:

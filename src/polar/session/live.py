@@ -11,7 +11,7 @@ from polar.harnesses.base import Harness, Launch
 from polar.runtimes.base import Runtime
 from polar.session.base import Slots, Watcher
 from polar.store.paths import RunPaths, SessionPaths
-from polar.types import Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
+from polar.types import Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class LiveSession:
     """At least one call was captured."""
     failure: Failure | None = None
     trajectory: Trajectory | None = None
+    certificate: Certificate | None = None
     traces_written: bool = False
     score: Score | None = None
     stage_s: dict[str, float] = field(default_factory=dict[str, float])

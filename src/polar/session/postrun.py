@@ -6,16 +6,19 @@ Whatever went wrong before, the calls that were captured become traces: a time-o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import repeat
 
 import msgspec
 
 from polar import registry
 from polar.builders.base import Builder
+from polar.builders.certificate import examine
 from polar.errors import SessionError, boundary
 from polar.evaluators.base import Evaluator, Evidence
 from polar.session.live import LiveSession
 from polar.store.trajectories import write_trajectory
-from polar.types import Failure, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
 
 
 async def build(live: LiveSession) -> None:
@@ -24,6 +27,15 @@ async def build(live: LiveSession) -> None:
         live.reached_model = bool(calls)
         builder: Builder = registry.make("builder", live.task.builder)
         live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
+        live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
+    if findings:
+        raise SessionError(_not_exact(findings))
+
+
+def _not_exact(findings: Sequence[Finding]) -> Failure:
+    """The traces are kept, for whoever looks into it; the failure keeps them out of training."""
+    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return Failure(where="builder", type="NotExact", message=f"{findings[0]}{more}")
 
 
 async def judge(live: LiveSession) -> None:
@@ -61,6 +73,7 @@ def result_of(live: LiveSession) -> SessionResult:
         score=live.score,
         failure=live.failure,
         statistics=statistics,
+        certificate=live.certificate,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         exit_code=live.exit_code,
         ended_by=live.ended_by,
@@ -106,7 +119,8 @@ def _exit_failure(live: LiveSession) -> Failure:
 
 
 def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
-    """The session's reward goes to every trace, unless the evaluator judged them one by one."""
+    """The session's reward goes to every trace, unless the evaluator judged them one by one. A trace with
+    nothing to train on gets none."""
     rewards = score.trace_rewards
     if rewards is not None and len(rewards) != len(trajectory.traces):
         raise SessionError(
@@ -116,8 +130,9 @@ def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
                 message=f"{len(rewards)} rewards for {len(trajectory.traces)} traces",
             )
         )
+    given = rewards if rewards is not None else repeat(score.reward)
     traces = tuple(
-        msgspec.structs.replace(trace, reward=rewards[index] if rewards is not None else score.reward)
-        for index, trace in enumerate(trajectory.traces)
+        msgspec.structs.replace(trace, reward=reward if any(trace.loss_mask) else None)
+        for trace, reward in zip(trajectory.traces, given, strict=False)
     )
     return msgspec.structs.replace(trajectory, traces=traces)

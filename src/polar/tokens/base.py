@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from polar.types import Delta, Message, TokenIds, Tool
+from polar.types import Delta, Message, Retention, TokenIds, Tool
 
 
 class ReplyReader(Protocol):
@@ -46,6 +46,11 @@ class Renderer(Protocol):
     @property
     def fingerprint(self) -> str:
         """Changes with the template, the tokenizer or an option: two equal ones render alike."""
+        ...
+
+    def retaining(self, retention: Retention) -> Renderer:
+        """The same for conversations whose earlier thinking is kept in this way; itself where the model does not
+        think."""
         ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:

@@ -1,7 +1,7 @@
 """Renderers of known model families, through the `renderers` package (extra `renderers`).
 
-`thinking` says what becomes of earlier reasoning: `preserve` keeps the exact tokens, so that the model goes on
-seeing its own thinking; `template` does what the stock template does and refuses to bridge where it rewrites.
+What becomes of earlier thinking is the task's choice. Preserved, it stays in its exact tokens. By the template's
+own habit a turn is not bridged where the template would rewrite; stripped, it is not bridged where there was any.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
 from pydantic import Field
 from renderers import ParsedToolCall, ToolCallParseStatus, config_from_name
 from renderers import create_renderer as create  # pyright: ignore[reportUnknownVariableType]
@@ -23,7 +25,7 @@ from polar.tokens.call_block import is_text
 from polar.tokens.gguf_vocabulary import bytes_by_id
 from polar.tokens.reading import read_whole
 from polar.tokens.reading_ids import IdTagReader, IdTags
-from polar.types import Message, Strict, TokenIds, Tool, ToolCall, token_ids
+from polar.types import Message, Retention, Strict, TokenIds, Tool, ToolCall, token_ids
 
 READ_BY_ID_TAGS = ("qwen3", "qwen3-vl")
 """The families whose replies are `<think>`, text and `<tool_call>` blocks of JSON, each tag one token. Others of
@@ -36,7 +38,6 @@ class FamilyRenderer:
         """A family the `renderers` package knows, such as `qwen3`."""
         tokenizer: Path
         """Folder with the model's tokenizer.json."""
-        thinking: Literal["preserve", "template"] = "preserve"
         settings: dict[str, Any] = Field(default={})
         """Further settings of the family's renderer, such as `enable_thinking`."""
 
@@ -47,6 +48,7 @@ class FamilyRenderer:
     _renderer: Any
     _parser: Any
     """The same renderer for what is no content: it finds the head of the turn in a prompt by encoding it."""
+    _retention: Retention = "preserve"
     _tags: IdTags | None = None
     _token_bytes: Sequence[bytes] = ()
 
@@ -59,21 +61,31 @@ class FamilyRenderer:
     def _load(self, options: Options) -> None:
         self._tokenizer = _LocalTokenizer(options.tokenizer)
         self._layout_tokenizer = _LocalTokenizer(options.tokenizer, makes_control=True)
-        settings: dict[str, Any] = {**options.settings}
-        if options.thinking == "preserve":
-            settings["thinking_retention"] = "all"
-        try:
-            config: Any = type(config_from_name(options.family))(**settings)
-            self._renderer = create(self._tokenizer, config)
-            self._parser = create(self._layout_tokenizer, config)
-        except (ValueError, KeyError, AssertionError) as error:  # the last: a token of the family is missing
-            raise ConfigError(f"renderer family {options.family!r}: {error}") from error
+        self._renderer = self._created(self._tokenizer)
+        self._parser = self._created(self._layout_tokenizer)
         if options.family in READ_BY_ID_TAGS:
             self._tags = IdTags(
                 *(self._tokenizer.id_of(f"<{tag}>") for tag in ("think", "/think", "tool_call", "/tool_call")),
                 stop_ids=frozenset(self.stop_ids),
             )
             self._token_bytes = self._tokenizer.bytes_by_id()
+
+    def _created(self, tokenizer: _LocalTokenizer) -> Any:
+        """The package's renderer, which keeps what thinking it is given or does as its family's template does."""
+        kept: dict[str, Any] = {} if self._retention == "template" else {"thinking_retention": "all"}
+        try:
+            config: Any = type(config_from_name(self._options.family))(**{**self._options.settings, **kept})
+            return create(tokenizer, config)
+        except (ValueError, KeyError, AssertionError) as error:  # the last: a token of the family is missing
+            raise ConfigError(f"renderer family {self._options.family!r}: {error}") from error
+
+    def retaining(self, retention: Retention) -> FamilyRenderer:
+        if retention == self._retention:
+            return self
+        other = copy(self)
+        other._retention = retention
+        other._renderer = other._created(self._tokenizer)
+        return other
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -82,9 +94,12 @@ class FamilyRenderer:
     @property
     def fingerprint(self) -> str:
         options = self._options.model_dump_json(exclude={"tokenizer"})
-        return hashlib.sha256(f"{self._tokenizer.fingerprint}{options}".encode()).hexdigest()[:16]
+        whole = f"{self._tokenizer.fingerprint}{options}{self._retention}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        if self._retention == "strip":
+            messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
         ids: list[int] = self._renderer.render_ids(
             [_wire_message(m) for m in messages], tools=_wire_tools(tools), add_generation_prompt=True
         )
@@ -97,6 +112,8 @@ class FamilyRenderer:
         new_messages: Sequence[Message],
         tools: Sequence[Tool],
     ) -> TokenIds | None:
+        if self._retention == "strip" and self.parse(prompt_ids, completion_ids).reasoning:
+            return None
         stored = [*prompt_ids, *completion_ids]
         bridged: Any = self._renderer.bridge_to_next_turn(
             prompt_ids.tolist(),

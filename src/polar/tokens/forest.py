@@ -202,11 +202,13 @@ class CallForest:
             node = parent
 
     def _choose(self, nodes: list[_Node], echo: Message) -> _Node:
-        """Of calls with the same visible reply the one whose reasoning the harness sent back, then one that it
-        has received, then the latest."""
+        """Of calls with the same visible reply the one whose reasoning the harness sent back, then the one whose
+        tool calls it names by their ids, then one that it has received, then the latest."""
 
-        def likeness(node: _Node) -> tuple[bool, bool]:
-            return node.call.response.reasoning == echo.reasoning, node.call.call_id in self._received
+        def likeness(node: _Node) -> tuple[bool, bool, bool]:
+            reply = node.call.response
+            named = [c.call_id for c in reply.tool_calls] == [c.call_id for c in echo.tool_calls]
+            return reply.reasoning == echo.reasoning, named, node.call.call_id in self._received
 
         return max(reversed(nodes), key=likeness)
 

@@ -20,7 +20,7 @@ from polar.tokens.call_block import CLOSE, OPEN
 from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
 from polar.tokens.reading import read_whole
 from polar.tokens.tool_calls import TextTagReader
-from polar.types import Message, Strict, TokenIds, Tool, token_ids
+from polar.types import Message, Retention, Strict, TokenIds, Tool, token_ids
 
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 TOOL_PROMPT = "You act by calling tools. Answer each request with <tool_call>."
@@ -66,6 +66,9 @@ class SmolLM2Renderer:
     def fingerprint(self) -> str:
         layout = repr((TOOL_PROMPT, WORKED_EXAMPLES, self._options.worked_examples, "chatml-hermes-1"))
         return hashlib.sha256(f"{self._vocabulary.fingerprint}{layout}".encode()).hexdigest()[:16]
+
+    def retaining(self, retention: Retention) -> SmolLM2Renderer:
+        return self
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         system, rest = _leading_system(messages)

@@ -17,6 +17,7 @@ from polar.types.base import (
     token_ids,
 )
 from polar.types.call import Call, CallKind, CallTimes, FinishReason
+from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
 from polar.types.profile import CallProfile, KindRule
 from polar.types.result import Failure, Score, SessionResult
@@ -39,7 +40,7 @@ from polar.types.service import (
     TaskStatus,
 )
 from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
-from polar.types.task import Budgets, Sampling, Spec, TaskRequest
+from polar.types.task import Budgets, Retention, Sampling, Spec, TaskRequest
 from polar.types.trace import Break, Dropped, Span, Trace, TraceError, Trajectory, TrajectoryStatistics
 
 __all__ = [
@@ -52,10 +53,12 @@ __all__ = [
     "CallKind",
     "CallProfile",
     "CallTimes",
+    "Certificate",
     "Delta",
     "Dropped",
     "Event",
     "Failure",
+    "Finding",
     "FinishReason",
     "HandBack",
     "Heartbeat",
@@ -77,6 +80,7 @@ __all__ = [
     "Registration",
     "ResultEntry",
     "ResultPage",
+    "Retention",
     "Sampling",
     "Score",
     "Session",
@@ -97,6 +101,7 @@ __all__ = [
     "TraceError",
     "Trajectory",
     "TrajectoryStatistics",
+    "Violation",
     "is_id",
     "logprobs",
     "loss_mask",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import FiniteFloat
 
 from polar.types.base import Id, Strict
+from polar.types.certificate import Certificate
 from polar.types.session import Stage
 from polar.types.trace import TrajectoryStatistics
 
@@ -35,6 +36,8 @@ class SessionResult(Strict):
     score: Score | None = None
     failure: Failure | None = None
     statistics: TrajectoryStatistics = TrajectoryStatistics()
+    certificate: Certificate | None = None
+    """Of the trajectory, made when it was built; `polar audit` makes it again. None where nothing was built."""
     traces: str | None = None
     """Reference to the trajectory blob: a path relative to the run folder."""
     exit_code: int | None = None

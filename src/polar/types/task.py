@@ -8,6 +8,10 @@ from pydantic import Field, model_validator
 
 from polar.types.base import Id, Strict
 
+Retention = Literal["preserve", "template", "strip"]
+"""What later turns see of a model's thinking. `preserve`: the exact tokens, all of it. `template`: what the
+model's own template shows, which is what it will see once deployed. `strip`: none of it."""
+
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -62,6 +66,8 @@ class TaskRequest(Strict):
     builder: Spec = Spec(name="prefix_merging")
     evaluator: Spec = Spec(name="session_completion")
     sampling: Sampling = Sampling()
+    reasoning: Retention = "preserve"
+    """Where earlier thinking is left out, the conversation goes on in a trace of its own."""
     budgets: Budgets = Budgets()
     files: dict[str, str] = {}
     """Files laid into the workspace before the harness starts: relative path to text."""

@@ -106,3 +106,5 @@ class Trajectory(msgspec.Struct, frozen=True):
     breaks: tuple[Break, ...] = ()
     statistics: dict[str, Any] = {}
     """`TrajectoryStatistics` as plain values, so that the blob needs no pydantic to be read."""
+    builder_version: str = ""
+    """Of the builder's rules: two trajectories of one version come from the same calls in the same way."""

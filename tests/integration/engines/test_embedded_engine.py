@@ -13,13 +13,13 @@ import pytest
 from running_llama import CONTEXT_TOKENS, Started
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
-from polar.engines.base import EngineInfo
+from polar.engines.base import EngineInfo, Scorer
 from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
 from polar.engines.llamacpp_recovery import LogprobRecovery
 from polar.errors import ConfigError, EngineError, SchemaRefused
 from polar.registry import make
 from polar.tokens.gguf_vocabulary import Vocabulary
-from polar.types import Spec
+from polar.types import Spec, token_ids
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -87,6 +87,13 @@ class TestEmbeddedEngine(EngineContract, SchemaContract):
         unheld = await recovery.fill(prompt, piece.ids, [math.nan] * len(piece.ids), sequence=0)
         assert piece.logprobs.tolist() == pytest.approx(unheld, abs=1e-3)
         assert min(piece.logprobs) < -3, "the schema has chosen what the model would not"
+
+    async def test_sampled_logprobs_are_the_scores(self, engine: EmbeddedEngine, prompt: list[int]) -> None:
+        assert isinstance(engine, Scorer)
+        piece = await whole(engine, ask(prompt, "scored", max_tokens=6))
+        ids = token_ids([*prompt, *piece.ids])
+        scored = await engine.score(ids, range(len(prompt), len(ids)))
+        assert piece.logprobs.tolist() == pytest.approx(scored.tolist(), abs=1e-3)
 
     async def test_trying_a_schema_evaluates_its_prompt_once(
         self, engine: EmbeddedEngine, vocabulary: Vocabulary

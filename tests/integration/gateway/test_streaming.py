@@ -204,6 +204,9 @@ class WholeOnly:
         self.stop_ids, self._vocabulary = inner.stop_ids, inner._vocabulary  # pyright: ignore[reportPrivateUsage]
         self.render, self.bridge, self.parse, self.decode = inner.render, inner.bridge, inner.parse, inner.decode
 
+    def retaining(self, _: str) -> WholeOnly:
+        return self
+
     def reader(self, _: TokenIds) -> None:
         return None
 

@@ -415,3 +415,23 @@ async def test_a_limit_in_the_middle_of_the_thinking(
     # The thinking and the turn are closed as context, not as something that was sampled.
     assert thinker.renderer.decode(after.new_prompt_ids).startswith("</think><|im_end|>\n")
     assert_tokens_hold_together([cut, after], gateway.engine)
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "continues", "seen"), [("preserve", True, 1), ("template", False, 0), ("strip", False, 0)]
+)
+async def test_the_task_says_what_later_turns_see_of_the_thinking(
+    open_gateway: OpenGateway, thinker: Thinker, dialect: str, reasoning: str, continues: bool, seen: int
+) -> None:
+    script = [thinker.spell(thinks(SAID)), thinker.spell("Yes.")]
+    gateway = await open_gateway(script, renderer=thinker.renderer, vocabulary=thinker.vocabulary)
+    speaker = SPEAKERS[dialect](gateway, await gateway.open(reasoning=reasoning))
+    history = [speaker.user("go")]
+    heard = await speaker.ask(history, stream=False)
+    assert heard.thinking == THOUGHT, "the harness gets it in any case"
+    await speaker.ask([*history, *heard.turn, speaker.user("And now?")], stream=False)
+    first, second = await gateway.calls()
+    assert (second.parent_id, second.continues) == (first.call_id, continues)
+    assert second.break_reason == ("" if continues else "bridge_refused")
+    prompt = thinker.renderer.decode(gateway.engine.requests[1].request.prompt_ids)
+    assert prompt.count(THOUGHT) == seen and prompt.count(SAID) == 1

@@ -15,10 +15,11 @@ from polar.builders.base import Builder
 from polar.builders.drops import DropRules
 from polar.builders.per_request import PerRequest
 from polar.builders.prefix_merging import PrefixMerging
+from polar.builders.tree import Tree
 from polar.types import Call, Trajectory, TrajectoryStatistics, logprobs
 from polar.types.codec import decode, encode
 
-BUILDERS: list[Builder] = [PrefixMerging(DropRules()), PerRequest(DropRules())]
+BUILDERS: list[Builder] = [PrefixMerging(DropRules()), PerRequest(DropRules()), Tree(DropRules())]
 BAD_LOGPROBS = [math.nan, math.inf, -math.inf, 0.5, -9999.0]
 
 words = st.text("abcdefgh", min_size=0, max_size=4)
@@ -127,7 +128,7 @@ def test_a_trace_that_follows_a_call_says_why_it_does_not_extend_it(talk: Conver
 
 @settings(max_examples=80, deadline=None)
 @given(talk=conversations())
-def test_both_builders_train_on_the_same_tokens(talk: Conversation) -> None:
-    merging, single = (builder.build("s1", talk.calls) for builder in BUILDERS)
-    assert merging.dropped == single.dropped
-    assert len(merging.traces) <= len(single.traces)
+def test_all_builders_train_on_the_same_tokens(talk: Conversation) -> None:
+    merging, single, tree = (builder.build("s1", talk.calls) for builder in BUILDERS)
+    assert merging.dropped == single.dropped == tree.dropped
+    assert len(merging.traces) == len(tree.traces) <= len(single.traces)

@@ -22,6 +22,7 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     code, checks = doctor()
     assert code == 0, checks
+    assert "proven: bridge to user, bridge to tool" in checks["renderer smollm2"]["found"]
     assert "0 missing" in checks["engine embedded"]["found"]
     assert checks["harness pi"]["found"].startswith("pi 1.")
     assert checks["runtime local"]["found"] == "usable"
@@ -48,8 +49,8 @@ def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["doctor", "--harness", "pi"])
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert [line[:4] for line in lines] == ["ok  ", "ok  ", "FAIL", "ok  ", "ok  "]
-    assert "no.such:Engine" in lines[2]
+    assert [line[:4] for line in lines] == ["ok  ", "ok  ", "ok  ", "FAIL", "ok  ", "ok  "]
+    assert "no.such:Engine" in lines[3]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from polar.store.journal import Journal
 from polar.testing import Reply, Script, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.tokens.tool_calls import parse_tool_calls
-from polar.types import CallProfile, Lease, Message, Session, TaskRequest, TokenIds, Tool
+from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
 
 DIALECTS: list[Dialect] = [Anthropic(), OpenAIChat(), OpenAICompletions(), OpenAIResponses(), Google()]
 LONG = "word " * 2000
@@ -251,6 +251,9 @@ class WaitingRenderer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def retaining(self, _: Retention) -> WaitingRenderer:
+        return self
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         self.at_once += 1

@@ -17,7 +17,7 @@ from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
 from polar.tokens import forest as forest_module
 from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.types import CallProfile, Lease, Message, Session, TaskRequest, TokenIds, Tool
+from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
 
 OUTPUT = "def parse(line):\n    return line.split(',')[:-1]  # drops the last field\n" * 4
 TURNS = 20
@@ -40,6 +40,9 @@ class CountingRenderer:
         self.renders = 0
         self.bridged: list[tuple[int, int]] = []
         """Characters that came in and ids that came out, of each bridge."""
+
+    def retaining(self, _: Retention) -> CountingRenderer:
+        return self
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         self.renders += 1

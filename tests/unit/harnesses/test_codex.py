@@ -48,6 +48,7 @@ def test_the_settings(launch: LaunchCodex) -> None:
         "model": "polar",
         "model_provider": "polar",
         "model_context_window": 65536,
+        "model_auto_compact_token_limit": 49152,
         "check_for_update_on_startup": False,
         "project_doc_max_bytes": 0,
         "analytics": {"enabled": False},

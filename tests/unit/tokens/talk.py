@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from polar.tokens.base import Renderer
 from polar.tokens.forest import CallForest, PreparedPrompt
 from polar.types import Call, CallTimes, Message, TokenIds, Tool, logprobs, token_ids
@@ -53,7 +55,7 @@ class Talk:
             prompt_tokens=len(prompt.prompt_ids),
             finish_reason=finish,  # pyright: ignore[reportArgumentType]
             new_messages=prompt.new_messages,
-            response=self.renderer.parse(prompt.prompt_ids, ids),
+            response=_named(self.renderer.parse(prompt.prompt_ids, ids), f"call_{number}"),
             tools=self.tools,
             new_items=(),
             dialect="test",
@@ -71,3 +73,9 @@ class Talk:
 
     def say(self, messages: Sequence[Message], completion: Sequence[int]) -> Call:
         return self.answer(self.ask(messages), completion)
+
+
+def _named(reply: Message, call_id: str) -> Message:
+    """Tool calls get ids of their reply, as they do at the gateway."""
+    calls = [replace(call, call_id=f"{call_id}_{index}") for index, call in enumerate(reply.tool_calls)]
+    return replace(reply, tool_calls=tuple(calls))

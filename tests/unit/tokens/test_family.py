@@ -93,12 +93,39 @@ def test_a_harness_that_drops_reasoning_still_attaches(qwen3: FamilyRenderer) ->
 
 
 def test_the_stock_rule_forks_where_it_would_cut_thinking(qwen3_folder: Path) -> None:
-    stock = make(qwen3_folder, thinking="template")
+    stock = make(qwen3_folder).retaining("template")
     talk = Talk(stock, (BASH,))
     first = talk.say(START, spell(stock, "<think>\nHm.\n</think>\n\nYes."))
     prompt = talk.ask([*START, first.response, user("Sure?")])
     assert (prompt.continues, prompt.break_reason) == (False, "bridge_refused")
     assert "Hm." not in stock.decode(prompt.prompt_ids)
+
+
+def test_stripped_thinking_never_comes_back(qwen3: FamilyRenderer) -> None:
+    bare = qwen3.retaining("strip")
+    talk = Talk(bare, (BASH,))
+    first = talk.say(START, spell(bare, CALL))
+    assert first.response.reasoning == "Let me see."
+    prompt = talk.ask([*START, first.response, tool_result("x")])
+    assert (prompt.parent_id, prompt.continues, prompt.break_reason) == (first.call_id, False, "bridge_refused")
+    assert "Let me see." not in bare.decode(prompt.prompt_ids) and "ls -l" in bare.decode(prompt.prompt_ids)
+
+
+def test_a_reply_without_thinking_goes_on_in_its_tokens_also_when_thinking_is_stripped(
+    qwen3: FamilyRenderer,
+) -> None:
+    bare = qwen3.retaining("strip")
+    talk = Talk(bare, (BASH,))
+    first = talk.say(START, spell(bare, "Yes."))
+    assert talk.ask([*START, first.response, user("Sure?")]).continues
+
+
+def test_preserved_thinking_stays_in_its_exact_tokens(qwen3: FamilyRenderer) -> None:
+    assert qwen3.retaining("preserve") is qwen3
+    talk = Talk(qwen3, (BASH,))
+    first = talk.say(START, spell(qwen3, CALL))
+    prompt = talk.ask([*START, first.response, tool_result("x"), user("Sure?")])
+    assert prompt.continues and prompt.prompt_ids[: len(talk.full["c1"])] == talk.full["c1"]
 
 
 def test_an_assistant_message_in_the_tail_forks(qwen3: FamilyRenderer) -> None:
@@ -126,7 +153,7 @@ def test_history_calls_and_thinking_are_rendered(qwen3: FamilyRenderer) -> None:
 
 
 def test_the_fingerprint_follows_the_options(qwen3: FamilyRenderer, qwen3_folder: Path) -> None:
-    assert qwen3.fingerprint != make(qwen3_folder, thinking="template").fingerprint
+    assert qwen3.fingerprint != qwen3.retaining("template").fingerprint
 
 
 def test_wrong_options_are_refused_with_the_reason(qwen3_folder: Path, tmp_path: Path) -> None:

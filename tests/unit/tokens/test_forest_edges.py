@@ -68,6 +68,15 @@ class TestSiblings:
         assert talk.ask([*history, second.response, user("b")]).parent_id == "c2"
 
 
+class TestEqualReplies:
+    def test_the_ids_of_tool_calls_tell_which_one_is_meant(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        """Two agents side by side that say the same: only the ids in their replies differ."""
+        text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
+        for call in (first, second):
+            assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
+
+
 class TestStructure:
     def test_a_boundary_between_messages_is_no_matter_of_text(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
         talk.say([user("a"), user("b")], sampled(smollm2, "One"))

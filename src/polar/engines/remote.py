@@ -1,0 +1,210 @@
+"""An inference server at a configured address: its options, calls and streams, and errors that name the fix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import orjson
+from pydantic import Field, field_validator
+
+from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
+from polar.types import Strict
+
+CONNECT_TIMEOUT_S = 10.0
+RETRY_AFTER_S = 1.0
+"""For a server that says it is busy and not for how long."""
+MAX_EVENT_BYTES = 64 * 2**20
+
+T = TypeVar("T")
+
+
+class RemoteOptions(Strict):
+    url: str
+    """The root of the server, such as `http://10.0.0.7:8000`."""
+    api_key_env: str | None = None
+    """The environment variable that holds the server's key; a key in a config file would be read by too many."""
+    api_key_file: Path | None = None
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """For the whole self-test at the start."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no address of a server; write it as http://host:port")
+        if parts.username or parts.password:
+            raise ValueError("no key in the url: name an environment variable in `api_key_env`")
+        if parts.query or parts.fragment:
+            raise ValueError(f"{url!r} is more than the root of a server; leave out what follows `?` or `#`")
+        return url.rstrip("/").removesuffix("/v1")
+
+    def api_key(self) -> str:
+        """The key, read when the engine starts. Raises `ConfigError`."""
+        if self.api_key_env is not None:
+            key = os.environ.get(self.api_key_env, "").strip()
+            if not key:
+                raise ConfigError(f"the environment has no {self.api_key_env}, which `api_key_env` names: set it")
+            return key
+        if self.api_key_file is not None:
+            try:
+                return self.api_key_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"no key can be read from `api_key_file` {self.api_key_file}: {error}"
+                ) from error
+        return ""
+
+
+class StreamOptions(RemoteOptions):
+    """For servers that stream, alone or behind a router."""
+
+    silence_timeout_s: float = Field(default=600.0, gt=0)
+    """A server that says nothing for so long, queueing included, is given up."""
+    session_header: str = "x-session-id"
+    """Carries the session's id, by which a router keeps a session with the replica that has its prefix."""
+    parallel: int = Field(default=256, ge=1)
+    """Sequences the server evaluates at once, where it does not say so itself."""
+
+
+class Refused(EngineError):
+    """The server answered with an error."""
+
+    def __init__(self, message: str, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class RemoteServer:
+    """HTTP with one server. `product` is its name in messages, `hint` how such a server is started."""
+
+    def __init__(self, product: str, hint: str, options: StreamOptions) -> None:
+        self.product = product
+        self.url = options.url
+        self._hint = hint
+        key = options.api_key()
+        self._http = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {key}"} if key else None,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=options.silence_timeout_s
+            ),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),  # an idle connection may die unnoticed
+        )
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        return await self._call("GET", path, None, kind)
+
+    async def post(self, path: str, body: Mapping[str, Any], kind: type[T]) -> T:
+        return await self._call("POST", path, body, kind)
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
+        try:
+            async with self._http.request(method, self.url + path, **_sent(body)) as response:
+                payload = await response.read()
+        except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # RuntimeError: the client is closed
+            raise self._unreachable(error) from error
+        if response.status != 200:
+            raise self._refused(path, response.status, payload, response.headers.get("Retry-After"))
+        return self.read(payload, path, kind)
+
+    def read(self, payload: bytes, path: str, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(payload, type=kind)
+        except msgspec.MsgspecError as error:
+            raise EngineDefect(
+                f"{self.product} answered {path} in another shape: {error}; see docs/engines.md for its versions"
+            ) from error
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[bytes]:
+        """The data of each event up to the server's `[DONE]`. Leaving it early closes the connection, by which the
+        server knows that nobody wants the rest."""
+        try:
+            async with self._http.post(self.url + path, **_sent(body, headers)) as response:
+                if response.status != 200:
+                    wait = response.headers.get("Retry-After")
+                    raise self._refused(path, response.status, await response.read(), wait)
+                async with aclosing(events(response.content)) as parts:
+                    async for data in parts:
+                        if data == b"[DONE]":
+                            return
+                        yield data
+        except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:
+            raise self._unreachable(error) from error
+        raise EngineError(f"{self.product} at {self.url} broke a reply off; see the server's log")
+
+    def fault(self, path: str, error: Any) -> EngineError:
+        """The error that an event of a stream tells."""
+        said = orjson.dumps({"error": error})
+        code: Any = error.get("code") if _is_object(error) else None
+        return self._refused(path, code if isinstance(code, int) else 500, said, None)
+
+    def _unreachable(self, error: Exception) -> EngineError:
+        return EngineError(
+            f"no connection to {self.product} at {self.url}: {error or type(error).__name__}; see that the server "
+            f"runs ({self._hint}), its log, and the engine option `url`"
+        )
+
+    def _refused(self, path: str, status: int, payload: bytes, retry_after: str | None) -> EngineError:
+        reason = reason_of(payload)
+        message = f"{self.product} answered {path} with {status}: {reason}"
+        if status in (429, 503):
+            return EngineBusy(message, _retry_after(retry_after))
+        advice = {
+            401: "give its key by `api_key_env` or `api_key_file`",
+            404: f"see that `url` is the root of a {self.product} server ({self._hint})",
+        }.get(status, "see the server's log")
+        return Refused(f"{message}; {advice}", status, reason)
+
+
+def _sent(body: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    if body is None:
+        return {}
+    return {"data": orjson.dumps(body), "headers": {"Content-Type": "application/json", **(headers or {})}}
+
+
+def _retry_after(value: str | None) -> float:
+    try:
+        return max(0.0, float(value or RETRY_AFTER_S))
+    except ValueError:  # a date, which some proxies write
+        return RETRY_AFTER_S
+
+
+def reason_of(payload: bytes) -> str:
+    """What an error body says, in whichever of the usual shapes."""
+    try:
+        said: Any = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return payload[:300].decode(errors="replace").strip() or "no reason given"
+    for name in ("error", "message", "detail"):
+        if _is_object(said) and said.get(name):
+            said = said[name]
+    return str(said)[:1000] or "no reason given"
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+async def events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    """The data of server-sent events, whatever the pieces they arrive in."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_EVENT_BYTES:
+            raise EngineDefect(f"the server sent an event of more than {MAX_EVENT_BYTES} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()

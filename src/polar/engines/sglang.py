@@ -1,0 +1,128 @@
+"""SGLang behind the token port: a client of a server at its address."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+import msgspec
+from pydantic import BaseModel
+
+from polar.engines.base import GenerateRequest, LogprobMode, Piece
+from polar.engines.remote import Refused, RemoteServer, StreamOptions
+from polar.engines.remote_engine import Described, RemoteEngine
+from polar.engines.remote_proof import or_missing
+from polar.engines.sglang_wire import (
+    GENERATE,
+    MISSING,
+    Event,
+    ModelInfo,
+    ModelList,
+    Progress,
+    ServerInfo,
+    generation_body,
+    score_body,
+)
+from polar.errors import EngineDefect, EngineError
+from polar.types import Logprobs, TokenIds, logprobs, token_ids
+
+KEPT_TOKENS = 6
+"""Of its context SGLang takes no prompt longer than all but so many."""
+ABORT_TIMEOUT_S = 5.0
+"""Whoever leaves a reply does not wait for a server that hangs."""
+
+T = TypeVar("T")
+
+
+class SglangOptions(StreamOptions):
+    session_header: str = "x-smg-routing-key"
+    logprob_mode: LogprobMode | None = None
+    """None: measured at the start."""
+
+
+class SglangEngine(RemoteEngine):
+    Options: type[BaseModel] = SglangOptions
+    name = "sglang"
+    product = "SGLang"
+    hint = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
+
+    def __init__(self, options: SglangOptions) -> None:
+        super().__init__(options, options.logprob_mode)
+        self._options = options
+
+    async def _describe(self, server: RemoteServer) -> Described:
+        model = await _either(server, "/model_info", "/get_model_info", ModelInfo)
+        if not model.is_generation:
+            raise EngineError(f"SGLang at {server.url} serves {model.model_path}, which generates nothing")
+        info = await _either(server, "/server_info", "/get_server_info", ServerInfo)
+        longest = info.max_req_input_len
+        if longest is None:
+            cards = (await server.get("/v1/models", ModelList)).data
+            longest = cards[0].max_model_len - KEPT_TOKENS if cards and cards[0].max_model_len else None
+        if longest is None:
+            raise EngineDefect(f"SGLang at {server.url} does not tell the length of its context; ask it directly")
+        parallel = info.max_running_requests or self._options.parallel
+        return Described(model.model_path, longest - 1, parallel, info.version)
+
+    async def _sample(
+        self, server: RemoteServer, request: GenerateRequest, max_tokens: int
+    ) -> AsyncGenerator[Piece]:
+        request_id = uuid.uuid4().hex
+        body = generation_body(request, max_tokens, request_id)
+        progress, ended = Progress(), False
+        try:
+            async with aclosing(server.stream(GENERATE, body, self._headers(request))) as events:
+                async for data in events:
+                    event = server.read(data, GENERATE, Event)
+                    piece = _piece(server, event, progress)
+                    ended = piece.finish_reason is not None
+                    if ended or piece.ids:
+                        yield piece
+                    if ended:
+                        return
+            raise EngineError(f"SGLang at {server.url} ended a reply without a reason; see the server's log")
+        finally:
+            if not ended:
+                with suppress(EngineError, TimeoutError):  # it is also told by the closed connection
+                    async with asyncio.timeout(ABORT_TIMEOUT_S):
+                        await server.post("/abort_request", {"rid": request_id}, msgspec.Raw)
+
+    async def _score(self, server: RemoteServer, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
+        start = min(positions) - 1
+        answer = await server.post(GENERATE, score_body(ids.tolist(), start), Event)
+        reports = answer.meta_info.input_token_logprobs or []
+        if [token_id for _, token_id, _ in reports] != ids[start:].tolist():
+            raise EngineDefect(
+                f"SGLang at {server.url} gave no `input_token_logprobs` of the tokens it was asked for"
+            )
+        return logprobs(or_missing(reports[position - start][0], MISSING) for position in positions)
+
+
+async def _either(server: RemoteServer, path: str, older_path: str, kind: type[T]) -> T:
+    try:
+        return await server.get(path, kind)
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return await server.get(older_path, kind)
+
+
+def _piece(server: RemoteServer, event: Event, progress: Progress) -> Piece:
+    if event.error is not None:
+        raise server.fault(GENERATE, event.error)
+    meta = event.meta_info
+    finish = meta.finish_reason
+    if finish is not None and finish.type == "abort":
+        if finish.status_code is not None:
+            raise server.fault(GENERATE, {"message": finish.message, "code": finish.status_code})
+        return Piece(token_ids(), logprobs(), "aborted", policy_version=meta.version)
+    ids, values = progress.new(event)
+    if finish is None:
+        return Piece(token_ids(ids), logprobs(values), policy_version=meta.version)
+    cached = meta.cached_tokens
+    evaluated = None if cached is None else meta.prompt_tokens - cached
+    reason = "stop" if finish.type == "stop" else "length"
+    return Piece(token_ids(ids), logprobs(values), reason, evaluated, meta.version)

@@ -1,0 +1,142 @@
+"""SGLang's `/generate` on the wire: what is asked, what an event says, and what of it is new.
+
+An event holds all that was sampled so far, or with `--incremental-streaming-output` only what is new. Which of the
+two it is shows in `completion_tokens`, the count of all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from polar.engines.base import GenerateRequest
+from polar.engines.remote_proof import VersionSpan, or_missing, version_of
+from polar.errors import EngineDefect
+
+GENERATE = "/generate"
+MISSING = -1e30
+"""SGLang cuts a logprob off at the smallest float: it stands for a probability of zero."""
+
+TokenLogprob = tuple[float | None, int, str | None]
+
+
+class FinishReason(msgspec.Struct, frozen=True):
+    type: Literal["stop", "length", "abort"]
+    message: str = ""
+    status_code: int | None = None
+
+
+class Meta(msgspec.Struct, frozen=True):
+    completion_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+    weight_version: str | None = None
+    weight_versions: list[VersionSpan] | None = None
+    output_token_logprobs: list[TokenLogprob] | None = None
+    input_token_logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def version(self) -> str:
+        if self.weight_versions:
+            return version_of(self.weight_versions)
+        return version_of([VersionSpan(self.weight_version)]) if self.weight_version else ""
+
+
+class Event(msgspec.Struct, frozen=True):
+    meta_info: Meta = Meta()
+    output_ids: list[int] = []
+    error: Any = None
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    model_path: str
+    is_generation: bool = True
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    version: str = ""
+    max_req_input_len: int | None = None
+    """The longest prompt the server takes, and one more."""
+    max_running_requests: int | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+def generation_body(request: GenerateRequest, max_tokens: int, request_id: str) -> dict[str, Any]:
+    """Every sampling value is sent: a server may have preferences of its own, and those of the model."""
+    sampling = request.sampling
+    knobs: dict[str, Any] = {
+        "max_new_tokens": max_tokens,
+        "min_new_tokens": 0,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop": [],
+        "stop_token_ids": list(request.stop_ids),
+        "ignore_eos": False,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    if request.seed is not None:
+        knobs["sampling_seed"] = request.seed & 0x7FFFFFFF
+    if request.json_schema is not None:
+        schema = request.json_schema or {"type": "object"}
+        knobs["json_schema"] = orjson.dumps(schema).decode()
+    body = _body(request.prompt_ids.tolist(), knobs, start=-1)
+    return {**body, "rid": request_id, "stream": True}
+
+
+def score_body(ids: list[int], start: int) -> dict[str, Any]:
+    """The logprobs of the prompt's own tokens, after the one at `start`."""
+    return {**_body(ids, {"max_new_tokens": 1, "temperature": 0.0}, start), "stream": False}
+
+
+def _body(ids: list[int], knobs: dict[str, Any], start: int) -> dict[str, Any]:
+    return {
+        "input_ids": ids,
+        "sampling_params": knobs,
+        "return_logprob": True,
+        "logprob_start_len": start,
+        "top_logprobs_num": 0,
+    }
+
+
+class Progress:
+    """What of a reply is known already."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def new(self, event: Event) -> tuple[list[int], list[float]]:
+        """The ids of an event that are new, and a logprob for each."""
+        meta = event.meta_info
+        reports = meta.output_token_logprobs or []
+        ids = [token_id for _, token_id, _ in reports]
+        values = [or_missing(value, MISSING) for value, _, _ in reports]
+        if event.output_ids and event.output_ids != ids:
+            raise EngineDefect(
+                f"SGLang gave {len(event.output_ids)} ids and {len(ids)} logprobs that do not belong together; "
+                "ask a worker, not a router that rewrites its answers"
+            )
+        if len(ids) == meta.completion_tokens:
+            ids, values = ids[self._count :], values[self._count :]
+        self._count += len(ids)
+        if self._count != meta.completion_tokens:
+            raise EngineDefect(
+                f"SGLang counts {meta.completion_tokens} sampled tokens and gave {self._count}; "
+                "use a version that Polar's contract suite passes with"
+            )
+        return ids, values

@@ -1,0 +1,161 @@
+"""vLLM's two routes for tokens on the wire: what is asked, what a stream says, and which logprob is whose.
+
+`/inference/v1/generate` is made for tokens and tells weight versions; `/v1/completions` is there on every server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from polar.engines.base import GenerateRequest
+from polar.engines.remote_proof import VersionSpan, or_missing
+from polar.errors import EngineDefect
+
+GENERATE = "/inference/v1/generate"
+COMPLETIONS = "/v1/completions"
+Route = Literal["/inference/v1/generate", "/v1/completions"]
+MISSING = -9999.0
+"""vLLM writes it where it has no logprob."""
+ID_NAME = "token_id:"
+
+
+class NamedLogprob(msgspec.Struct, frozen=True):
+    logprob: float | None = None
+    token_id: int | None = None
+    token: str = ""
+    """Versions before 0.32 name the id here."""
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True):
+    content: list[NamedLogprob] | None = None
+    """Of the route for tokens."""
+    token_logprobs: list[float | None] | None = None
+    tokens: list[str] = []
+
+
+class ScoredToken(msgspec.Struct, frozen=True):
+    logprob: float | None = None
+
+
+PromptLogprobs = list[dict[str, ScoredToken] | None]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    token_ids: list[int] | None = None
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: str | None = None
+    weight_versions: list[VersionSpan] | None = None
+    """On the last event, of the whole reply."""
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class CachedTokens(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    choices: list[Choice] = []
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+class ServerVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+def generation_body(route: Route, model: str, request: GenerateRequest, max_tokens: int) -> dict[str, Any]:
+    """Every sampling value is sent: vLLM takes those left out from the model's generation config."""
+    sampling = request.sampling
+    knobs: dict[str, Any] = {
+        "n": 1,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tokens": max_tokens,
+        "min_tokens": 0,
+        "seed": request.seed,
+        "stop": [],
+        "stop_token_ids": list(request.stop_ids),
+        "ignore_eos": False,
+        "skip_special_tokens": False,
+        "logprobs": 0,
+    }
+    if request.json_schema is not None:
+        # An empty schema allows anything, and vLLM takes it for none.
+        knobs["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
+    body = prompt_body(route, model, request.prompt_ids.tolist(), knobs)
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def score_body(route: Route, model: str, ids: list[int]) -> dict[str, Any]:
+    knobs: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+    return prompt_body(route, model, ids, knobs)
+
+
+def prompt_body(route: Route, model: str, ids: list[int], knobs: dict[str, Any]) -> dict[str, Any]:
+    if route == GENERATE:
+        return {"model": model, "token_ids": ids, "sampling_params": {**knobs, "detokenize": False}}
+    return {
+        "model": model,
+        "prompt": ids,
+        "add_special_tokens": False,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        **knobs,
+    }
+
+
+def paired(choice: Choice) -> tuple[list[int], list[float]]:
+    """The ids of an event and a logprob for each, NaN where the server had none."""
+    ids = choice.token_ids or []
+    given = choice.logprobs or ChoiceLogprobs()
+    if given.content is not None:
+        names = [_id_of(entry) for entry in given.content]
+        values = [entry.logprob for entry in given.content]
+    else:
+        names = [_named_id(name) for name in given.tokens]
+        values = given.token_logprobs or []
+    if not ids and not values:
+        return [], []
+    if len(ids) != len(values) or names != ids:
+        raise EngineDefect(
+            f"vLLM gave {len(ids)} ids and {len(values)} logprobs that do not belong together; "
+            "use 0.13 or newer, with nothing between that rewrites its answers"
+        )
+    return ids, [or_missing(value, MISSING) for value in values]
+
+
+def _id_of(entry: NamedLogprob) -> int | None:
+    return entry.token_id if entry.token_id is not None else _named_id(entry.token)
+
+
+def _named_id(name: str) -> int | None:
+    number = name.removeprefix(ID_NAME)
+    return int(number) if number != name and number.isdecimal() else None

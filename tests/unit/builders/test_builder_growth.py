@@ -1,0 +1,92 @@
+"""Builders take memory for what is new, not for what is repeated. Counted, not timed."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from conversation import Conversation, ids
+
+from polar.builders.append_only import append_only_pairs
+from polar.builders.base import Builder
+from polar.builders.certificate import certify
+from polar.builders.drops import DropRules
+from polar.builders.prefix_merging import PrefixMerging
+from polar.builders.tree import Tree
+from polar.types import Call, Trajectory
+
+TOKENS = 60
+"""New in each call."""
+BYTES = 9
+"""Of a token in a trace: id, mask, logprob."""
+
+
+def a_chain(calls: int) -> list[Call]:
+    talk = Conversation()
+    last = None
+    for number in range(calls):
+        items = (f"{number} said".encode(), f"{number} replied".encode())
+        shared = 2 * number
+        last = talk.call("p" * (TOKENS - 20), "r" * 20, after=last, new_items=items, shared_items=shared)
+    return talk.calls
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = work()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    del kept
+    return peak
+
+
+@pytest.mark.parametrize("builder", [PrefixMerging(DropRules()), Tree(DropRules())], ids=["merging", "tree"])
+def test_four_times_the_calls_take_four_times_the_memory(builder: Builder) -> None:
+    short, long = a_chain(200), a_chain(800)
+    builder.build("s1", short)  # whatever is made once is made now
+    small, large = (peak_of(lambda calls=calls: builder.build("s1", calls)) for calls in (short, long))
+    assert large < 4.4 * small
+
+
+def test_finding_pairs_takes_memory_for_the_items_alone() -> None:
+    """800 requests of 1,600 items at the end are 640,000 references, were each kept whole."""
+    calls = a_chain(800)
+    assert len(append_only_pairs(calls)) == 799
+    assert peak_of(lambda: append_only_pairs(calls)) < 8 * 640_000 / 4
+
+
+def test_a_certificate_takes_little_memory_beside_the_tokens() -> None:
+    calls = a_chain(800)
+    trajectory = PrefixMerging(DropRules()).build("s1", calls)
+    certify(calls, trajectory)
+    per_call = peak_of(lambda: certify(calls, trajectory)) / len(calls)
+    assert per_call < 3 * TOKENS * BYTES
+
+
+@pytest.mark.parametrize("siblings", [2, 40])
+def test_siblings_of_a_tree_cost_their_own_tokens(siblings: int) -> None:
+    context = "p" * 20_000
+
+    def session(branches: int) -> list[Call]:
+        talk = Conversation()
+        trunk = talk.call(context, "ab")
+        for _ in range(branches):
+            talk.call("q", "cd", after=trunk)
+        return talk.calls
+
+    calls = session(1 + siblings)
+    tree: Trajectory = Tree(DropRules()).build("s1", calls)
+    assert len({id(trace.prompt_ids) for trace in tree.traces}) == 2, "the trunk's, and that of all who leave it"
+    assert peak_of(lambda: Tree(DropRules()).build("s1", calls)) < 4 * len(ids(context)) * 4 + 10_000 * siblings
+
+
+def test_a_history_of_many_items_is_no_deep_recursion() -> None:
+    talk = Conversation()
+    first = talk.call("S", "a", new_items=tuple(str(number).encode() for number in range(50_000)))
+    talk.call("T", "b", after=first, new_items=(b"reply", b"more"), shared_items=50_000)
+    assert append_only_pairs(talk.calls) == [("c1", "c2")]
