@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from polar.store.weights import WeightsError
 from polar.tokens.smollm2 import SmolLM2Renderer
+
+# The same examples each time, so that a run says something about the change and not about luck. To look for new
+# ones: HYPOTHESIS_PROFILE=explore make test.
+settings.register_profile("repeat", derandomize=True, database=None)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture(scope="session")

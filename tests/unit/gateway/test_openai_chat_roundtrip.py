@@ -22,7 +22,8 @@ CHAT = OpenAIChat()
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = st.sampled_from(["bash", "read", "mcp__files__list", "größe"])
 freeform_names = st.sampled_from(["patch", "exec"])
-scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, width=32) | texts
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False, width=32)
+scalars = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
 )
