@@ -21,7 +21,7 @@ from gateway_parts import PartClock
 from gateway_traffic import REPLY, CannedEngine
 
 from polar.config import GatewayConfig
-from polar.gateway.app import GatewayServer, make_app
+from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
@@ -69,7 +69,7 @@ class GatewayTarget:
         info = await self._engine.start()
         self._slots = SlotTable(renderer, self._journal, "polar", info.context_tokens)
         exchange = Exchange(renderer, self._engine, info, self._journal, "polar")
-        server = GatewayServer(make_app(self._slots, exchange, GatewayConfig()), GatewayConfig())
+        server = GatewayServer(GatewayApp(self._slots, exchange, GatewayConfig()), GatewayConfig())
         await server.start()
         stack.push_async_callback(server.stop)
         return server.base_url

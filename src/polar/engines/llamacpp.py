@@ -21,7 +21,8 @@ from polar.engines.llamacpp_http import LlamaServer, ServerProperties
 from polar.engines.llamacpp_recovery import LogprobRecovery
 from polar.engines.llamacpp_schema import SchemaTrial, schema_fields
 from polar.engines.llamacpp_sequences import SequenceTable
-from polar.engines.llamacpp_wire import Answer, Timings, completion_body, cut_at_stop, pair_logprobs
+from polar.engines.llamacpp_wire import Answer, Timings, completion_body, pair_logprobs
+from polar.engines.stop_ids import cut_at_stop
 from polar.errors import EngineDefect
 from polar.types import Logprobs, Sampling, TokenIds, logprobs, token_ids
 

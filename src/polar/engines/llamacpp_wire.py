@@ -84,15 +84,6 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def cut_at_stop(ids: Sequence[int], stop_ids: tuple[int, ...]) -> list[int]:
-    """The ids up to and with the first stop id. llama.cpp itself stops only at the model's own end tokens; what
-    it samples after another stop id cannot have changed what came before, so cutting there is exact."""
-    for position, token_id in enumerate(ids):
-        if token_id in stop_ids:
-            return list(ids[: position + 1])
-    return list(ids)
-
-
 def pair_logprobs(ids: Sequence[int], reports: Sequence[TokenReport]) -> list[float]:
     """A logprob per id, NaN where the server reported none or where it cannot be told whose a report is.
 

@@ -19,9 +19,9 @@ import msgspec
 from pydantic import BaseModel
 
 from polar.engines.base import EngineInfo, GenerateRequest, LogprobMode, Piece
-from polar.engines.llamacpp_wire import cut_at_stop
 from polar.engines.remote import Refused, RemoteServer, StreamOptions
 from polar.engines.remote_proof import PROBE_IDS, PROBE_TEXT, Proof, joined
+from polar.engines.stop_ids import cut_at_stop
 from polar.errors import ContextOverflow, EngineError, SchemaRefused
 from polar.types import Logprobs, TokenIds, logprobs, token_ids
 

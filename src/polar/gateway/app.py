@@ -35,10 +35,6 @@ class GatewayApp:
         await self._inner(scope, receive, send)
 
 
-def make_app(slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> GatewayApp:
-    return GatewayApp(slots, exchange, config)
-
-
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:

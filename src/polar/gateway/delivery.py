@@ -132,7 +132,7 @@ class Delivery:
         written = await writing
         if written:
             self._handed_over = True
-            self._slot.hand_over(self._generation)
+            self._slot.forget(self._generation)
             await self._exchange.delivered(self._slot, self._generation)
         return written
 

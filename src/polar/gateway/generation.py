@@ -39,6 +39,7 @@ class Generation:
 
     def __init__(self, asked: Asked, linger_s: float) -> None:
         self.asked = asked
+        self.key = asked.twin_key
         self.head: ReplyHead | None = None
         """Set when the request is admitted."""
         self.deltas: list[Delta] = []

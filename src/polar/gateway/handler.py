@@ -57,11 +57,10 @@ class Service(NamedTuple):
 class _Route:
     """An ASGI app that serves one path in one dialect."""
 
-    action = ""
-    """What the request asks for, where the path does not say it by itself."""
-
-    def __init__(self, dialect: Dialect, service: Service) -> None:
+    def __init__(self, dialect: Dialect, service: Service, action: str = "") -> None:
+        """`action`: what requests to this path ask for, where the dialect has more than one path."""
         self._dialect = dialect
+        self._action = action
         self._slots = service.slots
         self._exchange = service.exchange
         self._config = service.config
@@ -88,19 +87,19 @@ class _Route:
         try:
             # A client that never ends its body is not yet served: sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
-            request = await self._read(body, headers, self.action, query)
+            request = await self._read(body, headers, query)
             await self._serve(slot, connection, request, headers)
         except (Problem, ClientGone, ConnectionResetError):
             raise
         except Exception as error:  # ours, and the harness still gets an error of its provider
             raise call_lost(slot, "gateway", error) from error
 
-    async def _read(self, body: bytes, headers: Headers, action: str, query: dict[str, str]) -> ChatRequest:
+    async def _read(self, body: bytes, headers: Headers, query: dict[str, str]) -> ChatRequest:
         encoding = headers.get("content-encoding", "")
 
         def read() -> ChatRequest:
             data = read_json(body, encoding, self._config.max_body_bytes)
-            return self._dialect.parse(RawRequest(data, action, query))
+            return self._dialect.parse(RawRequest(data, self._action, query))
 
         return read() if len(body) <= SHORT_BODY_BYTES else await asyncio.to_thread(read)
 
@@ -127,10 +126,8 @@ class ModelRoute(_Route):
 class CountRoute(_Route):
     """Counts a prompt's tokens. Not a call: nothing is sampled, recorded or taken from a budget."""
 
-    action = "countTokens"
-
-    def __init__(self, dialect: CountingDialect, service: Service) -> None:
-        super().__init__(dialect, service)
+    def __init__(self, dialect: CountingDialect, service: Service, action: str = "countTokens") -> None:
+        super().__init__(dialect, service, action)
         self._counting = dialect
 
     async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:

@@ -61,15 +61,9 @@ def make_routes(service: Service) -> list[Route]:
 
 def _google_routes(version: str, service: Service) -> list[Route]:
     return [
-        Route(f"/{version}/models/{{model:path}}:{action}", _acting(route, action, service), methods=["POST"])
+        Route(f"/{version}/models/{{model:path}}:{action}", route(Google(), service, action), methods=["POST"])
         for action, route in GOOGLE_ACTIONS.items()
     ]
-
-
-def _acting(route: type[ModelRoute] | type[CountRoute], action: str, service: Service) -> ModelRoute | CountRoute:
-    acting = route(Google(), service)
-    acting.action = action
-    return acting
 
 
 def _listings(version: str, service: Service) -> list[Route]:

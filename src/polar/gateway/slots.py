@@ -66,14 +66,10 @@ class OpenSlot:
             if not self._active:
                 self._idle.set()
 
-    def hand_over(self, generation: Generation) -> None:
-        """The harness has the reply: asked for again, it is another sample."""
-        self.forget(generation)
-
     def forget(self, generation: Generation) -> None:
-        """Nothing is left of it that a retry could be given."""
-        if self.unreceived.get(generation.asked.twin_key) is generation:
-            del self.unreceived[generation.asked.twin_key]
+        """The harness has the reply, or there is none: asked for again, it is another sample."""
+        if self.unreceived.get(generation.key) is generation:
+            del self.unreceived[generation.key]
 
     def admit(self) -> int:
         """Counts a new call in and gives its number. Raises `Problem` where `check` does."""

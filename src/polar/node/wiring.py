@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from polar import __version__, registry
 from polar.config import Config
 from polar.engines.base import Engine, EngineInfo
-from polar.gateway.app import GatewayServer, make_app
+from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.exchange import Exchange
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
@@ -114,7 +114,7 @@ async def open_node(
         async with await Journal.open(paths.journal) as journal:
             slots = SlotTable(renderer, journal, config.model.name, info.context_tokens)
             exchange = Exchange(renderer, chosen, info, journal, config.model.name)
-            server = GatewayServer(make_app(slots, exchange, config.gateway), config.gateway)
+            server = GatewayServer(GatewayApp(slots, exchange, config.gateway), config.gateway)
             slots.base_url = server.base_url
             try:
                 await server.start()

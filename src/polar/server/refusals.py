@@ -26,10 +26,6 @@ class Conflict(Refused):
     status = 409
 
 
-class TooLarge(Refused):
-    status = 413
-
-
 class Invalid(Refused):
     status = 422
 

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from polar.config import GatewayConfig
 from polar.engines.base import EngineInfo
-from polar.gateway.app import GatewayServer, make_app
+from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.exchange import Exchange
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
@@ -88,7 +88,7 @@ async def running_gateway(
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
     slots = SlotTable(renderer, journal, "polar", context_tokens)
     exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
-    server = GatewayServer(make_app(slots, exchange, settings), settings)
+    server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
     slots.base_url = server.base_url
     await server.start()
     stack.push_async_callback(server.stop)

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from contracts.engine_contract import ask
-from polar.engines.llamacpp_wire import TokenReport, completion_body, cut_at_stop, pair_logprobs, slice_seed
+from polar.engines.llamacpp_wire import TokenReport, completion_body, pair_logprobs, slice_seed
+from polar.engines.stop_ids import cut_at_stop
 from polar.errors import EngineDefect
 from polar.types import token_ids
 

@@ -129,7 +129,7 @@ class TestTwins:
             assert desk.ask() is first and first.reply is None, "being kept"
         await until(lambda: first.done)
         assert desk.ask() is first, "made and not handed over"
-        desk.slot.hand_over(first)
+        desk.slot.forget(first)
         assert desk.ask() is not first
 
     async def test_none_joins_what_is_being_broken_off(self, open_desk: OpenDesk) -> None:
@@ -295,7 +295,7 @@ async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) ->
     for _ in range(4):
         generation = desk.ask()
         await until(lambda generation=generation: generation.done)
-        desk.slot.hand_over(generation)
+        desk.slot.forget(generation)
         ends.append(generation.problem.code if generation.problem else "answered")
     assert ends == ["engine_busy", "engine_busy", "answered", "budget_exhausted"]
 

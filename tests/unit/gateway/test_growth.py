@@ -80,7 +80,7 @@ async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str
     generation = exchange.ask(slot, Asked(request, "openai_chat", "agent"))
     while generation.reply is None:
         await generation.news
-    slot.hand_over(generation)
+    slot.forget(generation)
     await exchange.delivered(slot, generation)
     return {"role": "assistant", "content": generation.reply.message.content}
 
