@@ -84,10 +84,16 @@ class _Report:
     def findings(self) -> list[Finding]:
         return [finding for audit in self.audits for finding in audit.findings] + self.score_findings
 
+    @property
+    def proven(self) -> int:
+        """Sessions that there was something to prove of."""
+        return sum(audit.certificate is not None for audit in self.audits)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "run_id": self.run_id,
             "ok": not self.findings,
+            "proven": self.proven,
             "sessions": [
                 {
                     "session_id": audit.session_id,
@@ -117,8 +123,14 @@ class _Report:
         out, found = console(), self._lines()
         if self.scored is not None:
             self._print_scores()
+        if not found and not self.proven:
+            out.print("\nnothing to prove: none of these sessions has traces", style="yellow")
+            return
         if not found:
-            out.print("\nexact: every sampled token stands once, in the context it was sampled in")
+            out.print(
+                "\nexact: every sampled token stands once, in the context it was sampled in "
+                f"({self.proven} of {len(self.audits)} sessions have traces)"
+            )
             return
         out.print(f"\n{len(found)} findings", style="red")
         for line in found[:SHOWN_FINDINGS]:

@@ -243,6 +243,13 @@ def test_only_the_named_sessions_are_audited(run: RunPaths, polar: Polar) -> Non
     assert "2 sessions of the run begin with 'add'" in refused.stderr
 
 
+def test_nothing_to_prove_is_not_called_exact(run: RunPaths, polar: Polar) -> None:
+    arguments = ("audit", run.run_id, "--session", "add-1")
+    assert "nothing to prove" in polar(*arguments).stdout and "exact" not in polar(*arguments).stdout
+    assert json.loads(polar(*arguments, "--json").stdout)["proven"] == 0
+    assert json.loads(polar("audit", run.run_id, "--json").stdout)["proven"] == 1
+
+
 def test_an_engine_that_agrees_is_no_finding(run: RunPaths, polar: Polar, tmp_path: Path) -> None:
     before = FakeScorer.stopped
     result = polar("audit", *config_for(tmp_path, "FakeScorer", off_by=0.0005))
