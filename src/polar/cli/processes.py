@@ -129,7 +129,8 @@ async def _stop(process: asyncio.subprocess.Process, program: Program) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), STOP_S)
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()

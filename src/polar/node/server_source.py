@@ -136,7 +136,8 @@ class ServerSource:
             await asyncio.sleep(self._beat_s / 4)
             # News of a stage need not wait for the next regular beat.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._beat_s * 3 / 4)
+                async with asyncio.timeout(self._beat_s * 3 / 4):
+                    await self._news.wait()
             self._news.clear()
             if not self._uplink.registered:
                 continue

@@ -35,7 +35,8 @@ async def poll(request: Request, bell: Bell, wait_s: float, look: Callable[[], A
 
 async def rings_within(rung: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(rung.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await rung.wait()
     except TimeoutError:
         return False
     return True

@@ -165,7 +165,8 @@ async def test_an_error_in_the_background_ends_the_server_aloud(
 
     monkeypatch.setattr("polar.server.leases.expire", broken)
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(api.server.wait(), 10)
+        async with asyncio.timeout(10):
+            await api.server.wait()
     assert caught.group_contains(RuntimeError, match="a defect")
     await api.server.stop()
     assert "had failed" in caplog.text

@@ -101,7 +101,8 @@ async def test_a_caller_that_is_cancelled_takes_nothing_back_and_others_hear_of_
     caller = asyncio.create_task(desk.submit())
     await asyncio.sleep(0)
     caller.cancel()
-    await asyncio.wait_for(rung.wait(), 10)
+    async with asyncio.timeout(10):
+        await rung.wait()
     assert len(await desk.rows("tasks")) == 1
 
 

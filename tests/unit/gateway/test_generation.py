@@ -46,7 +46,8 @@ async def test_it_goes_on_while_somebody_listens_and_ends_after_the_last() -> No
             pass
         await asyncio.sleep(0.03)
         assert not working.broken_off.is_set()
-    await asyncio.wait_for(working.broken_off.wait(), 5)
+    async with asyncio.timeout(5):
+        await working.broken_off.wait()
 
 
 async def test_who_comes_back_in_time_keeps_it_going() -> None:
@@ -56,7 +57,8 @@ async def test_who_comes_back_in_time_keeps_it_going() -> None:
     with working.generation.listener():
         await asyncio.sleep(0.1)
         assert not working.broken_off.is_set()
-    await asyncio.wait_for(working.broken_off.wait(), 5)
+    async with asyncio.timeout(5):
+        await working.broken_off.wait()
 
 
 async def test_what_is_sampled_is_not_broken_off() -> None:

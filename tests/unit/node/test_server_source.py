@@ -302,6 +302,19 @@ class TestStop:
         assert bench.server.handbacks == [] and bench.server.left == 0
 
 
+async def test_beats_end_when_told_to_even_as_news_comes_in(bench: Bench) -> None:
+    await leased(bench, "a")
+    for turns in (0, 1, 2, 3) * 5:
+        beating = asyncio.create_task(bench.source.beat())
+        await asyncio.sleep(0.01)
+        bench.source.stage_changed("a", Stage.RUNNING, 0.0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        beating.cancel()
+        done, _ = await asyncio.wait([beating], timeout=5)
+        assert done and beating.cancelled(), turns
+
+
 async def test_an_answer_that_is_no_polar_servers_is_not_taken(bench: Bench) -> None:
     await leased(bench, "a")
     bench.server.cancel = ["not an id!"]
