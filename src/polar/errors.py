@@ -44,6 +44,10 @@ class SchemaRefused(EngineError):
     """The engine cannot hold a reply to the JSON schema it was given."""
 
 
+class ConversationRefused(EngineError):
+    """The engine lays prompts out itself, and the model's template does not take this conversation."""
+
+
 class HarnessError(PolarError):
     """The harness could not be installed or started, or ended in error."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 from pydantic import BaseModel
 
-from polar.types import Logprobs, Sampling, TokenIds
+from polar.types import Delta, Logprobs, Message, PolicySpan, Sampling, TokenIds, Tool
 
 LogprobMode = Literal["raw", "processed"]
 """raw: of the model's own softmax; processed: of the distribution sampled from."""
@@ -54,6 +54,9 @@ class Piece(msgspec.Struct, frozen=True):
     evaluated_tokens: int | None = None
     """On the last piece: prompt tokens computed and not taken from the prefix cache."""
     policy_version: str = ""
+    """Of the weights that sampled these ids, where the engine tells."""
+    policy_spans: tuple[PolicySpan, ...] = ()
+    """On the last piece: the same for the whole reply, where the engine tells only then."""
 
 
 class Engine(Protocol):
@@ -81,4 +84,47 @@ class Scorer(Protocol):
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         """The logprob of `ids[p]` after `ids[:p]`, for each of the positions, in the engine's logprob mode under
         plain sampling. Position 0 has nothing before it and is not asked for. Raises `EngineError`."""
+        ...
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What is asked of an engine that lays the prompt out itself."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    sampling: Sampling
+    stop: tuple[str, ...]
+    """Texts that end a reply; the ids that spell one stay in the ids."""
+    session_id: str
+    max_tokens: int | None = None
+    """None: what the context leaves."""
+    seed: int | None = None
+    json_schema: dict[str, Any] | None = None
+
+
+class ConversationPiece(msgspec.Struct, frozen=True):
+    piece: Piece
+    deltas: tuple[Delta, ...] = ()
+    """What the ids so far say and was not said before, as the engine reads it. Tool calls come whole."""
+    prompt_ids: TokenIds | None = None
+    """On the first piece: what the engine made of the conversation."""
+    stop_sequence: str = ""
+    """On the last piece: the stop text that ended the reply."""
+
+
+@runtime_checkable
+class ConversingEngine(Protocol):
+    """An engine that can also lay out prompts and read replies itself: chat mode."""
+
+    def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+        """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`, for a conversation
+        that the model's template refuses `ConversationRefused`."""
+        ...
+
+    async def count(self, conversation: Conversation) -> int:
+        """How many tokens the prompt has. Raises as `converse` does."""
+        ...
+
+    async def decode(self, ids: TokenIds) -> str:
+        """Text with special tokens spelled out."""
         ...

@@ -16,7 +16,7 @@ from polar.types.base import (
     loss_mask,
     token_ids,
 )
-from polar.types.call import Call, CallKind, CallTimes, FinishReason
+from polar.types.call import Call, CallKind, CallTimes, Drift, FinishReason, PolicySpan
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
 from polar.types.profile import CallProfile, KindRule
@@ -40,7 +40,7 @@ from polar.types.service import (
     TaskStatus,
 )
 from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
-from polar.types.task import Budgets, Retention, Sampling, Spec, TaskRequest
+from polar.types.task import Budgets, Retention, Sampling, Spec, Staleness, TaskRequest
 from polar.types.trace import Break, Dropped, Span, Trace, TraceError, Trajectory, TrajectoryStatistics
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "CallTimes",
     "Certificate",
     "Delta",
+    "Drift",
     "Dropped",
     "Event",
     "Failure",
@@ -77,6 +78,7 @@ __all__ = [
     "NodeCredentials",
     "NodeStatus",
     "Policy",
+    "PolicySpan",
     "Registration",
     "ResultEntry",
     "ResultPage",
@@ -91,6 +93,7 @@ __all__ = [
     "Span",
     "Spec",
     "Stage",
+    "Staleness",
     "Strict",
     "TaskRequest",
     "TaskStatus",

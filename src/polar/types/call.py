@@ -21,6 +21,28 @@ class CallTimes(msgspec.Struct, frozen=True):
     sampled: float
 
 
+class PolicySpan(msgspec.Struct, frozen=True):
+    """Sampled tokens of one reply that are one policy version's."""
+
+    version: str
+    start: int
+    """Counted from the beginning of the reply."""
+    length: int
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """Where a prompt that the engine laid out leaves the tokens it goes on from."""
+
+    kind: Literal["retokenised", "rewritten"]
+    """retokenised: the same text in other tokens; rewritten: another text."""
+    position: int
+    """Of the parent's prompt and completion, the first token that is not in the prompt."""
+    expected: str
+    """What the parent's tokens say from there on, shortened."""
+    found: str
+    """What the prompt says there."""
+
+
 class Call(msgspec.Struct, frozen=True):
     """One captured model call, kept as what is new against its parent.
 
@@ -57,6 +79,11 @@ class Call(msgspec.Struct, frozen=True):
     shared_items: int = 0
     """How many items of the raw request are the parent's, to the byte."""
     policy_version: str = ""
+    """Under which it began."""
+    policy_spans: tuple[PolicySpan, ...] = ()
+    """Where the engine tells more than one version for one reply; else all of it is `policy_version`'s."""
+    updated_within: bool = False
+    """The policy changed while it was sampled, and the engine does not tell at which token."""
     break_reason: str = ""
     """Why the tokens of the parent are not continued, where there is a parent or a near match."""
     tolerant: tuple[str, ...] = ()
@@ -65,3 +92,5 @@ class Call(msgspec.Struct, frozen=True):
     """Prompt tokens the engine really computed; the rest came from its prefix cache."""
     received: bool = False
     """The last byte of the reply was written to the harness without error."""
+    drift: Drift | None = None
+    """Where the engine lays prompts out and this one does not go on from its parent's tokens."""

@@ -43,6 +43,10 @@ class SessionResult(Strict):
     exit_code: int | None = None
     ended_by: str = ""
     """The budget that ended the session, where one did: `max_calls` or `max_tokens`."""
+    policy_updates: int = 0
+    """Changes of the policy version from the session's first call to its end."""
+    stale: bool = False
+    """More of them than the task allows."""
     stage_s: dict[str, float] = {}
     """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
     versions: dict[str, str] = {}

@@ -57,6 +57,15 @@ class Budgets(Strict):
     """Sampled tokens of the whole session."""
 
 
+class Staleness(Strict):
+    """How old the policy of a session's first call may be when the session ends."""
+
+    max_updates: int = Field(ge=0)
+    """Changes of the policy version since the first call; with more the session is stale."""
+    action: Literal["cancel", "mark"] = "cancel"
+    """cancel: it is broken off at once. mark: it goes on, and its result says so."""
+
+
 class TaskRequest(Strict):
     task_id: Id | None = None
     instruction: str = Field(min_length=1, max_length=1_000_000)
@@ -69,6 +78,8 @@ class TaskRequest(Strict):
     reasoning: Retention = "preserve"
     """Where earlier thinking is left out, the conversation goes on in a trace of its own."""
     budgets: Budgets = Budgets()
+    staleness: Staleness | None = None
+    """None: a session may live through any number of policy updates."""
     files: dict[str, str] = {}
     """Files laid into the workspace before the harness starts: relative path to text."""
     callback_url: str | None = None
