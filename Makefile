@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
 
-.PHONY: demo test lint harnesses e2e bench clean
+.PHONY: demo test lint harnesses e2e bench fidelity clean
 
 demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
@@ -28,6 +28,9 @@ bench: $(VENV)/.dev  ## measurements, each a script of its own
 	$(BIN)/python benchmarks/gateway.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/default_model.py
+
+fidelity: $(VENV)/.dev  ## every harness and model: do trainable tokens stand where they were sampled? Rewrites a table
+	$(BIN)/python benchmarks/fidelity.py --write
 
 clean:
 	rm -rf $(VENV) polar-runs .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -2,14 +2,16 @@
 
     python benchmarks/builders.py [--tokens 100000] [--calls 50 100 200] [--rounds 5] [--write]
 
-Sessions made up of random ids, each as long as its number of calls, the longest with `--tokens` new tokens. Two
+Sessions made up of random ids, each as long as its number of calls, the longest with `--tokens` new tokens. Three
 shapes: `chain` appends all the time, so these tokens are the context of its last call; `branches` has, after every
-tenth call, four sub-agents that go on from the same point side by side.
+tenth call, four sub-agents that go on from the same point side by side; `comb` has a sub-agent after each call,
+and twice the tokens, so that its last context is as long as that of `chain`.
 
 Time is divided by the new tokens of all calls: linear means that the figure stays as it is down a column. Memory
 is the peak during the build, counted by tracemalloc, divided by the bytes of the tokens themselves: those of all
 calls' new tokens, 9 bytes each, for that is what a trace holds of one (id, mask, logprob). The file is what
 `write_trajectory` makes of the result, by the same measure. The certificate is what every session gets in POSTRUN.
+A second table shows what the rules for drift make of sessions whose prompts do (`builders_drift.py`).
 Compare rows of one run, not runs.
 `--write` puts the table into docs/performance.md.
 """
@@ -24,6 +26,8 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from builders_drift import HEAD as DRIFT_HEAD
+from builders_drift import drift_rows
 from page import origin, table, write_section
 
 from polar import registry
@@ -34,7 +38,7 @@ from polar.tokens.digest import TokenDigest
 from polar.types import Call, CallTimes, Message, Spec, TokenIds, Trajectory, logprobs, token_ids
 
 BUILDERS = ("prefix_merging", "tree", "per_request")
-SHAPES = ("chain", "branches")
+SHAPES = ("chain", "branches", "comb")
 BYTES_PER_TOKEN = 9
 SAMPLED_SHARE = 0.3
 """Of new tokens; the rest is what harness and tools say."""
@@ -94,8 +98,12 @@ class Talk:
 def session(shape: str, calls: int, tokens: int) -> list[Call]:
     talk = Talk(seed=calls)
     trunk: Call | None = None
+    if shape == "comb":
+        tokens *= 2
     while len(talk.calls) < calls:
         trunk = talk.add(max(2, tokens // calls), trunk)
+        if shape == "comb" and len(talk.calls) < calls:
+            talk.add(max(2, tokens // calls), trunk, "subagent")
         if shape == "branches" and len(talk.calls) % BRANCH_EVERY == 0:
             for _ in range(min(SIBLINGS, calls - len(talk.calls))):
                 talk.add(max(2, tokens // calls), trunk, "subagent")
@@ -167,7 +175,8 @@ def main() -> None:
     found = table(head, list(rows(SHAPES, options.calls, options.tokens, options.rounds)))
     counts = " ".join(map(str, options.calls))
     command = f"python benchmarks/builders.py --tokens {options.tokens} --calls {counts} --rounds {options.rounds}"
-    text = f"{found}\n\n{origin(f'{command} --write')}"
+    drift = table(DRIFT_HEAD, list(drift_rows(max(options.calls), options.tokens)))
+    text = f"{found}\n\n{drift}\n\n{origin(f'{command} --write')}"
     print(text)
     if options.write:
         write_section("builders", text)

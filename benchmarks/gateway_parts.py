@@ -16,11 +16,15 @@ from polar.gateway.dialects.openai_chat.stream import ChatStream
 from polar.gateway.speech import Speech
 from polar.store.writer import Writer
 from polar.tokens.forest import CallForest
+from polar.tokens.prompting import Prompting
 from polar.tokens.smollm2 import SmolLM2Renderer
 
 PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "parse": [(OpenAIChat, "parse")],
-    "match": [(CallForest, name) for name in ("find", "bridge", "render", "add", "shared_items")],
+    "match": [
+        *((CallForest, name) for name in ("find", "add", "shared_items")),
+        *((Prompting, name) for name in ("bridge", "render")),
+    ],
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
     "read reply": [(Speech, "feed"), (Speech, "finish")],
     "store": [(Writer, "_transaction")],

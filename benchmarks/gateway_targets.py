@@ -25,7 +25,9 @@ from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
+from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.tokens.reading import message_of
 from polar.tokens.smollm2 import SmolLM2Renderer
@@ -67,8 +69,9 @@ class GatewayTarget:
         self._engine = CannedEngine(vocabulary, renderer.stop_ids[0])
         self._journal = await stack.enter_async_context(await Journal.open(self._path))
         info = await self._engine.start()
-        self._slots = SlotTable(renderer, self._journal, "polar", info.context_tokens)
-        exchange = Exchange(renderer, self._engine, info, self._journal, "polar")
+        self._slots = SlotTable(self._journal, "polar", info.context_tokens)
+        mode = TokenMode(renderer, self._engine, info)
+        exchange = Exchange(mode, PolicyGate(), info, self._journal, "polar")
         server = GatewayServer(GatewayApp(self._slots, exchange, GatewayConfig()), GatewayConfig())
         await server.start()
         stack.push_async_callback(server.stop)

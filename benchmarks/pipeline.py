@@ -31,6 +31,7 @@ from pipeline_stubs import StubSlots, stub_task
 
 from polar.config import PoolConfig
 from polar.data.source import TaskFileSource
+from polar.gateway.policy import PolicyGate
 from polar.session.live import LiveSession, Services
 from polar.session.pipeline import Pipeline
 from polar.store.paths import RunPaths
@@ -110,7 +111,7 @@ async def utilisation(way: str, workload: Workload, sessions: int, seed: int) ->
 
     clock = BusyClock()
     with tempfile.TemporaryDirectory() as folder:
-        services = Services(StubSlots(), RunPaths.create(Path(folder)), (clock,))
+        services = Services(StubSlots(), PolicyGate(), RunPaths.create(Path(folder)), (clock,))
         pipeline = make(way, workload.pools, services, TaskFileSource(workload.tasks(sessions, seed), keep))
         begun = time.monotonic()
         await pipeline.serve()

@@ -14,8 +14,8 @@ from polar.tokens.smollm2 import SmolLM2Renderer
 
 # The same examples each time, so that a run says something about the change and not about luck. To look for new
 # ones: HYPOTHESIS_PROFILE=explore make test.
-settings.register_profile("repeat", derandomize=True, database=None)
-settings.register_profile("explore", print_blob=True)
+settings.register_profile("repeat", derandomize=True, database=None, deadline=None)
+settings.register_profile("explore", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

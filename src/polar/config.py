@@ -40,7 +40,16 @@ class PoolConfig(Strict):
 class ModelConfig(Strict):
     name: str = "polar"
     """What the gateway calls the model towards harnesses: an id that no harness has rules for."""
-    renderer: Spec = Spec(name="smollm2")
+    mode: Literal["tokens", "chat"] = "tokens"
+    """tokens: the gateway lays prompts out with `renderer` and reads replies. chat: the engine does both, for
+    models whose rendering we cannot own; only engines with a chat endpoint can."""
+    renderer: Spec | None = None
+    """None: that of the embedded engine's model. In chat mode it serves only to show tokens as text."""
+
+    @property
+    def spelling(self) -> Spec | None:
+        """The renderer that knows the model's tokens; None: only the engine does."""
+        return self.renderer or (Spec(name="smollm2") if self.mode == "tokens" else None)
 
 
 class ServerConfig(Strict):

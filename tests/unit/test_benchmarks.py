@@ -42,3 +42,39 @@ def test_a_benchmark_prints_its_table_and_its_command(smollm2: SmolLM2Renderer, 
 def test_the_page_has_a_place_for_the_table(name: str) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
     assert page.count(f"<!-- {name}: begin -->") == page.count(f"<!-- {name}: end -->") == 1
+
+
+def fidelity(*flags: str) -> str:
+    command = [sys.executable, ROOT / "benchmarks" / "fidelity.py", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows_of(text: str) -> dict[str, dict[str, str]]:
+    """The lines of a fidelity table by their cells, each by its columns."""
+    lines = [
+        [part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
+    ]
+    head = next(number for number, line in enumerate(lines) if line[:2] == ["harness", "model"])
+    rows = [dict(zip(lines[head], line, strict=True)) for line in lines[head + 2 :]]
+    return {f"{row['harness']}/{row['model']}": row for row in rows}
+
+
+def test_the_fidelity_page_has_a_row_for_each_cell() -> None:
+    page = (ROOT / "docs" / "fidelity.md").read_text()
+    made = page.split("<!-- fidelity: begin -->")[1].split("<!-- fidelity: end -->")[0]
+    rows = rows_of(made)
+    assert list(rows) == fidelity("--list").split()
+    assert "Measured by `make fidelity` on" in made
+    for name, row in rows.items():
+        scored = name.rpartition("-")[2] in ("scored", "embedded", "vllm")
+        assert (row["mean gap"] != "-") == scored, name
+
+
+def test_a_cell_of_the_fidelity_table_is_a_real_harness_in_its_loop(smollm2: SmolLM2Renderer) -> None:
+    out = fidelity("--cell", "pi/smollm2")
+    row = rows_of(out)["pi/smollm2"]
+    assert (row["calls"], row["traces"], row["merge rate"]) == ("5 agent", "1", "1.00 (4/4)")
+    assert (row["breaks"], row["audit"], row["scored tokens"]) == ("none", "exact", "-")
+    assert "Every target is met." in out

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from polar.types import Call, Message, ToolCall
 
@@ -37,25 +37,34 @@ class Beginning:
             beginning = beginning.shorter
 
 
+class Received(NamedTuple):
+    """A call whose reply the harness has."""
+
+    call: Call
+    messages: int
+    """Of its request."""
+
+
 def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
     """At most one pair for each later call: with the longest received request it begins with; among equal
     requests the latest whose reply it repeats."""
-    received: dict[bytes, list[Call]] = {}
+    received: dict[bytes, list[Received]] = {}
     request_of: dict[str | None, Beginning | None] = {}
+    messages_of: dict[str | None, int] = {}
     pairs: list[Pair] = []
     for call in calls:
-        parents = request_of.get(call.parent_id)
-        request = request_of[call.call_id] = _extended(_shared(parents, call.shared_items), call.new_items)
+        known = messages_of.get(call.parent_id, 0)
+        messages = messages_of[call.call_id] = known + len(call.new_messages)
+        beginning = _shared(request_of.get(call.parent_id), call.shared_items)
+        request = request_of[call.call_id] = _extended(beginning, call.new_items)
         if request is None:
             continue
         shorter = request.shorter.within() if request.shorter else ()
         begun = next((beginning.key for beginning in shorter if beginning.key in received), None)
-        if begun is not None:
-            echo_known = parents is not None and parents.key == begun
-            earlier = _answered(call, received[begun], echo_known)
-            pairs += [(earlier.call_id, call.call_id)] if earlier else []
+        earlier = _answered(call, known, received[begun]) if begun is not None else None
+        pairs += [(earlier.call_id, call.call_id)] if earlier else []
         if call.received:
-            received.setdefault(request.key, []).append(call)
+            received.setdefault(request.key, []).append(Received(call, messages))
     return pairs
 
 
@@ -73,15 +82,15 @@ def _extended(beginning: Beginning | None, items: tuple[bytes, ...]) -> Beginnin
     return beginning
 
 
-def _answered(call: Call, candidates: list[Call], echo_known: bool) -> Call | None:
-    """Which of the calls with one same request `call` goes on from. New messages are counted from the parent's
-    request; only where that is this request do they begin with the echo."""
-    if not echo_known:
-        return candidates[-1]
-    if not call.new_messages:
-        return None
-    echo = call.new_messages[0]
-    return next((earlier for earlier in reversed(candidates) if repeats(echo, earlier.response)), None)
+def _answered(call: Call, known: int, candidates: list[Received]) -> Call | None:
+    """Which of the calls with one same request `call` goes on from: its reply stands again in the request where
+    that one's ends. `known` messages are the parent's; a place among them is one the harness respelled after, or
+    the longer request would have been found."""
+    for earlier in reversed(candidates):
+        place = earlier.messages - known
+        if 0 <= place < len(call.new_messages) and repeats(call.new_messages[place], earlier.call.response):
+            return earlier.call
+    return None
 
 
 def repeats(echo: Message, reply: Message) -> bool:

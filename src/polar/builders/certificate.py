@@ -269,6 +269,8 @@ def _trace_parts(trace: Trace) -> Iterable[bytes]:
         yield values.tobytes()
     for span in trace.spans:
         yield f"{span.start} {span.length} {span.call_id} {span.policy_version}".encode()
+        for part in span.policy_spans:
+            yield f"{part.start} {part.length} {part.version}".encode()
 
 
 def _drop_parts(trajectory: Trajectory) -> Iterable[bytes]:

@@ -4,7 +4,8 @@ A call is in at most one chain. Where several calls continue the same one, its *
 the others start chains of their own, with the shared tokens as their prompt. The heir is the earliest child of
 the parent's own kind, so that a sub-agent or a summary seeded with the agent's history does not carry the
 agent's chain away; where no child has that kind, the earliest. A branch in which nothing may be trained on is
-never an heir and in no chain, so an abandoned retry does not split the conversation that went on without it.
+never an heir and in no chain, so an abandoned retry does not split the conversation that went on without it. A
+call that is mended to its parent (`drift.py`) is an heir only where none continues the parent's tokens.
 """
 
 from __future__ import annotations
@@ -22,15 +23,27 @@ def cut_into_chains(links: Sequence[Link]) -> list[tuple[Link, ...]]:
     """Chains in the order in which their first calls arrived; each ends with a call that can be trained on."""
     heirs, live = _heirs_of(links)
     inherited = set(heirs.values())
-    return [tuple(_follow(link, heirs)) for link in links if link in live and link not in inherited]
+    whole = [tuple(_follow(link, heirs)) for link in links if link in live and link not in inherited]
+    if not any(link.mend for link in links):
+        return whole
+    arrived = {link: number for number, link in enumerate(links)}
+    return sorted((part for chain in whole for part in _parted(chain)), key=lambda chain: arrived[chain[0]])
 
 
 def breaks_of(links: Sequence[Link], chains: Sequence[Sequence[Link]]) -> tuple[Break, ...]:
-    """Every call that follows another and yet starts a trace, or would if it could be trained on."""
+    """Every call that follows another and yet starts a trace, or would if it could be trained on; and every one
+    that had to be mended."""
     starts = {chain[0] for chain in chains}
     merged = {link for chain in chains for link in chain[1:]}
-    reasons = ((link, link.break_reason() or _branch_reason(link, starts)) for link in links if link not in merged)
+    reasons = (
+        (link, _mended_reason(link) if link in merged else link.break_reason() or _branch_reason(link, starts))
+        for link in links
+    )
     return tuple(Break(link.call_id, link.call.parent_id, reason) for link, reason in reasons if reason)
+
+
+def _mended_reason(link: Link) -> str:
+    return f"{link.break_reason()} ({link.mend.how})" if link.mend else ""
 
 
 def _branch_reason(link: Link, starts: set[Link]) -> str:
@@ -52,8 +65,8 @@ def _heirs_of(links: Sequence[Link]) -> tuple[Heirs, set[Link]]:
         if heir is None and not link.verdict.trainable:
             continue
         live.add(link)
-        if link.continued is not None:
-            children[link.continued].append(link)
+        if link.follows is not None:
+            children[link.follows].append(link)
     return heirs, live
 
 
@@ -62,7 +75,11 @@ def _heir(parent: Link, live_children: list[Link]) -> Link | None:
     if not parent.proven:
         return None
     earliest_first = reversed(live_children)
-    return min(earliest_first, key=lambda child: child.call.kind != parent.call.kind, default=None)
+    return min(
+        earliest_first,
+        key=lambda child: (child.mend is not None, child.call.kind != parent.call.kind),
+        default=None,
+    )
 
 
 def _follow(start: Link, heirs: Heirs) -> Iterator[Link]:
@@ -70,3 +87,25 @@ def _follow(start: Link, heirs: Heirs) -> Iterator[Link]:
     while link is not None:
         yield link
         link = heirs.get(link)
+
+
+def _parted(chain: Sequence[Link]) -> Iterator[tuple[Link, ...]]:
+    """The chain cut before each call that would overwrite all there is to train on: a trace of its own loses
+    nothing."""
+    part: list[Link] = []
+    first_trained: int | None = None
+    for link in chain:
+        if link.mend and (first_trained is None or part[-1].tokens - link.mend.overwritten <= first_trained):
+            yield from _ended(part)
+            part, first_trained = [], None
+        if first_trained is None and link.verdict.trainable:
+            first_trained = link.prompt_tokens + link.verdict.mask.index(1)
+        part.append(link)
+    yield from _ended(part)
+
+
+def _ended(part: list[Link]) -> Iterator[tuple[Link, ...]]:
+    """Nothing where nothing can be trained on."""
+    trainable = [position for position, link in enumerate(part) if link.verdict.trainable]
+    if trainable:
+        yield tuple(part[: trainable[-1] + 1])

@@ -63,12 +63,24 @@ def _reason_to_drop(call: Call, rules: DropRules) -> str:
         "aborted": call.finish_reason == "aborted",
         "not_received": not call.received,
         "unequal_lengths": len(call.logprobs) != len(call.completion_ids),
+        "mixed_versions": call.updated_within or not _tells_versions(call),
         f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
         "constrained": _is_constrained(call.logprob_mode, call.sampling),
         "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
         "empty_completion": not call.completion_ids,
     }
     return next(compress(reasons, reasons.values()), "")
+
+
+def _tells_versions(call: Call) -> bool:
+    """Whether each token has one policy version: where there are spans of them, they follow one another and make
+    up the reply."""
+    end = 0
+    for span in call.policy_spans:
+        if span.start != end or span.length < 1:
+            return False
+        end += span.length
+    return not call.policy_spans or end == len(call.completion_ids)
 
 
 def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:

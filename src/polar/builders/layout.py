@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from polar.builders.links import Link
 from polar.types import Span, TokenIds, Trace, logprobs, loss_mask, token_ids
+from polar.types.shared_ids import SharedIds, as_ids
 
 
 class _Response:
@@ -26,10 +27,20 @@ class _Response:
 
     def add_completion(self, link: Link) -> None:
         call = link.call
-        self.spans.append(Span(call.call_id, len(self.ids), len(call.completion_ids), call.policy_version))
+        start, length = len(self.ids), len(call.completion_ids)
+        self.spans.append(Span(call.call_id, start, length, call.policy_version, call.policy_spans))
         self.ids.extend(call.completion_ids)
         self.mask.extend(link.verdict.mask)
         self.logprobs.extend(link.verdict.logprobs)
+
+    def overwrite(self, tokens: int) -> None:
+        """Takes the last tokens away. A call of which nothing stays has no span any more."""
+        size = len(self.ids) - tokens
+        del self.ids[size:], self.mask[size:], self.logprobs[size:]
+        while self.spans and self.spans[-1].start + self.spans[-1].length > size:
+            last = self.spans.pop()
+            if last.start < size:
+                self.spans.append(last.shortened(size - last.start))
 
 
 class Stem(NamedTuple):
@@ -38,26 +49,33 @@ class Stem(NamedTuple):
     trace: int
     tokens: int
     """So many of its first tokens are the first of `trace` too."""
-    prompt_ids: TokenIds
-    """All that stands before the new prompt of its first call; siblings have the same array."""
+    prompt_ids: SharedIds
+    """So much of the first call's prompt as others have too; the rest of it stands in the response."""
 
 
 def lay_out(session_id: str, chain: Sequence[Link], trace_index: int, stem: Stem | None = None) -> Trace:
     """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ... On a
-    stem, what is new in the first prompt stands in the response too, as context."""
+    stem, what the first prompt has beyond it stands in the response too, as context."""
     response = _Response()
-    for position, link in enumerate(chain):
-        if position or stem:
-            response.add_context(link.call.new_prompt_ids)
+    if stem:
+        response.add_context(chain[0].prompt_after(len(stem.prompt_ids)))
+    response.add_completion(chain[0])
+    for link in chain[1:]:
+        if link.mend:
+            response.overwrite(link.mend.overwritten)
+        response.add_context(
+            link.call.new_prompt_ids[link.mend.skipped :] if link.mend else link.call.new_prompt_ids
+        )
         response.add_completion(link)
     return Trace(
         session_id=session_id,
-        prompt_ids=stem.prompt_ids if stem else chain[0].prompt_ids(),
+        prompt_ids=as_ids(stem.prompt_ids) if stem else chain[0].prompt_ids(),
         response_ids=response.ids,
         loss_mask=response.mask,
         logprobs=response.logprobs,
         spans=tuple(response.spans),
         kind=next(link.call.kind for link in chain if link.verdict.trainable),
+        context_exact=not any(link.mend and link.mend.how == "spliced" for link in chain[1:]),
         metadata={
             "calls": [link.call_id for link in chain],
             "trace_index": trace_index,

@@ -6,16 +6,28 @@ parts do not make up the prompt that was sent is found out. Each call costs only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from polar.builders.drops import DropRules, Verdict, drop_all, judge
 from polar.tokens.digest import TokenDigest
-from polar.types import Call, TokenIds, token_ids
+from polar.types import Call, Dropped, TokenIds, token_ids
 
 
 class UnsoundCalls(ValueError):
     """Calls that cannot be those of one session: an id twice, a parent missing or after its child."""
+
+
+class Mend(NamedTuple):
+    """How a trace can go on to a call that does not continue its parent's tokens (`drift.py`)."""
+
+    overwritten: int
+    """So many tokens at the end of the parent's prompt and completion give way."""
+    skipped: int
+    """So many of the call's prompt do not come after them: those that stand already, or are left out."""
+    how: Literal["healed", "spliced"]
+    """healed: the trace is the call's real prompt then; spliced: it is not."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,10 +44,24 @@ class Link:
     proven: bool
     """The parts make up the prompt that was sent."""
     verdict: Verdict
+    parent: Link | None = None
+    """The call whose request and reply begin this call's request, whatever became of the tokens."""
+    mend: Mend | None = None
+    lost: tuple[Dropped, ...] = ()
+    """Trainable tokens that gave way to what a later prompt has in their place."""
 
     @property
     def call_id(self) -> str:
         return self.call.call_id
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.tokens - len(self.call.completion_ids)
+
+    @property
+    def follows(self) -> Link | None:
+        """The call after which this one may stand in a trace."""
+        return self.parent if self.mend else self.continued
 
     def prompt_ids(self) -> TokenIds:
         """The whole prompt. Costs its length, so ask once for each trace."""
@@ -51,6 +77,11 @@ class Link:
         ids.extend(self.call.new_prompt_ids)
         return ids
 
+    def prompt_after(self, tokens: int) -> TokenIds:
+        """What the prompt has after its first tokens, no fewer than those it continues."""
+        continued = self.continued.tokens if self.continued is not None else 0
+        return self.call.new_prompt_ids[tokens - continued :]
+
     def break_reason(self) -> str:
         """Why the call does not go on where its parent ended, as the gateway or the digest tells."""
         if not self.proven:
@@ -60,15 +91,27 @@ class Link:
         return "not_continued" if self.call.parent_id is not None and not self.call.continues else ""
 
 
-def link_calls(calls: Sequence[Call], rules: DropRules) -> list[Link]:
+Mending = Callable[[Link, Call], Mend | None]
+"""How a call goes on from its parent, neither of which is in doubt; None where it starts a trace of its own."""
+
+
+def link_calls(calls: Sequence[Call], rules: DropRules, mending: Mending | None = None) -> list[Link]:
     """One link for each call, in the same order. Raises `UnsoundCalls`."""
     known = {call.call_id for call in calls}
     links: dict[str, Link] = {}
     for call in calls:
         if call.call_id in links:
             raise UnsoundCalls(f"call {call.call_id} stands twice among the session's calls")
-        links[call.call_id] = _link(call, _parent_of(call, links, known), rules)
+        link = _link(call, _parent_of(call, links, known), rules)
+        links[call.call_id] = _mended(link, mending) if mending else link
     return list(links.values())
+
+
+def _mended(link: Link, mending: Mending) -> Link:
+    parent = link.parent
+    if parent is None or link.continued is not None or not (parent.proven and link.proven):
+        return link
+    return replace(link, mend=mending(parent, link.call))
 
 
 def _parent_of(call: Call, links: dict[str, Link], known: set[str]) -> Link | None:
@@ -98,4 +141,5 @@ def _link(call: Call, parent: Link | None, rules: DropRules) -> Link:
         tokens=prompt_tokens + len(call.completion_ids),
         proven=proven,
         verdict=judge(call, rules) if proven else drop_all(call, "digest_mismatch"),
+        parent=parent,
     )

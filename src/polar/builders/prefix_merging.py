@@ -1,7 +1,8 @@
 """The default builder: a chain of calls that continue each other becomes one trace.
 
 A conversation of T calls costs the tokens of its last context, not T prompts. Calls are merged only where the
-tokens of one begin the prompt of the next, which the stored digest proves; anything else starts a trace.
+tokens of one begin the prompt of the next, which the stored digest proves; anything else starts a trace, unless
+the `drift` option says otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from polar.builders.chains import breaks_of, cut_into_chains
+from polar.builders.drift import DriftOptions, DriftRule, mending_of, settled
 from polar.builders.drops import DropRules
 from polar.builders.layout import lay_out
 from polar.builders.links import link_calls
@@ -22,13 +24,15 @@ VERSION = "1"
 
 
 class PrefixMerging:
-    Options: type[BaseModel] = DropRules
+    Options: type[BaseModel] = DriftOptions
 
     def __init__(self, options: DropRules) -> None:
         self._rules = options
+        self._drift: DriftRule = options.drift if isinstance(options, DriftOptions) else "fork"
 
     def build(self, session_id: str, calls: Sequence[Call]) -> Trajectory:
-        links = link_calls(calls, self._rules)
-        chains = cut_into_chains(links)
+        links = link_calls(calls, self._rules, mending_of(self._drift))
+        links, chains = settled(links, cut_into_chains(links))
         traces = [lay_out(session_id, chain, index) for index, chain in enumerate(chains)]
-        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains), VERSION)
+        version = VERSION if self._drift == "fork" else f"{VERSION} {self._drift}"
+        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains), version)

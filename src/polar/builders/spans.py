@@ -1,11 +1,11 @@
-"""One span of a trace held against the call it names: ids, mask and logprobs, token by token."""
+"""One span of a trace held against the call it names: ids, mask, logprobs and policy versions, token by token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from polar.types import Call, Logprobs, LossMask, Span, TokenIds, Trace, Violation, logprobs
+from polar.types import Call, Logprobs, LossMask, PolicySpan, Span, TokenIds, Trace, Violation, logprobs
 
 Report = Callable[[str, Violation, object, object], None]
 """Where, what, expected, found."""
@@ -57,20 +57,35 @@ class SpanCheck:
         self._report(f"{where}, token {first} of the sequence", "context", expected, there)
 
     def sampled(self, known: Known) -> bool:
-        """Checks the call's own tokens. True where some are trained on."""
+        """Checks the call's own tokens. True where some are trained on. A span may hold the first of them only;
+        those it leaves out have to be in the dropped list, which the count of all tokens shows."""
         call, span = known.call, self._span
         found = self._trace.response_ids[self._stretch]
-        if span.policy_version != call.policy_version:
-            self._report(self._at(span.start), "span", repr(call.policy_version), repr(span.policy_version))
-        if len(found) != len(call.completion_ids):
-            expected = f"the {len(call.completion_ids)} tokens of call {call.call_id}"
+        if len(found) > len(call.completion_ids):
+            expected = f"the {len(call.completion_ids)} tokens of call {call.call_id}, or the first of them"
             self._report(self._at(span.start), "span", expected, len(found))
             return False
-        if found != call.completion_ids:
-            first = _first_difference(call.completion_ids, found)
+        self._versions(call)
+        expected_ids = call.completion_ids[: len(found)]
+        if found != expected_ids:
+            first = _first_difference(expected_ids, found)
             at = self._at(span.start + first)
-            self._report(at, "tokens", f"id {call.completion_ids[first]}", f"id {found[first]}")
+            self._report(at, "tokens", f"id {expected_ids[first]}", f"id {found[first]}")
         return self._trained(known)
+
+    def _versions(self, call: Call) -> None:
+        """Each token has the policy version that the call says it was sampled by."""
+        span = self._span
+        if span.policy_version != call.policy_version:
+            self._report(self._at(span.start), "span", repr(call.policy_version), repr(span.policy_version))
+        expected = list(call.policy_spans)
+        if span.length < len(call.completion_ids):
+            expected = [_within(part, span.length) for part in expected if part.start < span.length]
+        found = list(span.policy_spans)
+        if found != expected:
+            first = _first_difference(expected, found)
+            there = (str(each[first]) if first < len(each) else "no more versions" for each in (expected, found))
+            self._report(self._at(span.start), "span", *there)
 
     def _trained(self, known: Known) -> bool:
         mask = self._trace.loss_mask[self._stretch]
@@ -108,11 +123,15 @@ def _sent(call: Call) -> str:
     return f"the {call.prompt_tokens} tokens with digest {call.prompt_digest.hex()[:12]} that were sent"
 
 
+def _within(part: PolicySpan, tokens: int) -> PolicySpan:
+    return PolicySpan(part.version, part.start, min(part.length, tokens - part.start))
+
+
 def _first_of(values: Sequence[float]) -> int | None:
     """The first that is not 0."""
     return next((index for index, value in enumerate(values) if value), None)
 
 
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
     pairs = zip(one, other, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

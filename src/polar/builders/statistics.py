@@ -23,7 +23,7 @@ def trajectory_of(
     breaks: tuple[Break, ...],
     version: str = "",
 ) -> Trajectory:
-    dropped = tuple(drop for link in links for drop in link.verdict.dropped)
+    dropped = tuple(drop for link in links for drop in (*link.verdict.dropped, *link.lost))
     return Trajectory(
         session_id=session_id,
         builder=builder,
@@ -56,6 +56,7 @@ def _statistics_of(
         merge_rate=merged / len(pairs) if pairs else None,
         breaks=dict(Counter(broken.reason for broken in breaks)),
         dropped=_tokens_by_reason(dropped),
+        inexact_traces=sum(not trace.context_exact for trace in traces),
         tolerant_matches=dict(Counter(label for link in links for label in link.call.tolerant)),
     )
 

@@ -1,31 +1,46 @@
 """The forest as it is: traces that branch off other traces, and say where.
 
 The same chains as `prefix_merging`, each sampled token trainable once and each trace with its whole context. What
-a branch shares with the trace it left is held once: siblings have one prompt between them, and the traces file
-keeps of each branch only what is its own (`store/trajectories.py`). A trainer that can compute a shared prefix
-once finds in `metadata["branch"]` which trace begins alike, and for how many tokens; one that cannot takes the
-traces as they are.
+a branch shares with the trace it left is held once, in memory (`types/shared_ids.py`) as in the traces file
+(`store/trajectories.py`). A trainer that can compute a shared prefix once finds in `metadata["branch"]` which
+trace begins alike, and for how many tokens; one that cannot takes the traces as they are. A prompt that drifts is
+a branch too: it leaves where it differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from polar.builders.chains import breaks_of, cut_into_chains
+from polar.builders.drift import DriftOptions, DriftRule, is_next_turn
 from polar.builders.drops import DropRules
 from polar.builders.layout import Stem, lay_out
 from polar.builders.links import Link, link_calls
 from polar.builders.statistics import trajectory_of
-from polar.types import Call, TokenIds, Trajectory
+from polar.tokens.drift import first_difference
+from polar.types import Call, Trajectory
+from polar.types.shared_ids import SharedIds
 
 VERSION = "1"
 """Changes when the same calls come out in another way."""
 
 
+class TreeOptions(DriftOptions):
+    @field_validator("drift")
+    @classmethod
+    def _loses_nothing(cls, drift: DriftRule) -> DriftRule:
+        if drift != "fork":
+            raise ValueError(
+                f"a tree has a branch where a prompt drifts, so there is nothing to overwrite or splice; "
+                f"{drift} is an option of prefix_merging"
+            )
+        return drift
+
+
 class Tree:
-    Options: type[BaseModel] = DropRules
+    Options: type[BaseModel] = TreeOptions
 
     def __init__(self, options: DropRules) -> None:
         self._rules = options
@@ -45,20 +60,28 @@ class _Stems:
         self._trace_of = {link: index for index, chain in enumerate(chains) for link in chain}
         self._nearest: dict[Link, Link | None] = {}
         """The last call up to this one that stands in a trace."""
+        self._shared: dict[Link, SharedIds] = {}
+        """Prompt and completion."""
         for link in links:
-            above = self._nearest[link.continued] if link.continued is not None else None
+            continued = link.continued
+            above = self._nearest[continued] if continued is not None else None
             self._nearest[link] = link if link in self._trace_of else above
-        self._prompts: dict[Link, TokenIds] = {}
+            before = self._shared[continued] if continued is not None else None
+            self._shared[link] = SharedIds(SharedIds(before, link.call.new_prompt_ids), link.call.completion_ids)
 
     def of(self, first: Link) -> Stem | None:
-        parent = first.continued
+        parent = first.parent
         nearest = self._nearest[parent] if parent is not None else None
         if parent is None or nearest is None:
             return None
-        return Stem(self._trace_of[nearest], nearest.tokens, self._shared(parent))
+        shared = self._shared[parent]
+        if first.continued is None:
+            tokens = self._before_drift(parent, first)
+            shared = shared.first(tokens)
+        return Stem(self._trace_of[nearest], min(nearest.tokens, len(shared)), shared) if shared else None
 
-    def _shared(self, parent: Link) -> TokenIds:
-        """Prompt and completion of the call that several go on from, put together once for all of them."""
-        if parent not in self._prompts:
-            self._prompts[parent] = parent.prompt_ids() + parent.call.completion_ids
-        return self._prompts[parent]
+    def _before_drift(self, parent: Link, first: Link) -> int:
+        """How many tokens the prompt has in common with those it should go on from."""
+        if not (parent.proven and is_next_turn(parent.call, first.call)):
+            return 0
+        return first_difference(self._shared[parent].whole(), first.call.new_prompt_ids)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from polar.engines.base import Scorer
     from polar.store.journal import Journal
     from polar.store.paths import RunPaths
-    from polar.tokens.base import Renderer
     from polar.types import Finding
 
 EXIT_FINDINGS = 1
@@ -277,16 +276,15 @@ async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[Scored
 
 async def _texts(run: RunPaths, worst: tuple[ScoredToken, ...]) -> list[str]:
     """Of each token what stands before it, and the token itself in brackets."""
-    from polar import registry
+    from polar.cli.tokens import spelling
     from polar.store.trajectories import read_trajectory
 
     if not worst:
         return []
-    renderer: Renderer = registry.make("renderer", run.read_record().config.model.renderer)
-    await renderer.load()
+    spell = await spelling(run.read_record().config.model.spelling)
     texts: list[str] = []
     for token in worst:
         trace = read_trajectory(run.session(token.session_id).traces).traces[token.trace_index]
         ids = trace.prompt_ids + trace.response_ids[: token.position + 1]
-        texts.append(f"{renderer.decode(ids[-CONTEXT_TOKENS:-1])}⟦{renderer.decode(ids[-1:])}⟧")
+        texts.append(f"{spell(ids[-CONTEXT_TOKENS:-1])}⟦{spell(ids[-1:])}⟧")
     return texts

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,9 +15,24 @@ from polar.cli.output import console, one_line, print_json
 
 if TYPE_CHECKING:
     from polar.config import Config
+    from polar.engines.base import Engine, Piece
 
-Check = tuple[str, Callable[[], Awaitable[str]]]
-"""A name, and what to do: gives a word on what was found, or raises."""
+
+class Found(NamedTuple):
+    """What a check has to tell."""
+
+    text: str
+    details: list[dict[str, str]] = []
+    """One for each thing that was tried, as `about`, `probe`, `state` and `detail`."""
+    ok: bool = True
+
+
+Check = tuple[str, Callable[[], Awaitable[str | Found]]]
+"""A name, and what to do: gives what was found, or raises."""
+
+
+HELLO = "Say hello."
+STYLES = {"ok": None, "noted": "yellow", "failed": "red"}
 
 
 def doctor(
@@ -38,34 +53,47 @@ def doctor(
 
 
 async def _run_checks(checks: list[Check], *, quiet: bool) -> list[dict[str, Any]]:
-    out = console()
     rows: list[dict[str, Any]] = []
     for name, check in checks:
         try:
-            row: dict[str, Any] = {"check": name, "ok": True, "found": await check()}
+            found = await check()
         except Exception as error:  # a broken plug-in is what this command is here to find
-            row = {"check": name, "ok": False, "found": str(error) or type(error).__name__}
-        rows.append(row)
+            found = Found(str(error) or type(error).__name__, ok=False)
+        rows.append(_row(name, found if isinstance(found, Found) else Found(found)))
         if not quiet:
-            out.print(
-                f"{'ok  ' if row['ok'] else 'FAIL'} {name}: {one_line(row['found'], 400)}", style=_style(row)
-            )
+            _print(rows[-1])
     return rows
 
 
-def _style(row: dict[str, Any]) -> str | None:
-    return None if row["ok"] else "red"
+def _row(name: str, found: Found) -> dict[str, Any]:
+    row: dict[str, Any] = {"check": name, "ok": found.ok, "found": found.text}
+    return {**row, "details": found.details} if found.details else row
+
+
+def _print(row: dict[str, Any]) -> None:
+    out, style = console(), None if row["ok"] else "red"
+    out.print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['check']}: {one_line(row['found'], 400)}", style=style)
+    for detail in row.get("details", ()):
+        told = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
+        out.print(
+            f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{told}", style=STYLES[detail["state"]]
+        )
 
 
 def _checks(config: Config, harnesses: list[str], runtimes: list[str]) -> list[Check]:
     return [
         ("node and npm", _npm),
         ("cache", _cache),
-        (f"renderer {config.model.renderer.name}", lambda: _renderer(config)),
+        (f"renderer {_renderer_name(config)}", lambda: _renderer(config)),
         (f"engine {config.engine.name}", lambda: _engine(config)),
         *((f"harness {name}", lambda name=name: _harness(name)) for name in harnesses),
         *((f"runtime {name}", lambda name=name: _runtime(name)) for name in runtimes),
     ]
+
+
+def _renderer_name(config: Config) -> str:
+    spec = None if config.model.mode == "chat" else config.model.spelling
+    return spec.name if spec else "of the engine"
 
 
 async def _npm() -> str:
@@ -87,37 +115,39 @@ async def _cache() -> str:
         raise RuntimeError(f"{folder} cannot be written: {error.strerror}; set POLAR_CACHE to another") from error
 
 
-async def _renderer(config: Config) -> str:
+async def _renderer(config: Config) -> Found:
     """Tries it out, as a node does at its start."""
+    import msgspec
+
     from polar import registry
     from polar.tokens.base import Renderer
     from polar.tokens.preflight import preflight
 
-    renderer: Renderer = registry.make("renderer", config.model.renderer)
+    spec = config.model.spelling
+    if config.model.mode == "chat" or spec is None:
+        return Found(
+            "chat mode: the engine lays prompts out, and what it changes of earlier tokens starts a branch"
+        )
+    renderer: Renderer = registry.make("renderer", spec)
     await renderer.load()
     report = preflight(renderer)
-    if not report.bridges:
-        raise RuntimeError("turns are not continued in their own tokens but forked; " + "; ".join(report.problems))
-    proven = [f.probe for f in report.findings if f.passed and not f.detail]
-    doubts = report.problems + [f"{f.probe}: {f.detail}" for f in report.findings if f.passed and f.detail]
-    return f"{renderer.fingerprint}, proven: {', '.join(proven)}" + "".join(f"; {doubt}" for doubt in doubts)
+    told = (
+        "turns go on in their own tokens, which is proven"
+        if report.bridges
+        else "turns are not continued in their own tokens but forked"
+    )
+    details: list[dict[str, str]] = [msgspec.to_builtins(finding) for finding in report.findings]
+    return Found(f"{renderer.fingerprint}, {told}", details, ok=report.bridges)
 
 
 async def _engine(config: Config) -> str:
-    """Samples a short reply through the renderer: ids, logprobs and text must come back."""
+    """Samples a short reply: ids and logprobs must come back."""
     from polar import registry
-    from polar.engines.base import Engine, GenerateRequest
-    from polar.tokens.base import Renderer
-    from polar.types import Message, Sampling
 
-    renderer: Renderer = registry.make("renderer", config.model.renderer)
-    await renderer.load()
     engine: Engine = registry.make("engine", config.engine)
     try:
         info = await engine.start()
-        prompt_ids = renderer.render([Message(role="user", content="Say hello.")], [])
-        request = GenerateRequest(prompt_ids, 16, Sampling(), renderer.stop_ids, "doctor")
-        pieces = [piece async for piece in engine.generate(request)]
+        pieces = await (_conversed(engine) if config.model.mode == "chat" else _sampled(engine, config))
     finally:
         await engine.stop()
     ids = [token for piece in pieces for token in piece.ids]
@@ -126,6 +156,31 @@ async def _engine(config: Config) -> str:
     if not ids or len(ids) != len(values):
         raise RuntimeError(f"{len(ids)} ids and {len(values)} logprobs came back; the engine cannot be trained on")
     return f"{info.model}, {info.context_tokens} tokens, {len(ids)} ids and logprobs came back, {missing} missing"
+
+
+async def _sampled(engine: Engine, config: Config) -> list[Piece]:
+    """In tokens that the renderer lays out."""
+    from polar import registry
+    from polar.engines.base import GenerateRequest
+    from polar.tokens.base import Renderer
+    from polar.types import Message, Sampling, Spec
+
+    renderer: Renderer = registry.make("renderer", config.model.spelling or Spec(name="smollm2"))
+    await renderer.load()
+    prompt_ids = renderer.render([Message(role="user", content=HELLO)], [])
+    request = GenerateRequest(prompt_ids, 16, Sampling(), renderer.stop_ids, "doctor")
+    return [piece async for piece in engine.generate(request)]
+
+
+async def _conversed(engine: Engine) -> list[Piece]:
+    """In a conversation that the engine lays out."""
+    from polar.engines.base import Conversation, ConversingEngine
+    from polar.types import Message, Sampling
+
+    if not isinstance(engine, ConversingEngine):
+        raise RuntimeError('it has no chat endpoint; set [model] mode = "tokens" and a renderer')
+    asked = Conversation((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
+    return [part.piece async for part in engine.converse(asked)]
 
 
 async def _harness(name: str) -> str:

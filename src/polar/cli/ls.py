@@ -50,7 +50,7 @@ async def _run_row(paths: RunPaths) -> dict[str, Any]:
     from polar.errors import PolarError
 
     row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
-    row |= {"stages": {}, "mean_reward": None, "problem": None}
+    row |= {"stages": {}, "stale": 0, "mean_reward": None, "problem": None}
     try:
         record = paths.read_record()
         row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
@@ -65,6 +65,7 @@ def _summary(stored: StoredRun) -> dict[str, Any]:
     rewards = [score.reward for score in scores if score.reward is not None]
     return {
         "stages": dict(Counter(row.lease.session.stage.value for row in stored.sessions)),
+        "stale": sum(result.stale for result in stored.results.values()),
         "mean_reward": sum(rewards) / len(rewards) if rewards else None,
     }
 
@@ -91,6 +92,8 @@ def _session_row(session: Session | SessionStatus, result: SessionResult | None)
         "traces": statistics.traces if statistics else None,
         "trainable_tokens": statistics.trainable_tokens if statistics else None,
         "merge_rate": statistics.merge_rate if statistics else None,
+        "policy_updates": result.policy_updates if result else None,
+        "stale": result.stale if result else False,
         "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
     }
 
@@ -146,7 +149,7 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
             clock(row["started"]) if row["started"] is not None else "-",
             _took(row),
             number(row["tasks"]),
-            row["problem"] or _stages(row["stages"]),
+            row["problem"] or _stages(row["stages"]) + (f", {row['stale']} stale" if row["stale"] else ""),
             number(row["mean_reward"]),
         )
         for row in rows
@@ -165,7 +168,7 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
     cells = [
         (
             row["session_id"],
-            row["stage"],
+            row["stage"] + (", stale" if row["stale"] else ""),
             number(row["reward"]),
             number(row["calls"]),
             number(row["traces"]),

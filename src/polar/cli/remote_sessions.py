@@ -31,9 +31,9 @@ class ServerSession(StoredSession):
     def trajectory(self) -> Trajectory | None:
         return self.traces
 
-    def renderer(self) -> Spec:
+    def renderer(self) -> Spec | None:
         """That of the config here, which should name the model the server's nodes run."""
-        return config.load().model.renderer
+        return config.load().model.spelling
 
 
 async def load_from_server(client: PolarClient, session_id: str) -> ServerSession:

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from polar.types import Spec, Trajectory
 
 
+LONGEST_NAME = 200
+"""Of a file, beside what surrounds it."""
+
+
 def replay(  # noqa: PLR0913 - each is an option of the command
     ctx: typer.Context,
     session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
     builder: Annotated[str | None, typer.Option(help="The builder; by default the task's own.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="An option of the builder, as key=value.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the builder, as key=value; drift=heal is one.")
+    ] = None,
     run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
     save: Annotated[
         bool, typer.Option("--save", help="Write traces.BUILDER.msgpack beside the original.")
@@ -77,8 +83,12 @@ def _build(stored: RunSession, spec: Spec) -> Trajectory:
 
 
 def _path_for(stored: RunSession, spec: Spec) -> Path:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name)
-    return stored.traces_path.with_name(f"traces.{name}.msgpack")
+    """Named by the builder, and by its options where they are not the task's own."""
+    own = stored.lease.task.builder
+    chosen = {} if spec == own else spec.options
+    parts = [spec.name, *(f"{key}-{value}" for key, value in sorted(chosen.items()))]
+    name = ".".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts)
+    return stored.traces_path.with_name(f"traces.{name[:LONGEST_NAME]}.msgpack")
 
 
 def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
@@ -94,6 +104,7 @@ def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | N
                 "prompt_tokens": len(trace.prompt_ids),
                 "response_tokens": len(trace.response_ids),
                 "trainable_tokens": trace.trainable_tokens,
+                "context_exact": trace.context_exact,
             }
             for trace in rebuilt.traces
         ],
@@ -112,21 +123,33 @@ def _print_report(report: dict[str, Any]) -> None:
     before: dict[str, Any] = report["stored"] or {}
     after: dict[str, Any] = report["rebuilt"]
     out = console()
-    out.print(f"session {report['session_id']}  run {report['run_id']}  builder {report['builder']['name']}\n")
-    names = list(dict.fromkeys([*before, *after]))
-    rows = [(name.replace("_", " "), _cell(before.get(name)), _cell(after.get(name))) for name in names]
-    print_table(["", "#stored", "#rebuilt"], rows)
-    out.print()
-    traces = [
-        (str(index), *(str(value) for value in trace.values())) for index, trace in enumerate(report["traces"])
+    options = "".join(f" {visible(f'{key}={value}')}" for key, value in report["builder"]["options"].items())
+    title = f"session {report['session_id']}  run {report['run_id']}  builder {report['builder']['name']}{options}"
+    out.print(f"{title}\n")
+    rows = [
+        (name.replace("_", " "), _cell(before.get(name)), _cell(after.get(name)), _change(before, after, name))
+        for name in dict.fromkeys([*before, *after])
     ]
-    print_table(["#trace", "kind", "#prompt", "#response", "#trainable"], traces)
+    print_table(["", "#stored", "#rebuilt", "#change"], rows)
+    out.print()
+    traces = [(str(index), *map(_cell, trace.values())) for index, trace in enumerate(report["traces"])]
+    print_table(["#trace", "kind", "#prompt", "#response", "#trainable", "exact"], traces)
     if report["saved"]:
         out.print(f"\nsaved to {report['saved']}")
+
+
+def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
+    """By how much a number differs; nothing where it does not, or where there is none to compare with."""
+    one, other = before.get(name), after.get(name)
+    if one == other or not (isinstance(one, int | float) and isinstance(other, int | float)):
+        return ""
+    return f"{other - one:+d}" if isinstance(other - one, int) else f"{other - one:+.3f}"
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
         counts = cast("dict[str, int]", value)
         return ", ".join(f"{visible(reason)} {count}" for reason, count in counts.items()) or "-"
-    return number(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else number(value)

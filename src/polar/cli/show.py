@@ -12,7 +12,7 @@ from polar.cli.remote import ServerOption, ask
 
 if TYPE_CHECKING:
     from polar.cli.stored import StoredSession
-    from polar.types import Call, SessionResult, Trace
+    from polar.types import Call, SessionResult, Staleness, Trace
 
 
 def show(
@@ -39,6 +39,7 @@ def show(
     _print_walk(stored)
     if stored.result is not None:
         _print_verdict(stored.result)
+        _print_age(stored.result, stored.lease.task.staleness)
         _print_certificate(stored.result)
     _print_traces(traces)
     if tokens:
@@ -85,6 +86,8 @@ def _call_json(call: Call) -> dict[str, Any]:
         "received": call.received,
         "tolerant": list(call.tolerant),
         "policy_version": call.policy_version,
+        "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
+        "updated_within": call.updated_within,
     }
 
 
@@ -158,6 +161,7 @@ def _note(call: Call, session_id: str) -> str:
     parent = _short(call.parent_id, session_id) if call.parent_id else ""
     relation = f"continues {parent}" if call.continues else f"after {parent}" if parent else "starts"
     notes = [relation, call.break_reason and f"break: {call.break_reason}", *call.tolerant]
+    notes.append("policy updated within" if call.updated_within or len(call.policy_spans) > 1 else "")
     notes.append("" if call.received else "not received")
     return ", ".join(note for note in notes if note)
 
@@ -189,6 +193,14 @@ def _print_verdict(result: SessionResult) -> None:
     for word, counts in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
         if counts:
             out.print(f"{word}: " + ", ".join(f"{visible(why)} {count}" for why, count in counts.items()))
+
+
+def _print_age(result: SessionResult, bound: Staleness | None) -> None:
+    if not result.policy_updates:
+        return
+    allowed = "" if bound is None else f"; the task allows {bound.max_updates} ({bound.action})"
+    stale = "stale, " if result.stale else ""
+    console().print(f"{stale}policy updates since its first call: {result.policy_updates}{allowed}")
 
 
 def _print_certificate(result: SessionResult) -> None:

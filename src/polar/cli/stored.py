@@ -46,8 +46,8 @@ class StoredSession(ABC):
         """None where the session has left no traces, or not yet."""
 
     @abstractmethod
-    def renderer(self) -> Spec:
-        """What spells its tokens."""
+    def renderer(self) -> Spec | None:
+        """What spells its tokens; None: only its engine does."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class RunSession(StoredSession):
     def trajectory(self) -> Trajectory | None:
         return read_trajectory(self.traces_path) if self.traces_path.exists() else None
 
-    def renderer(self) -> Spec:
-        return self.run.read_record().config.model.renderer
+    def renderer(self) -> Spec | None:
+        return self.run.read_record().config.model.spelling
 
 
 def runs_dir_of(given: Path | None) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from polar.cli.output import console, number, print_table
 from polar.types import SessionResult, Stage
 
+MOST_NAMED = 10
 STAGE_COLUMNS = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 
@@ -23,6 +24,8 @@ def print_summary(results: Sequence[SessionResult]) -> None:
         rows.append(_row("all", results, with_rewards=False))
     print_table(columns, rows)
     console().print(_account(results))
+    if stale := [result for result in results if result.stale]:
+        console().print(_ages(stale))
 
 
 def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
@@ -34,6 +37,7 @@ def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
         "trainable_tokens": _total(results, "trainable_tokens"),
         "dropped_tokens": _total(results, "dropped_tokens"),
         "merge_rate": _merge_rate(results),
+        "stale": sum(result.stale for result in results),
     }
 
 
@@ -61,6 +65,12 @@ def _account(results: Sequence[SessionResult]) -> str:
         f"{_total(results, 'sampled_tokens')} sampled tokens = {_total(results, 'trainable_tokens')} trainable, "
         f"each in exactly one trace, + {dropped} dropped{why}"
     )
+
+
+def _ages(stale: Sequence[SessionResult]) -> str:
+    shown = ", ".join(f"{result.session_id} ({result.policy_updates})" for result in stale[:MOST_NAMED])
+    more = f" and {len(stale) - MOST_NAMED} more" if len(stale) > MOST_NAMED else ""
+    return f"{len(stale)} stale, with the policy updates each has lived through: {shown}{more}"
 
 
 def _rewards(results: Sequence[SessionResult]) -> list[float]:

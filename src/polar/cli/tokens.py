@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import groupby
 from typing import Literal
 
@@ -12,7 +13,7 @@ from polar import registry
 from polar.cli.output import console, visible
 from polar.cli.stored import StoredSession
 from polar.tokens.base import Renderer
-from polar.types import TokenIds, Trace
+from polar.types import Spec, TokenIds, Trace
 
 Role = Literal["context", "trainable", "sampled"]
 """`sampled`: the engine's own, but not to be trained on, as where it gave no logprob."""
@@ -26,16 +27,27 @@ MEANINGS: dict[Role, str] = {
 }
 
 
+Spelling = Callable[[TokenIds], str]
+
+
+async def spelling(renderer: Spec | None) -> Spelling:
+    """Tokens as text; as numbers where only the engine of the run knows what they say."""
+    if renderer is None:
+        return lambda ids: " ".join(map(str, ids))
+    loaded: Renderer = registry.make("renderer", renderer)
+    await loaded.load()
+    return loaded.decode
+
+
 def print_traces(stored: StoredSession, traces: tuple[Trace, ...]) -> None:
-    renderer: Renderer = registry.make("renderer", stored.renderer())
-    asyncio.run(renderer.load())
+    spell = asyncio.run(spelling(stored.renderer()))
     out = console()
     coloured = out.color_system is not None and not out.no_color
     out.print()
     out.print(Text("  ").join(_marked(MEANINGS[role], role, coloured=coloured) for role in STYLES))
     for index, trace in enumerate(traces):
         out.print(f"\ntrace {index}: {trace.trainable_tokens} of {len(trace.response_ids)} tokens trainable")
-        out.print(_text_of(trace, renderer, coloured=coloured), soft_wrap=True)
+        out.print(_text_of(trace, spell, coloured=coloured), soft_wrap=True)
 
 
 def runs_of(trace: Trace) -> list[tuple[Role, TokenIds]]:
@@ -54,10 +66,10 @@ def runs_of(trace: Trace) -> list[tuple[Role, TokenIds]]:
     return runs
 
 
-def _text_of(trace: Trace, renderer: Renderer, *, coloured: bool) -> Text:
+def _text_of(trace: Trace, spell: Spelling, *, coloured: bool) -> Text:
     text = Text()
     for role, ids in runs_of(trace):
-        text.append_text(_marked(visible(renderer.decode(ids), newline="⏎\n"), role, coloured=coloured))
+        text.append_text(_marked(visible(spell(ids), newline="⏎\n"), role, coloured=coloured))
     return text
 
 

@@ -5,7 +5,8 @@ methods. Of Polar this imports the types and nothing that runs sessions.
 """
 
 from polar.client.client import DEFAULT_URL, PolarClient
+from polar.client.draining import NotDrained
 from polar.client.retries import Retry, ServerError
 from polar.client.sync import SyncPolarClient
 
-__all__ = ["DEFAULT_URL", "PolarClient", "Retry", "ServerError", "SyncPolarClient"]
+__all__ = ["DEFAULT_URL", "NotDrained", "PolarClient", "Retry", "ServerError", "SyncPolarClient"]

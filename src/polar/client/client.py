@@ -11,16 +11,19 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
+from polar.client.draining import wait_for_drain
 from polar.client.events import follow_events
 from polar.client.results import PAGE, follow_results, skip_others
 from polar.client.retries import Retry, ServerError
 from polar.client.submission import fixed, same_task, written
 from polar.client.transport import MSGPACK, Request, Transport
 from polar.types import (
+    Drain,
     Event,
     Lease,
     NodeStatus,
     Policy,
+    PolicyChange,
     ResultEntry,
     ResultPage,
     SessionStatus,
@@ -172,16 +175,25 @@ class PolarClient:
     async def policy(self) -> Policy:
         return await self._ask("GET", "/v1/policy", Policy)
 
-    async def pause(self) -> Policy:
-        """Calls that arrive from now on wait until `resume`."""
-        return await self._set_policy(paused=True)
+    async def pause(self, *, wait: bool = False, timeout_s: float | None = None) -> Policy:
+        """Calls that arrive from now on wait until `resume`; those under way run to their end.
+
+        With `wait` it returns when every live node has paused and nothing is generated any more. Where that takes
+        longer than `timeout_s` it raises `NotDrained`, and generation stays paused.
+        """
+        policy = await self._change_policy(PolicyChange(paused=True))
+        return await wait_for_drain(self.drain, timeout_s) if wait else policy
+
+    async def drain(self, *, wait_s: float = 0.0) -> Drain:
+        """How far a pause has come; waits up to `wait_s` until it is done, or somebody has ended it."""
+        return await self._ask("GET", "/v1/policy/drain", Drain, params={"wait_s": wait_s}, wait_s=wait_s)
 
     async def resume(self) -> Policy:
-        return await self._set_policy(paused=False)
+        return await self._change_policy(PolicyChange(paused=False))
 
     async def set_policy_version(self, version: str | int) -> Policy:
         """Stamped on every call that begins from now on; whether generation is paused stays as it is."""
-        return await self._set_policy(version=str(version))
+        return await self._change_policy(PolicyChange(version=str(version)))
 
     async def nodes(self) -> list[NodeStatus]:
         return await self._ask("GET", "/v1/nodes", list[NodeStatus])
@@ -203,10 +215,9 @@ class PolarClient:
     async def _cancel(self, kind: Literal["sessions", "tasks", "groups"], name: str) -> int:
         return (await self._ask("POST", _path(kind, name, "cancel"), Cancelled)).cancelled
 
-    async def _set_policy(self, **changes: Any) -> Policy:
-        """The server takes a policy whole, so two trainers that change it at once can undo each other."""
-        wanted = (await self.policy()).model_copy(update=changes)
-        return await self._ask("PUT", "/v1/policy", Policy, body=wanted.model_dump_json().encode())
+    async def _change_policy(self, wanted: PolicyChange) -> Policy:
+        body = wanted.model_dump_json(exclude_none=True).encode()
+        return await self._ask("PUT", "/v1/policy", Policy, body=body)
 
     async def _ask(
         self,

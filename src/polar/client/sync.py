@@ -14,6 +14,7 @@ from polar.client.results import PAGE
 from polar.client.retries import Retry
 from polar.errors import PolarError
 from polar.types import (
+    Drain,
     Event,
     Lease,
     NodeStatus,
@@ -127,8 +128,11 @@ class SyncPolarClient:
     def policy(self) -> Policy:
         return self._do(self._client.policy())
 
-    def pause(self) -> Policy:
-        return self._do(self._client.pause())
+    def pause(self, *, wait: bool = False, timeout_s: float | None = None) -> Policy:
+        return self._do(self._client.pause(wait=wait, timeout_s=timeout_s))
+
+    def drain(self, *, wait_s: float = 0.0) -> Drain:
+        return self._do(self._client.drain(wait_s=wait_s))
 
     def resume(self) -> Policy:
         return self._do(self._client.resume())

@@ -1,7 +1,7 @@
 """HTTP to the rollout server: one request and its answer, sent again while that may help.
 
-Every request of the client may be sent twice without harm: reads and cancellations by nature, a policy because it
-is put whole, a task because its id is fixed before it is first sent.
+Every request of the client may be sent twice without harm: reads and cancellations by nature, a policy because
+what is put says how it shall stand, a task because its id is fixed before it is first sent.
 """
 
 from __future__ import annotations

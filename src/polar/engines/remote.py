@@ -103,14 +103,16 @@ class RemoteServer:
         await self._http.close()
 
     async def get(self, path: str, kind: type[T]) -> T:
-        return await self._call("GET", path, None, kind)
+        return await self._call("GET", path, {}, kind)
 
-    async def post(self, path: str, body: Mapping[str, Any], kind: type[T]) -> T:
-        return await self._call("POST", path, body, kind)
+    async def post(
+        self, path: str, body: Mapping[str, Any], kind: type[T], headers: Mapping[str, str] | None = None
+    ) -> T:
+        return await self._call("POST", path, _sent(body, headers), kind)
 
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
+    async def _call(self, method: str, path: str, sent: dict[str, Any], kind: type[T]) -> T:
         try:
-            async with self._http.request(method, self.url + path, **_sent(body)) as response:
+            async with self._http.request(method, self.url + path, **sent) as response:
                 payload = await response.read()
         except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # RuntimeError: the client is closed
             raise self._unreachable(error) from error
@@ -169,9 +171,7 @@ class RemoteServer:
         return Refused(f"{message}; {advice}", status, reason)
 
 
-def _sent(body: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    if body is None:
-        return {}
+def _sent(body: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
     return {"data": orjson.dumps(body), "headers": {"Content-Type": "application/json", **(headers or {})}}
 
 

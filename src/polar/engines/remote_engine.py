@@ -129,11 +129,12 @@ class RemoteEngine(ABC):
         max_tokens = min(room, request.max_tokens)
         if request.json_schema is not None:
             unstopped = msgspec.structs.replace(request, stop_ids=())
-            yield self._counted(request, await self._held(request, self._sample(server, unstopped, max_tokens)))
+            held = await self._held(request, self._sample(server, unstopped, max_tokens))
+            yield self._counted(held, len(request.prompt_ids))
             return
         async with aclosing(self._sample(server, request, max_tokens)) as pieces:
             async for piece in pieces:
-                yield self._counted(request, piece)
+                yield self._counted(piece, len(request.prompt_ids))
 
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         server = self._running()
@@ -158,13 +159,13 @@ class RemoteEngine(ABC):
         reason = "stop" if stopped else piece.finish_reason
         return msgspec.structs.replace(piece, ids=reply, logprobs=values, finish_reason=reason)
 
-    def _counted(self, request: GenerateRequest, piece: Piece) -> Piece:
+    def _counted(self, piece: Piece, prompt_tokens: int) -> Piece:
         self._counters["sampled_tokens"] += len(piece.ids)
         self._counters["missing_logprobs"] += sum(map(math.isnan, piece.logprobs))
         if piece.evaluated_tokens is not None:
             self._counters["evaluated_tokens"] += piece.evaluated_tokens
-            self._counters["cached_tokens"] += len(request.prompt_ids) - piece.evaluated_tokens
+            self._counters["cached_tokens"] += prompt_tokens - piece.evaluated_tokens
         return piece
 
-    def _headers(self, request: GenerateRequest) -> dict[str, str]:
-        return {self._remote_options.session_header: request.session_id}
+    def _headers(self, session_id: str) -> dict[str, str]:
+        return {self._remote_options.session_header: session_id}

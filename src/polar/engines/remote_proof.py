@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from polar.engines.base import GenerateRequest, LogprobMode, Piece
+from polar.engines.weight_versions import consecutive, if_several, version_at
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
 from polar.types import Logprobs, Sampling, TokenIds, logprobs, token_ids
 
@@ -26,7 +27,6 @@ STOP_TRIALS = 3
 MAX_NOISE = 0.5
 """Mean difference between a logprob and its score that the arithmetic of a server may explain."""
 CLEAR_GAP = 0.15
-UNNAMED_VERSION = "default"
 TEMPERATURES = (2.0, 0.1)
 """A sharp distribution shows the difference at the first, a flat one at the second. Servers refuse more than 2."""
 
@@ -116,30 +116,24 @@ class Proof:
 
 async def joined(pieces: AsyncGenerator[Piece]) -> Piece:
     """A whole reply as one piece."""
-    ids, values = token_ids(), logprobs()
-    last = Piece(ids, values)
     async with aclosing(pieces):
-        async for last in pieces:
-            ids.extend(last.ids)
-            values.extend(last.logprobs)
-    return msgspec.structs.replace(last, ids=ids, logprobs=values)
+        return one_piece([piece async for piece in pieces])
+
+
+def one_piece(pieces: Sequence[Piece]) -> Piece:
+    """All of a reply's pieces as one, which says of the versions what they said."""
+    last = pieces[-1] if pieces else Piece(token_ids(), logprobs())
+    spans = last.policy_spans or consecutive([(piece.policy_version, len(piece.ids)) for piece in pieces])
+    told = last.policy_spans or any(piece.policy_version for piece in pieces[:-1])
+    return msgspec.structs.replace(
+        last,
+        ids=token_ids(i for piece in pieces for i in piece.ids),
+        logprobs=logprobs(value for piece in pieces for value in piece.logprobs),
+        policy_version=version_at(spans, 0) if told else last.policy_version,
+        policy_spans=if_several(spans) if told else (),
+    )
 
 
 def or_missing(value: float | None, sentinel: float) -> float:
     """A logprob, or NaN for what only stands for one."""
     return math.nan if value is None or not math.isfinite(value) or value <= sentinel else value
-
-
-class VersionSpan(msgspec.Struct, frozen=True):
-    """Which weights sampled the tokens from `start` to before `end` of a reply."""
-
-    version: str
-    start: int = 0
-    end: int = 0
-
-
-def version_of(spans: Sequence[VersionSpan] | None) -> str:
-    """The weights that sampled a reply; a reply that saw an update names all of them, in their order. A server
-    that was never told a version says `default`, which is none."""
-    names = dict.fromkeys(span.version for span in spans or ())
-    return "+".join(names) if list(names) != [UNNAMED_VERSION] else ""

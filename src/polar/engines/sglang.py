@@ -1,4 +1,4 @@
-"""SGLang behind the token port: a client of a server at its address."""
+"""SGLang behind the token port, and in chat mode: a client of a server at its address."""
 
 from __future__ import annotations
 
@@ -11,11 +11,23 @@ from typing import TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from polar.engines.base import GenerateRequest, LogprobMode, Piece
-from polar.engines.remote import Refused, RemoteServer, StreamOptions
-from polar.engines.remote_engine import Described, RemoteEngine
+from polar.engines.base import Conversation, ConversationPiece, GenerateRequest, LogprobMode, Piece
+from polar.engines.chat_wire import CHAT
+from polar.engines.conversing_engine import ChatOptions, ConversingRemoteEngine
+from polar.engines.remote import Refused, RemoteServer
+from polar.engines.remote_engine import Described
 from polar.engines.remote_proof import or_missing
+from polar.engines.sglang_chat import (
+    DETOKENIZE,
+    ChatReply,
+    Detokenized,
+    conversation_body,
+    conversation_piece,
+    count_body,
+    prompt_tokens_in,
+)
 from polar.engines.sglang_wire import (
+    FINISH,
     GENERATE,
     MISSING,
     Event,
@@ -37,17 +49,18 @@ ABORT_TIMEOUT_S = 5.0
 T = TypeVar("T")
 
 
-class SglangOptions(StreamOptions):
+class SglangOptions(ChatOptions):
     session_header: str = "x-smg-routing-key"
     logprob_mode: LogprobMode | None = None
     """None: measured at the start."""
 
 
-class SglangEngine(RemoteEngine):
+class SglangEngine(ConversingRemoteEngine):
     Options: type[BaseModel] = SglangOptions
     name = "sglang"
     product = "SGLang"
     hint = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
+    tool_flags = "--tool-call-parser PARSER"
 
     def __init__(self, options: SglangOptions) -> None:
         super().__init__(options, options.logprob_mode)
@@ -74,7 +87,7 @@ class SglangEngine(RemoteEngine):
         body = generation_body(request, max_tokens, request_id)
         progress, ended = Progress(), False
         try:
-            async with aclosing(server.stream(GENERATE, body, self._headers(request))) as events:
+            async with aclosing(server.stream(GENERATE, body, self._headers(request.session_id))) as events:
                 async for data in events:
                     event = server.read(data, GENERATE, Event)
                     piece = _piece(server, event, progress)
@@ -86,9 +99,33 @@ class SglangEngine(RemoteEngine):
             raise EngineError(f"SGLang at {server.url} ended a reply without a reason; see the server's log")
         finally:
             if not ended:
-                with suppress(EngineError, TimeoutError):  # it is also told by the closed connection
-                    async with asyncio.timeout(ABORT_TIMEOUT_S):
-                        await server.post("/abort_request", {"rid": request_id}, msgspec.Raw)
+                await _abort(server, request_id)
+
+    async def _talk(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+        request_id = uuid.uuid4().hex
+        body = conversation_body(conversation, self._options.chat_template_kwargs, request_id)
+        try:
+            reply = await server.post(CHAT, body, ChatReply, self._headers(conversation.session_id))
+        except Refused:
+            raise
+        except BaseException:
+            await _abort(server, request_id)
+            raise
+        yield conversation_piece(server, reply)
+
+    async def _count(self, server: RemoteServer, conversation: Conversation) -> int:
+        body = count_body(conversation, self._options.chat_template_kwargs)
+        try:
+            reply = await server.post(CHAT, body, ChatReply, self._headers(conversation.session_id))
+        except Refused as error:
+            if (tokens := prompt_tokens_in(error.reason)) is not None:
+                return tokens
+            raise
+        return reply.usage.prompt_tokens
+
+    async def _decode(self, server: RemoteServer, ids: TokenIds) -> str:
+        body = {"tokens": ids.tolist(), "skip_special_tokens": False}
+        return (await server.post(DETOKENIZE, body, Detokenized)).text
 
     async def _score(self, server: RemoteServer, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         start = min(positions) - 1
@@ -110,19 +147,24 @@ async def _either(server: RemoteServer, path: str, older_path: str, kind: type[T
         return await server.get(older_path, kind)
 
 
+async def _abort(server: RemoteServer, request_id: str) -> None:
+    with suppress(EngineError, TimeoutError):  # it is also told by the closed connection
+        async with asyncio.timeout(ABORT_TIMEOUT_S):
+            await server.post("/abort_request", {"rid": request_id}, msgspec.Raw)
+
+
 def _piece(server: RemoteServer, event: Event, progress: Progress) -> Piece:
     if event.error is not None:
         raise server.fault(GENERATE, event.error)
     meta = event.meta_info
     finish = meta.finish_reason
+    version = meta.version_at(progress.count)
     if finish is not None and finish.type == "abort":
         if finish.status_code is not None:
             raise server.fault(GENERATE, {"message": finish.message, "code": finish.status_code})
-        return Piece(token_ids(), logprobs(), "aborted", policy_version=meta.version)
+        return Piece(token_ids(), logprobs(), "aborted", policy_version=version)
     ids, values = progress.new(event)
     if finish is None:
-        return Piece(token_ids(ids), logprobs(values), policy_version=meta.version)
-    cached = meta.cached_tokens
-    evaluated = None if cached is None else meta.prompt_tokens - cached
-    reason = "stop" if finish.type == "stop" else "length"
-    return Piece(token_ids(ids), logprobs(values), reason, evaluated, meta.version)
+        return Piece(token_ids(ids), logprobs(values), policy_version=version)
+    reason = FINISH[finish.type]
+    return Piece(token_ids(ids), logprobs(values), reason, meta.evaluated_tokens, version, meta.policy_spans)

@@ -12,18 +12,28 @@ import msgspec
 import orjson
 
 from polar.engines.base import GenerateRequest
-from polar.engines.remote_proof import VersionSpan, or_missing, version_of
+from polar.engines.remote_proof import or_missing
+from polar.engines.weight_versions import VersionSpan, if_several, named_version, spans_of, version_at
 from polar.errors import EngineDefect
+from polar.types import PolicySpan
 
 GENERATE = "/generate"
 MISSING = -1e30
 """SGLang cuts a logprob off at the smallest float: it stands for a probability of zero."""
 
+FINISH: dict[str, Literal["stop", "length", "aborted"]] = {
+    "stop": "stop",
+    "tool_calls": "stop",
+    "length": "length",
+    "abort": "aborted",
+}
+
 TokenLogprob = tuple[float | None, int, str | None]
 
 
 class FinishReason(msgspec.Struct, frozen=True):
-    type: Literal["stop", "length", "abort"]
+    type: Literal["stop", "tool_calls", "length", "abort"]
+    """tool_calls: a stop, in chat mode."""
     message: str = ""
     status_code: int | None = None
 
@@ -39,10 +49,18 @@ class Meta(msgspec.Struct, frozen=True):
     input_token_logprobs: list[TokenLogprob] | None = None
 
     @property
-    def version(self) -> str:
+    def evaluated_tokens(self) -> int | None:
+        return None if self.cached_tokens is None else self.prompt_tokens - self.cached_tokens
+
+    @property
+    def policy_spans(self) -> tuple[PolicySpan, ...]:
+        return if_several(spans_of(self.weight_versions))
+
+    def version_at(self, position: int) -> str:
+        """The version of one id of the reply; without spans, of those that are new in this event."""
         if self.weight_versions:
-            return version_of(self.weight_versions)
-        return version_of([VersionSpan(self.weight_version)]) if self.weight_version else ""
+            return version_at(spans_of(self.weight_versions), position)
+        return named_version(self.weight_version)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -118,7 +136,8 @@ class Progress:
     """What of a reply is known already."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
+        """Ids that were given."""
 
     def new(self, event: Event) -> tuple[list[int], list[float]]:
         """The ids of an event that are new, and a logprob for each."""
@@ -132,11 +151,11 @@ class Progress:
                 "ask a worker, not a router that rewrites its answers"
             )
         if len(ids) == meta.completion_tokens:
-            ids, values = ids[self._count :], values[self._count :]
-        self._count += len(ids)
-        if self._count != meta.completion_tokens:
+            ids, values = ids[self.count :], values[self.count :]
+        self.count += len(ids)
+        if self.count != meta.completion_tokens:
             raise EngineDefect(
-                f"SGLang counts {meta.completion_tokens} sampled tokens and gave {self._count}; "
+                f"SGLang counts {meta.completion_tokens} sampled tokens and gave {self.count}; "
                 "use a version that Polar's contract suite passes with"
             )
         return ids, values

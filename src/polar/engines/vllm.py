@@ -1,4 +1,4 @@
-"""vLLM behind the token port: a client of a server at its address."""
+"""vLLM behind the token port, and in chat mode: a client of a server at its address."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from polar.engines.base import GenerateRequest, LogprobMode, Piece
-from polar.engines.remote import Refused, RemoteServer, StreamOptions
-from polar.engines.remote_engine import Described, RemoteEngine
-from polar.engines.remote_proof import or_missing, version_of
+from polar.engines.base import Conversation, ConversationPiece, GenerateRequest, LogprobMode, Piece
+from polar.engines.conversing_engine import ChatOptions, ConversingRemoteEngine
+from polar.engines.remote import Refused, RemoteServer
+from polar.engines.remote_engine import Described
+from polar.engines.remote_proof import or_missing
+from polar.engines.vllm_chat import (
+    DETOKENIZE,
+    TOKENIZE,
+    Counted,
+    Detokenized,
+    conversation_body,
+    conversation_pieces,
+    count_body,
+)
 from polar.engines.vllm_wire import (
     COMPLETIONS,
     GENERATE,
@@ -26,6 +36,7 @@ from polar.engines.vllm_wire import (
     ServerVersion,
     Usage,
     generation_body,
+    last_piece,
     paired,
     prompt_body,
     score_body,
@@ -33,10 +44,8 @@ from polar.engines.vllm_wire import (
 from polar.errors import ConfigError, EngineDefect, EngineError
 from polar.types import Logprobs, TokenIds, logprobs, token_ids
 
-FINISH: dict[str, Literal["stop", "length", "aborted"]] = {"stop": "stop", "length": "length"}
 
-
-class VllmOptions(StreamOptions):
+class VllmOptions(ChatOptions):
     model: str | None = None
     """As the server names it; None: the one model it serves."""
     route: Literal["auto", "generate", "completions"] = "auto"
@@ -47,11 +56,12 @@ class VllmOptions(StreamOptions):
     """Only for servers with `--scheduling-policy priority`; lower is sooner."""
 
 
-class VllmEngine(RemoteEngine):
+class VllmEngine(ConversingRemoteEngine):
     Options: type[BaseModel] = VllmOptions
     name = "vllm"
     product = "vLLM"
     hint = "vllm serve MODEL --enable-scale-out"
+    tool_flags = "--enable-auto-tool-choice --tool-call-parser PARSER"
 
     def __init__(self, options: VllmOptions) -> None:
         super().__init__(options, options.logprob_mode)
@@ -105,12 +115,11 @@ class VllmEngine(RemoteEngine):
     async def _sample(
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
-        body = generation_body(self._route, self._model, request, max_tokens)
-        if self._options.priority:
-            body["priority"] = self._options.priority
+        body = {**generation_body(self._route, self._model, request, max_tokens), **self._priority()}
         last: Choice | None = None
         usage: Usage | None = None
-        async with aclosing(server.stream(self._route, body, self._headers(request))) as events:
+        count = 0
+        async with aclosing(server.stream(self._route, body, self._headers(request.session_id))) as events:
             async for data in events:
                 event = server.read(data, self._route, Event)
                 if event.error is not None:
@@ -121,10 +130,29 @@ class VllmEngine(RemoteEngine):
                         last = choice  # what it cost is told after it
                     elif choice.token_ids:
                         ids, values = paired(choice)
+                        count += len(ids)
                         yield Piece(token_ids(ids), logprobs(values))
         if last is None:
             raise EngineError(f"vLLM at {server.url} ended a reply without a reason; see the server's log")
-        yield _last_piece(last, usage)
+        yield last_piece(last, usage, count)
+
+    def _priority(self) -> dict[str, int]:
+        return {"priority": self._options.priority} if self._options.priority else {}
+
+    async def _talk(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+        body = conversation_body(self._model, conversation, self._options.chat_template_kwargs)
+        headers = self._headers(conversation.session_id)
+        async with aclosing(conversation_pieces(server, {**body, **self._priority()}, headers)) as pieces:
+            async for heard in pieces:
+                yield heard
+
+    async def _count(self, server: RemoteServer, conversation: Conversation) -> int:
+        body = count_body(self._model, conversation, self._options.chat_template_kwargs)
+        return (await server.post(TOKENIZE, body, Counted)).count
+
+    async def _decode(self, server: RemoteServer, ids: TokenIds) -> str:
+        body = {"model": self._model, "tokens": ids.tolist()}
+        return (await server.post(DETOKENIZE, body, Detokenized)).prompt
 
     async def _score(self, server: RemoteServer, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         answer = await server.post(self._route, score_body(self._route, self._model, ids.tolist()), Scores)
@@ -136,16 +164,3 @@ class VllmEngine(RemoteEngine):
             scored = (scores[position] or {}).get(str(ids[position]))
             values.append(math.nan if scored is None else or_missing(scored.logprob, MISSING))
         return logprobs(values)
-
-
-def _last_piece(choice: Choice, usage: Usage | None) -> Piece:
-    ids, values = paired(choice)
-    details = usage.prompt_tokens_details if usage else None
-    cached = details.cached_tokens if details else None
-    return Piece(
-        ids=token_ids(ids),
-        logprobs=logprobs(values),
-        finish_reason=FINISH.get(choice.finish_reason or "", "aborted"),
-        evaluated_tokens=None if usage is None or cached is None else usage.prompt_tokens - cached,
-        policy_version=version_of(choice.weight_versions),
-    )

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from polar.engines.base import GenerateRequest
-from polar.engines.remote_proof import VersionSpan, or_missing
+from polar.engines.base import GenerateRequest, Piece
+from polar.engines.remote_proof import or_missing
+from polar.engines.weight_versions import VersionSpan, if_several, spans_of, version_at
 from polar.errors import EngineDefect
+from polar.types import logprobs, token_ids
 
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
@@ -19,6 +21,11 @@ Route = Literal["/inference/v1/generate", "/v1/completions"]
 MISSING = -9999.0
 """vLLM writes it where it has no logprob."""
 ID_NAME = "token_id:"
+FINISH: dict[str, Literal["stop", "length", "aborted"]] = {
+    "stop": "stop",
+    "tool_calls": "stop",
+    "length": "length",
+}
 
 
 class NamedLogprob(msgspec.Struct, frozen=True):
@@ -57,6 +64,7 @@ class CachedTokens(msgspec.Struct, frozen=True):
 
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
+    completion_tokens: int | None = None
     prompt_tokens_details: CachedTokens | None = None
 
 
@@ -150,6 +158,22 @@ def paired(choice: Choice) -> tuple[list[int], list[float]]:
             "use 0.13 or newer, with nothing between that rewrites its answers"
         )
     return ids, [or_missing(value, MISSING) for value in values]
+
+
+def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:
+    """The end of a reply, of which `before` ids came in earlier pieces."""
+    ids, values = paired(choice)
+    details = usage.prompt_tokens_details if usage else None
+    cached = details.cached_tokens if details else None
+    spans = spans_of(choice.weight_versions)
+    return Piece(
+        ids=token_ids(ids),
+        logprobs=logprobs(values),
+        finish_reason=FINISH.get(choice.finish_reason or "", "aborted"),
+        evaluated_tokens=None if usage is None or cached is None else usage.prompt_tokens - cached,
+        policy_version=version_at(spans, before),
+        policy_spans=if_several(spans),
+    )
 
 
 def _id_of(entry: NamedLogprob) -> int | None:

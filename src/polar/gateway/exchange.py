@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 
-from polar.engines.base import Engine, EngineInfo
-from polar.gateway.admission import Admission, Admitted
+from polar.engines.base import EngineInfo
+from polar.gateway.admission import Admitted
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
 from polar.gateway.generation import Asked, Generation
+from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
-from polar.gateway.sampling import Sampled, Sampler, call_lost
+from polar.gateway.sampling import Sampled, call_lost
 from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
-from polar.tokens.base import Renderer
 from polar.tokens.reading import message_of
 from polar.types import Call, CallTimes, FinishReason, Message
 
@@ -25,12 +25,11 @@ from polar.types import Call, CallTimes, FinishReason, Message
 class Exchange:
     """Answers the calls of every slot of one gateway."""
 
-    def __init__(self, renderer: Renderer, engine: Engine, info: EngineInfo, journal: Journal, model: str) -> None:
+    def __init__(self, mode: Mode, gate: PolicyGate, info: EngineInfo, journal: Journal, model: str) -> None:
+        self._mode = mode
+        self._gate = gate
         self._info = info
         self._journal = journal
-        self._admission = Admission(renderer, info)
-        self.gate = PolicyGate()
-        self._sampler = Sampler(renderer, engine, self._admission, self.gate)
         self.model = model
         self.context_tokens = info.context_tokens
 
@@ -48,7 +47,7 @@ class Exchange:
 
     async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
         """How many tokens a request is, as it would be sent. Samples and records nothing."""
-        return len((await self._admission.prepare(slot, request)).prompt_ids)
+        return await self._mode.count(slot, request)
 
     async def delivered(self, slot: OpenSlot, generation: Generation) -> None:
         """The harness has the whole reply."""
@@ -57,7 +56,7 @@ class Exchange:
         call_id = generation.reply.head.reply_id
         async with slot.lock:
             slot.forest.mark_received(call_id)
-        await self._journal.mark_received(call_id)
+        self._journal.mark_received(call_id)
 
     async def _run(self, slot: OpenSlot, generation: Generation) -> None:
         with slot.serving(generation):
@@ -73,13 +72,12 @@ class Exchange:
                 slot.forget(generation)
 
     async def _answer(self, slot: OpenSlot, generation: Generation) -> Reply:
-        admitted = await self._admission.admit(slot, generation.asked.request)
-        size = len(admitted.prompt.prompt_ids)
-        head = ReplyHead(admitted.call_id, int(admitted.arrived), self.model, size)
+        admitted = await self._mode.admit(slot, generation.asked.request)
+        head = ReplyHead(admitted.call_id, int(generation.arrived), self.model, admitted.prompt_tokens)
         generation.admitted(head)
         sampled = Sampled()
         try:
-            await self._sampler.sample(slot, generation, admitted, sampled)
+            await self._sample(slot, generation, admitted, sampled)
             generation.sampled()
         except (Problem, asyncio.CancelledError):
             generation.sampled()
@@ -91,6 +89,7 @@ class Exchange:
             raise
         call = await self._keep(slot, generation, admitted, sampled)
         slot.engine_failure = None
+        size = call.prompt_tokens
         evaluated = size if call.evaluated_tokens is None else call.evaluated_tokens
         return Reply(
             head=head,
@@ -102,6 +101,14 @@ class Exchange:
             reasoning_tokens=sampled.reasoning_tokens,
             stop_sequence=sampled.stop_sequence,
         )
+
+    async def _sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
+        async with self._gate.generating(slot.session_id) as began:
+            sampled.versions.began = began.version
+            try:
+                await self._mode.sample(slot, generation, admitted, sampled)
+            finally:
+                sampled.versions.updated_within = self._gate.updated_since(began)
 
     async def _keep(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> Call:
         """Journals the call and makes it known to later ones."""
@@ -115,7 +122,8 @@ class Exchange:
         return call
 
     def _call(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> Call:
-        prompt, asked = admitted.prompt, generation.asked
+        prompt, asked = sampled.prompt, generation.asked
+        assert prompt is not None, "nothing is sampled before the prompt is known"
         response = message_of(generation.deltas)
         shared = slot.forest.shared_items(prompt.parent_id, asked.request.items)
         return Call(
@@ -139,11 +147,14 @@ class Exchange:
             sampling=admitted.recorded(asked.request),
             engine=f"{self._info.name}/{self._info.model}",
             logprob_mode=self._info.logprob_mode,
-            times=CallTimes(arrived=admitted.arrived, rendered=admitted.rendered, sampled=time.time()),
-            policy_version=sampled.policy_version,
+            times=CallTimes(generation.arrived, sampled.rendered, time.time()),
+            policy_version=sampled.versions.first,
+            policy_spans=sampled.versions.spans,
+            updated_within=sampled.versions.unknown,
             break_reason=prompt.break_reason,
             tolerant=prompt.tolerant,
             evaluated_tokens=sampled.evaluated_tokens,
+            drift=prompt.drift,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Coroutine, Generator, Iterable
 from contextlib import contextmanager
 
@@ -40,6 +41,7 @@ class Generation:
     def __init__(self, asked: Asked, linger_s: float) -> None:
         self.asked = asked
         self.key = asked.twin_key
+        self.arrived = time.time()
         self.head: ReplyHead | None = None
         """Set when the request is admitted."""
         self.deltas: list[Delta] = []

@@ -111,7 +111,7 @@ class ModelRoute(_Route):
     """Samples a reply."""
 
     async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
-        kind = slot.profile.kind_of(headers, has_tools=bool(request.tools))
+        kind = slot.profile.kind_of(headers, request.messages, request.tools)
         asked = Asked(request, self._dialect.name, kind, slot.profile.attribution(headers))
         connection.watch()
         generation = self._exchange.ask(slot, asked, self._config.linger_s)

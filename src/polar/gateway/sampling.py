@@ -1,45 +1,47 @@
-"""The engine's part of a call: ids as they are sampled, checked, counted and read.
-
-A reply ends where the engine ends it, or earlier: at a stop text, or when the session's budget of tokens is used
-up. Cutting there is exact, because what is sampled later cannot have changed what came before.
-"""
+"""What an engine gave for one call so far, and what its failures mean to the harness."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Literal
 
-import msgspec
-
-from polar.engines.base import Engine, GenerateRequest, Piece
-from polar.errors import ContextOverflow, EngineBusy, EngineDefect, EngineError, SchemaRefused, failure_of
-from polar.gateway.admission import Admission, Admitted, in_thread
+from polar.engines.base import Piece
+from polar.errors import (
+    ContextOverflow,
+    ConversationRefused,
+    EngineBusy,
+    EngineDefect,
+    EngineError,
+    SchemaRefused,
+    failure_of,
+)
 from polar.gateway.dialects.base import Overflow, Problem
-from polar.gateway.generation import Generation
-from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot
-from polar.gateway.speech import Speech
-from polar.tokens.base import Renderer
-from polar.types import Delta, TokenIds, logprobs, token_ids
-
-SHORT_TOKENS = 1024
-"""So many are read on the event loop: about a millisecond."""
+from polar.tokens.prompting import PreparedPrompt
+from polar.types import PolicySpan, logprobs, token_ids
 
 
 class Sampled:
-    """What the engine gave so far."""
-
     def __init__(self) -> None:
+        self.prompt: PreparedPrompt | None = None
+        """Set before anything is sampled from it."""
+        self.rendered = 0.0
+        """Unix seconds, when the prompt was known."""
         self.given = 0
         """How many ids the engine gave; those after the end of the reply are not kept."""
         self.ids = token_ids()
         self.logprobs = logprobs()
         self.finish_reason: Literal["stop", "length", "aborted"] | None = None
         self.evaluated_tokens: int | None = None
-        self.policy_version = ""
+        self.versions = Versions()
         self.reasoning_tokens = 0
         self.stop_sequence = ""
+
+    def begin(self, prompt: PreparedPrompt) -> None:
+        self.prompt, self.rendered = prompt, time.time()
 
     def take(self, piece: Piece, count: int) -> None:
         self.given += len(piece.ids)
@@ -47,106 +49,78 @@ class Sampled:
         self.logprobs.extend(piece.logprobs[:count])
         self.finish_reason = piece.finish_reason
         self.evaluated_tokens = piece.evaluated_tokens
-        self.policy_version = piece.policy_version
+        self.versions.take(piece, count)
+
+    def check_end(self) -> None:
+        if self.finish_reason is None:
+            raise EngineDefect("the engine ended without a finish reason")
+        if self.finish_reason == "aborted":
+            raise EngineError("the engine broke the generation off")
 
 
-class Sampler:
-    def __init__(self, renderer: Renderer, engine: Engine, admission: Admission, gate: PolicyGate) -> None:
-        self._renderer = renderer
-        self._engine = engine
-        self._rendering = admission.rendering
-        self._gate = gate
+class Versions:
+    """Which policy sampled which ids of one reply."""
 
-    async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
-        """Fills `sampled` and tells the listeners what it says. Raises `Problem` when the engine or the renderer
-        fails; the slot remembers why."""
-        version = await self._gate.enter()
-        speech = self._speech(slot, generation, admitted)
-        try:
-            async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
-                async for piece in pieces:
-                    if not piece.policy_version and version:
-                        piece = msgspec.structs.replace(piece, policy_version=version)
-                    generation.say(await self._take(slot, speech, sampled, piece))
-                    if len(sampled.ids) < sampled.given:  # cut before the engine's own end
-                        sampled.finish_reason = "stop" if speech.stop_sequence else "length"
-                        break
-            _check_end(sampled)
-        except Problem:
-            raise
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) and task.cancelling():
-                raise  # we broke it off; otherwise something inside the engine was cancelled
-            raise _engine_failed(slot, error) from error
-        except Exception as error:  # an engine is a plug-in: whatever it raises is the engine's failure
-            raise _engine_failed(slot, error) from error
-        _, said = await self._read(slot, speech, None)
-        generation.say(said)
-        sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
+    def __init__(self) -> None:
+        self.began = ""
+        """What the gateway was told to be generating with when the call began."""
+        self.updated_within = False
+        """That changed before the call ended."""
+        self._spans: list[PolicySpan] = []
+        self._size = 0
 
-    async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
-        """Keeps a piece up to where the reply ends, and says what it says. A piece that cannot be read is kept
-        whole: what was sampled is lost for no reason."""
-        ids = _within(slot, piece.ids)
-        count, said = len(ids), list[Delta]()
-        slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
-        try:
-            _check_piece(piece)
-            count, said = await self._read(slot, speech, ids)
-        finally:
-            slot.sampled_tokens -= len(ids) - count
-            sampled.take(piece, count)
-        return said
+    def take(self, piece: Piece, count: int) -> None:
+        if count and piece.policy_version:
+            self._add(piece.policy_version, self._size, count)
+        self._size += count
+        if piece.policy_spans:
+            self._spans = []
+            for span in piece.policy_spans:  # the engine counts what was cut off too
+                length = min(span.length, self._size - span.start)
+                if length > 0:
+                    self._add(span.version, span.start, length)
 
-    def _request(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> GenerateRequest:
-        return GenerateRequest(
-            prompt_ids=admitted.prompt.prompt_ids,
-            max_tokens=admitted.max_tokens,
-            sampling=admitted.sampling,
-            stop_ids=self._renderer.stop_ids,
-            session_id=slot.session_id,
-            seed=admitted.seed,
-            json_schema=generation.asked.request.json_schema,
-        )
+    def _add(self, version: str, start: int, length: int) -> None:
+        last = self._spans[-1] if self._spans else None
+        if last and last.version == version and last.start + last.length == start:
+            self._spans[-1] = PolicySpan(version, last.start, last.length + length)
+        else:
+            self._spans.append(PolicySpan(version, start, length))
 
-    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
-        prompt_ids, raw = admitted.prompt.prompt_ids, generation.asked.request.prompt is not None
-        try:
-            return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw)
-        except Exception as error:
-            raise call_lost(slot, "renderer", error) from error
+    @property
+    def first(self) -> str:
+        return self._spans[0].version if self._spans else self.began
 
-    async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
-        """Reads the next ids, or the rest when there are no more."""
-        try:
-            async with self._rendering:
-                if ids is None:
-                    return 0, speech.finish()
-                if len(ids) <= SHORT_TOKENS:
-                    return speech.feed(ids)
-                return await in_thread(lambda: speech.feed(ids))
-        except Exception as error:  # a renderer is a plug-in
-            raise call_lost(slot, "renderer", error) from error
+    @property
+    def spans(self) -> tuple[PolicySpan, ...]:
+        """Empty where one version covers the reply."""
+        return tuple(self._spans) if len(self._spans) > 1 else ()
+
+    @property
+    def unknown(self) -> bool:
+        """The policy changed, and the engine does not say at which token."""
+        return self.updated_within and not self._spans
 
 
-def _within(slot: OpenSlot, ids: TokenIds) -> TokenIds:
-    """As many ids as the session's budget still has room for. Calls of one session may run side by side, so this
-    is known only now."""
-    left = slot.tokens_left
-    return ids if left is None else ids[: max(0, left)]
-
-
-def _check_piece(piece: Piece) -> None:
+def check_piece(piece: Piece) -> None:
     """The engine port's promise, checked where its values enter."""
     if len(piece.ids) != len(piece.logprobs):
         raise EngineDefect("the engine gave unequal numbers of ids and logprobs")
 
 
-def _check_end(sampled: Sampled) -> None:
-    if sampled.finish_reason is None:
-        raise EngineDefect("the engine ended without a finish reason")
-    if sampled.finish_reason == "aborted":
-        raise EngineError("the engine broke the generation off")
+@contextmanager
+def engine_failures(slot: OpenSlot) -> Generator[None]:
+    """Whatever an engine raises is the engine's failure, and becomes a `Problem`: it is a plug-in."""
+    try:
+        yield
+    except Problem:
+        raise
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) and task.cancelling():
+            raise  # we broke it off; otherwise something inside the engine was cancelled
+        raise _engine_failed(slot, error) from error
+    except Exception as error:
+        raise _engine_failed(slot, error) from error
 
 
 def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
@@ -158,6 +132,8 @@ def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
         return Problem(429, "engine_busy", message, retry=True, retry_after_s=error.retry_after_s)
     if isinstance(error, SchemaRefused):
         return Problem(400, "invalid_request", message)
+    if isinstance(error, ConversationRefused):
+        return Problem(400, "not_renderable", message, param="messages")
     return Problem(502, "engine_error", message, retry=True)
 
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from polar.gateway.dialects.base import Problem
 from polar.gateway.generation import Generation
 from polar.store.journal import Journal
-from polar.tokens.base import Renderer
 from polar.tokens.forest import CallForest
 from polar.types import Call, CallProfile, Failure, Lease, Slot
 
@@ -128,8 +127,7 @@ def sealed_problem() -> Problem:
 class SlotTable:
     """All slots of a node's gateway; fills the session's `Slots` port."""
 
-    def __init__(self, renderer: Renderer, journal: Journal, model: str, context_tokens: int) -> None:
-        self._renderer = renderer
+    def __init__(self, journal: Journal, model: str, context_tokens: int) -> None:
         self._journal = journal
         self._model = model
         self._context_tokens = context_tokens
@@ -142,8 +140,7 @@ class SlotTable:
         return self._by_key.get(key)
 
     async def open(self, lease: Lease, profile: CallProfile) -> Slot:
-        renderer = self._renderer.retaining(lease.task.reasoning)
-        slot = OpenSlot(lease, profile, CallForest(renderer))
+        slot = OpenSlot(lease, profile, CallForest(profile.matching))
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
         return Slot(base_url=self.base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)

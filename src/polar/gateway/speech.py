@@ -28,8 +28,7 @@ class Speech:
         self._prompt_ids = prompt_ids
         self._reader: ReplyReader | None = RawReader(renderer) if raw else renderer.reader(prompt_ids)
         self._unread = token_ids()
-        self._call_id = call_id
-        self._calls = 0
+        self._named = NamedCalls(call_id).named
         self._stop = StopSearch(stop)
 
     @property
@@ -64,12 +63,20 @@ class Speech:
             rest = deltas_of(self._renderer.parse(self._prompt_ids, self._unread))
         return self._named([*self._stop.cut(rest), *self._stop.rest()])
 
-    def _named(self, deltas: Iterable[Delta]) -> list[Delta]:
-        """Tool calls get an id by which the harness answers them, of letters that every provider allows there."""
+
+class NamedCalls:
+    """Gives the tool calls of one reply the ids by which the harness answers them, of letters that every provider
+    allows there."""
+
+    def __init__(self, call_id: str) -> None:
+        self._call_id = call_id.replace(".", "_")
+        self._calls = 0
+
+    def named(self, deltas: Iterable[Delta]) -> list[Delta]:
         named: list[Delta] = []
         for delta in deltas:
             if delta.tool_call is not None:
-                call_id = f"call_{self._call_id.replace('.', '_')}_{self._calls}"
+                call_id = f"call_{self._call_id}_{self._calls}"
                 self._calls += 1
                 delta = Delta(tool_call=msgspec.structs.replace(delta.tool_call, call_id=call_id))
             named.append(delta)

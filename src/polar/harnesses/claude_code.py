@@ -15,7 +15,7 @@ from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
 from polar.harnesses.machine import fitting
 from polar.harnesses.window import reply_tokens
-from polar.types import CallProfile, KindRule, Slot, Strict
+from polar.types import ArgumentRewrite, CallProfile, HeaderRule, LastWordRule, Matching, Slot, Strict
 
 CLAUDE_PACKAGES = {
     ("linux", "x86_64"): "@anthropic-ai/claude-code-linux-x64",
@@ -36,6 +36,24 @@ MODEL_VARIABLES = (
 SETTINGS_FILE = ".claude/settings.json"
 KEY_FILE = ".claude/polar-key"
 PROMPT_FILE = ".claude/polar-append-system-prompt.md"
+LINE_ENDS = r"[^\S\n]+(?=\n|\Z)"
+"""White space at the end of a line, the carriage return of a line from Windows with it."""
+MATCHING = Matching(
+    # `replace_all: false` comes with every edit that does not say so.
+    adds_defaults=True,
+    # It calls its tools with "5000" as 5000, "true" as true and "[]" as a list, and says so afterwards.
+    coerces_arguments=True,
+    argument_rewrites=(
+        # Except in Markdown, where the end of a line has a meaning.
+        ArgumentRewrite("Write", "content", LINE_ENDS),
+        ArgumentRewrite("Edit", "new_string", LINE_ENDS),
+        # A command that first goes where the shell is anyway; one such beginning is cut, and another may follow.
+        ArgumentRewrite("Bash", "command", r"\A(?:cd [^&|;\n]+ && )+"),
+        # An end of `find -exec` that is escaped once too often.
+        ArgumentRewrite("Bash", "command", r"\\+;", r"\\;"),
+    ),
+)
+"""What it does to calls of its tools, seen in the pinned version."""
 
 
 class ClaudeCodeOptions(Strict):
@@ -80,12 +98,17 @@ class ClaudeCode:
 
     def profile(self) -> CallProfile:
         return CallProfile(
-            kind_rules=(KindRule("x-claude-code-agent-id", "subagent"),),
+            kind_rules=(
+                # A summary is asked for with the tools, the system prompt and the headers of any turn.
+                LastWordRule(r"\ACRITICAL: Respond with TEXT ONLY\.[\s\S]*<summary>", "compaction"),
+                HeaderRule("x-claude-code-agent-id", "subagent"),
+            ),
             attribution_headers=(
                 "x-claude-code-session-id",
                 "x-claude-code-agent-id",
                 "x-claude-code-parent-agent-id",
             ),
+            matching=MATCHING,
         )
 
     def _flags(self, home: str) -> list[str]:

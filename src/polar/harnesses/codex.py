@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.machine import fitting
-from polar.types import CallProfile, KindRule, Slot, Strict
+from polar.types import CallProfile, HeaderRule, Slot, Strict
 
 CODEX_PACKAGE = "@openai/codex"
 PROVIDER = "polar"
@@ -68,11 +68,11 @@ class Codex:
     def profile(self) -> CallProfile:
         return CallProfile(
             kind_rules=(
-                KindRule("x-codex-turn-metadata", "compaction", r'"request_kind"\s*:\s*"compaction"'),
-                KindRule("x-openai-subagent", "compaction", "^compact$"),
-                KindRule("x-openai-subagent", "subagent", "^collab_spawn$"),
+                HeaderRule("x-codex-turn-metadata", "compaction", r'"request_kind"\s*:\s*"compaction"'),
+                HeaderRule("x-openai-subagent", "compaction", "^compact$"),
+                HeaderRule("x-openai-subagent", "subagent", "^collab_spawn$"),
                 # Reviews, approvals and the keeping of memories are no part of the task.
-                KindRule("x-openai-subagent", "auxiliary"),
+                HeaderRule("x-openai-subagent", "auxiliary"),
             ),
             attribution_headers=("session-id", "thread-id", "x-codex-parent-thread-id", "x-openai-subagent"),
         )

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
 from polar.harnesses.node_runtime import node_pack, node_program
-from polar.types import CallProfile, Strict
+from polar.types import CallProfile, Strict, ToolRule
 
 GEMINI_PACKAGE = "@google/gemini-cli"
 SYSTEM_PROMPT_FILE = ".gemini/polar-system-prompt.md"
@@ -58,8 +58,8 @@ class GeminiCli:
         return Launch(reading_stdin(program, context), env, home_files)
 
     def profile(self) -> CallProfile:
-        """Its requests say nothing of threads; sub-agents are told apart by what they send."""
-        return CallProfile()
+        """Its requests say nothing of threads. Sub-agents end with a tool that the main agent is not offered."""
+        return CallProfile(kind_rules=(ToolRule("complete_task", "subagent"),))
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {

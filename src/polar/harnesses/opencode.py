@@ -16,7 +16,7 @@ from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.machine import fitting
 from polar.harnesses.window import reply_tokens
-from polar.types import CallProfile, KindRule, Slot, Strict
+from polar.types import CallProfile, HeaderRule, Matching, Slot, Strict, VolatileLine
 
 OPENCODE_PACKAGES = {
     ("linux", "x86_64"): "opencode-linux-x64-baseline",
@@ -83,8 +83,15 @@ class OpenCode:
         return CallProfile(
             # Summaries of a long history have no tools, and neither has a title, where one is asked for.
             kind_without_tools="auxiliary" if self._options.title_call else "compaction",
-            kind_rules=(KindRule("x-parent-session-id", "subagent"),),
+            kind_rules=(HeaderRule("x-parent-session-id", "subagent"),),
             attribution_headers=("x-session-id", "x-parent-session-id"),
+            matching=Matching(
+                # Its system prompt is written anew for each call and says what day it is.
+                volatile_lines=(VolatileLine("system", r" *Today's date: \w{3} \w{3} \d\d \d{4}"),),
+                # A call of `Bash` becomes one of `bash`. One that cannot be repaired becomes one of `invalid`,
+                # which is another call: it matches nothing, and the request forks.
+                lowers_tool_names=True,
+            ),
         )
 
     def _env(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
 from polar.harnesses.node_runtime import node_pack, node_program
-from polar.types import CallProfile, Slot, Strict
+from polar.types import CallProfile, Matching, Slot, Strict
 
 PI_PACKAGE = "@earendil-works/pi-coding-agent"
 PROVIDER = "polar"
@@ -76,7 +76,11 @@ class Pi:
 
     def profile(self) -> CallProfile:
         """Summaries of a long history have no tools; without any of its own, neither has the agent."""
-        return CallProfile(kind_without_tools="agent" if self._options.tools == () else "compaction")
+        return CallProfile(
+            kind_without_tools="agent" if self._options.tools == () else "compaction",
+            # A list of edits that the model wrote as a text comes back as a list.
+            matching=Matching(coerces_arguments=True),
+        )
 
     def _flags(self, context: HarnessContext, agent_files: dict[str, str]) -> list[str]:
         """Adds files for prompts, which may be longer than an argument or look like a path."""

@@ -15,7 +15,7 @@ from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
 from polar.harnesses.node_runtime import node_pack, node_program
 from polar.harnesses.window import reply_tokens
-from polar.types import CallProfile, Slot, Strict
+from polar.types import CallProfile, Slot, Strict, ToolRule
 
 QWEN_PACKAGE = "@qwen-code/qwen-code"
 AUTH_TYPES: dict[Api, str] = {
@@ -78,9 +78,11 @@ class QwenCode:
         return Launch(reading_stdin(program, context), env, home_files)
 
     def profile(self) -> CallProfile:
-        """Its requests say nothing of threads; sub-agents are told apart by what they send. Summaries of a long
-        history have no tools."""
-        return CallProfile(kind_without_tools="compaction")
+        """Its requests say nothing of threads. Goals are the main agent's alone, so sub-agents lack the tools for
+        them. Summaries of a long history have no tools."""
+        return CallProfile(
+            kind_without_tools="compaction", kind_rules=(ToolRule("get_goal", "subagent", offered=False),)
+        )
 
     def _flags(self, slot: Slot) -> list[str]:
         options = self._options

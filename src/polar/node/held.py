@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from polar.types import Heartbeat, HeldSession, Lease, Stage
+from polar.types import HeldSession, Lease, Stage
 
 
 class Fate(IntEnum):
@@ -79,7 +79,7 @@ class Holdings:
         kept = [lease for lease in self._waiting if lost is not None and _key(lease) not in lost]
         self._waiting = kept
 
-    def heartbeat(self) -> Heartbeat:
+    def told(self) -> tuple[HeldSession, ...]:
         """All that the server still takes for ours."""
         held = [h for h in self._held.values() if h.fate is not Fate.LOST]
         sessions = [HeldSession(session_id=h.session_id, attempt=h.attempt, stage=h.stage) for h in held]
@@ -87,7 +87,7 @@ class Holdings:
             HeldSession(session_id=session_id, attempt=attempt, stage=Stage.QUEUED)
             for session_id, attempt in map(_key, self._waiting)
         ]
-        return Heartbeat(sessions=(*sessions, *waiting))
+        return (*sessions, *waiting)
 
 
 def _key(lease: Lease) -> tuple[str, int]:

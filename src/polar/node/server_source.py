@@ -51,6 +51,8 @@ class Controls:
     cancel: Callable[[str], bool]
     """Breaks a session off; it is reported all the same."""
     set_policy: Callable[[Policy], None]
+    generating: Callable[[], int]
+    """How many generations are under way."""
     calls: Callable[[str], Awaitable[list[Call]]]
 
 
@@ -66,6 +68,8 @@ class ServerSource:
         self._held = Holdings()
         self._unsent = 0
         self._sent = asyncio.Event()
+        self._policy: Policy | None = None
+        """The newest the server has told of since the node is registered."""
         self._beat_s = 1.0
         self._news = asyncio.Event()
         self._away = False
@@ -101,7 +105,7 @@ class ServerSource:
         assert held is not None, "each lease is reported once"
         self._unsent += 1
         try:
-            if held.fate is Fate.HAND_BACK and result.stage is Stage.CANCELLED:
+            if held.fate is Fate.HAND_BACK and result.stage is Stage.CANCELLED and not result.broken_off_stale:
                 session = HandBack(session_id=held.session_id, attempt=held.attempt)
                 await self._deliver(held, partial(self._uplink.hand_back, session))
             elif held.fate is not Fate.LOST:
@@ -141,7 +145,7 @@ class ServerSource:
             self._news.clear()
             if not self._uplink.registered:
                 continue
-            beat = self._held.heartbeat()
+            beat = self._heartbeat()
             try:
                 self._apply(beat, await self._uplink.heartbeat(beat))
                 self._note_back()
@@ -168,16 +172,29 @@ class ServerSource:
         wait_s = SHORT_WAIT_S if self._held.waiting else LEASE_WAIT_S
         reply = await self._uplink.lease(LeaseRequest(room=room, wait_s=wait_s))
         self._note_back()
-        self.controls.set_policy(reply.policy)
+        self._follow(reply.policy)
         self._held.put(reply.leases)
         for lease in reply.leases:
             if held := self._held.get(lease.session.session_id):  # the server has given up that attempt
                 self._break_off(held, Fate.LOST)
 
+    def _heartbeat(self) -> Heartbeat:
+        revision = self._policy.revision if self._policy else None
+        return Heartbeat(sessions=self._held.told(), generating=self.controls.generating(), revision=revision)
+
+    def _follow(self, policy: Policy) -> None:
+        """Replies may overtake each other; an older one takes nothing back."""
+        if self._policy is None or policy.revision > self._policy.revision:
+            self._policy = policy
+            self.controls.set_policy(policy)
+            self._news.set()  # that it is followed now
+
     def _apply(self, beat: Heartbeat, reply: HeartbeatReply) -> None:
         """The server speaks of the attempts it was told of, of which there is one for each session; a later one
         may have been leased meanwhile."""
-        self.controls.set_policy(reply.policy)
+        self._follow(reply.policy)
+        if reply.policy.paused and beat.generating:
+            self._news.set()  # somebody may wait for the last of them to end
         told = {session.session_id: session.attempt for session in beat.sessions}
         for session_ids, fate in ((reply.lost, Fate.LOST), (reply.cancel, Fate.CANCEL)):
             named = {(session_id, told[session_id]) for session_id in session_ids if session_id in told}
@@ -197,6 +214,7 @@ class ServerSource:
         if self._uplink.registered:
             log.warning("the server does not know this node any more; it registers again")
         self._uplink.forget()
+        self._policy = None
         self._held.drop_waiting()
         for held in self._held:
             self._break_off(held, Fate.LOST)

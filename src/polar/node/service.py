@@ -17,7 +17,14 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
     name = f"{socket.gethostname()}:{os.getpid()}"
     source = ServerSource(uplink, Registration(name=name, slots=node.config.pools.running))
     pipeline = node.pipeline(source, (source,))
-    source.attach(Controls(cancel=pipeline.cancel, set_policy=node.gate.set, calls=node.journal.calls))
+    source.attach(
+        Controls(
+            cancel=pipeline.cancel,
+            set_policy=node.gate.set,
+            generating=lambda: node.gate.under_way,
+            calls=node.journal.calls,
+        )
+    )
     beside = [asyncio.create_task(source.beat()), asyncio.create_task(_stop_when(stop, source))]
     try:
         await pipeline.serve()

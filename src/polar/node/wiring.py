@@ -13,11 +13,16 @@ from dataclasses import dataclass
 
 from polar import __version__, registry
 from polar.config import Config
-from polar.engines.base import Engine, EngineInfo
+from polar.engines.base import ConversingEngine, Engine, EngineInfo
+from polar.engines.conversing_proof import prove_conversing
+from polar.errors import ConfigError
 from polar.gateway.app import GatewayApp, GatewayServer
+from polar.gateway.chat_mode import ChatMode
 from polar.gateway.exchange import Exchange
+from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
+from polar.gateway.token_mode import TokenMode
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline, to_the_end
@@ -58,6 +63,22 @@ class JournalledSource:
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """Who lays prompts out."""
+
+    renderer: Renderer | None = None
+    """None: the engine does."""
+    preflight: Preflight | None = None
+    """What the renderer was found to do; where its bridges are not proven, none is used."""
+
+    @property
+    def name(self) -> str:
+        if self.renderer is None:
+            return "engine"
+        return self.renderer.fingerprint + ("" if self.preflight and self.preflight.bridges else " forking")
+
+
+@dataclass(frozen=True)
 class Node:
     """A node that is up: its gateway listens, its engine answers."""
 
@@ -66,11 +87,9 @@ class Node:
     journal: Journal
     engine: Engine
     engine_info: EngineInfo
-    renderer: Renderer
+    prompts: Prompts
     slots: SlotTable
     gate: PolicyGate
-    preflight: Preflight
-    """What the renderer was found to do; where its bridges are not proven, none is used."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -79,7 +98,7 @@ class Node:
             "polar": __version__,
             "engine": f"{info.name} {info.version}".strip(),
             "model": info.model,
-            "renderer": self.renderer.fingerprint + ("" if self.preflight.bridges else " forking"),
+            "renderer": self.prompts.name,
         }
 
     async def serve(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> None:
@@ -90,11 +109,14 @@ class Node:
         """For who wants more of it than to serve: to cancel a session, for instance."""
         services = Services(
             slots=self.slots,
+            policy=self.gate,
             paths=self.paths,
             watchers=(self.journal, *watchers),
             versions=self.versions,
         )
-        return Pipeline(self.config.pools, services, JournalledSource(source, self.journal))
+        pipeline = Pipeline(self.config.pools, services, JournalledSource(source, self.journal))
+        self.gate.watch(pipeline.policy_changed)
+        return pipeline
 
 
 @asynccontextmanager
@@ -102,30 +124,45 @@ async def open_node(
     config: Config, paths: RunPaths, *, engine: Engine | None = None, renderer: Renderer | None = None
 ) -> AsyncGenerator[Node]:
     """Brings a node up and takes it down again. Engine and renderer are the config's unless they are given."""
-    renderer = renderer or await _load_renderer(config)
-    report = await asyncio.to_thread(preflight, renderer)
-    for problem in report.problems:
-        LOGGER.warning("the renderer, tried out: %s", problem)
-    if not report.bridges:
-        renderer = forking(renderer)
+    prompts = await _prompts(config, renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
     try:
-        info = await chosen.start()
+        info, gate = await chosen.start(), PolicyGate()
+        mode = await _mode(prompts, chosen, info)
         async with await Journal.open(paths.journal) as journal:
-            slots = SlotTable(renderer, journal, config.model.name, info.context_tokens)
-            exchange = Exchange(renderer, chosen, info, journal, config.model.name)
+            slots = SlotTable(journal, config.model.name, info.context_tokens)
+            exchange = Exchange(mode, gate, info, journal, config.model.name)
             server = GatewayServer(GatewayApp(slots, exchange, config.gateway), config.gateway)
             slots.base_url = server.base_url
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, renderer, slots, exchange.gate, report)
+                yield Node(config, paths, journal, chosen, info, prompts, slots, gate)
             finally:
                 await server.stop()
     finally:
         await chosen.stop()
 
 
-async def _load_renderer(config: Config) -> Renderer:
-    renderer: Renderer = registry.make("renderer", config.model.renderer)
-    await renderer.load()
-    return renderer
+async def _prompts(config: Config, given: Renderer | None) -> Prompts:
+    spec = config.model.spelling
+    if config.model.mode == "chat" or spec is None:
+        return Prompts()
+    renderer: Renderer = given or registry.make("renderer", spec)
+    if given is None:
+        await renderer.load()
+    report = await asyncio.to_thread(preflight, renderer)
+    for problem in report.problems:
+        LOGGER.warning("the renderer, tried out: %s", problem)
+    return Prompts(renderer if report.bridges else forking(renderer), report)
+
+
+async def _mode(prompts: Prompts, engine: Engine, info: EngineInfo) -> Mode:
+    if prompts.renderer is not None:
+        return TokenMode(prompts.renderer, engine, info)
+    if not isinstance(engine, ConversingEngine):
+        raise ConfigError(
+            f'engine {info.name!r} has no chat endpoint: set [model] mode = "tokens" and a renderer, or choose an '
+            "engine that lays prompts out itself (docs/engines.md)"
+        )
+    await prove_conversing(engine)
+    return ChatMode(engine, info)

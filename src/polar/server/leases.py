@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server import policy
 from polar.server.events import append, stage_news
-from polar.server.nodes import touch
+from polar.server.nodes import take_word, touch
 from polar.server.refusals import Conflict
 from polar.server.results import finish, made_by_server
 from polar.server.rows import SessionRow, row_of, rows_of
@@ -81,6 +81,7 @@ def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
 
 def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
     touch(change, node_id)
+    take_word(change, node_id, beat)
     held = {row.session_id: row for row in held_by(change, node_id)}
     ours = [(held[one.session_id], one) for one in beat.sessions if _is_current(held.get(one.session_id), one)]
     current = {one.session_id for _, one in ours}
@@ -132,6 +133,8 @@ def expire(change: Change) -> int:
     """Takes back what its node was silent about for too long."""
     silent = select(sessions).where(IS_HELD, sessions.c.lease_expires <= change.now).order_by(sessions.c.number)
     rows = rows_of(change.connection, silent)
+    if rows:
+        change.wakes.add("policy")  # a pause waits for those who hold sessions
     hopeless = [row for row in rows if not row.cancel_requested and row.losses + 1 >= change.config.max_attempts]
     finish(change, [made_by_server(row, Stage.FAILED, _lost_node(row)) for row in hopeless])
     names = {row.session_id for row in hopeless}

@@ -1,4 +1,4 @@
-"""Nodes: who is registered, with which key, and when each was last heard of."""
+"""Nodes: who is registered, with which key, when each was last heard of and what it told then."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import secrets
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
+from polar.server import policy
 from polar.server.events import News, append
 from polar.server.refusals import Invalid, Unauthorized
 from polar.server.state import Change
 from polar.server.tables import IS_HELD, nodes, sessions
-from polar.types import NodeCredentials, NodeStatus, Registration
+from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration
 
 FORGOTTEN_AFTER_S = 24 * 3600.0
 MAX_SLOTS = 2**31 - 1
@@ -45,10 +46,20 @@ def touch(change: Change, node_id: str) -> None:
         raise Unauthorized("no such node; register again")
 
 
+def take_word(change: Change, node_id: str, beat: Heartbeat) -> None:
+    """Of what it generates, and under which policy."""
+    told = {"generating": beat.generating, "heard_revision": beat.revision}
+    is_news = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
+    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, is_news).values(**told))
+    if news.rowcount:
+        change.wakes.add("policy")
+
+
 def remove(change: Change, node_id: str) -> None:
     """The caller gives its sessions back."""
     change.connection.execute(delete(nodes).where(nodes.c.node_id == node_id))
     append(change, [_news(node_id, "left")])
+    change.wakes.add("policy")
 
 
 def forget(change: Change) -> None:
@@ -60,25 +71,27 @@ def forget(change: Change) -> None:
         append(change, [_news(node_id, "forgotten") for node_id in gone])
 
 
-def listing(connection: Connection, now: float, alive_s: float) -> list[NodeStatus]:
+def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
+    revision = policy.current(connection).revision
     held: dict[str, list[str]] = {}
     query = select(sessions.c.node_id, sessions.c.session_id).where(IS_HELD).order_by(sessions.c.number)
     for node_id, session_id in connection.execute(query):
         held.setdefault(node_id, []).append(session_id)
     rows = connection.execute(select(nodes).order_by(nodes.c.registered, nodes.c.node_id))
-    return [_status(row, now - row.last_seen < alive_s, held.get(row.node_id, [])) for row in rows]
-
-
-def _status(row: Any, alive: bool, session_ids: list[str]) -> NodeStatus:
-    return NodeStatus(
-        node_id=row.node_id,
-        name=row.name,
-        slots=row.slots,
-        registered=row.registered,
-        last_seen=row.last_seen,
-        alive=alive,
-        sessions=tuple(session_ids),
-    )
+    return [
+        NodeStatus(
+            node_id=row.node_id,
+            name=row.name,
+            slots=row.slots,
+            registered=row.registered,
+            last_seen=row.last_seen,
+            alive=row.last_seen > alive_since,
+            sessions=tuple(held.get(row.node_id, ())),
+            generating=row.generating,
+            heard=row.heard_revision == revision,
+        )
+        for row in rows
+    ]
 
 
 def _news(node_id: str, what: str, **more: Any) -> News:

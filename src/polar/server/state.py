@@ -17,8 +17,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Clock = Callable[[], float]
 """Unix seconds."""
-Topic = Literal["queue", "results", "events", "callbacks"]
-TOPICS: tuple[Topic, ...] = ("queue", "results", "events", "callbacks")
+Topic = Literal["queue", "results", "events", "callbacks", "policy"]
+TOPICS: tuple[Topic, ...] = ("queue", "results", "events", "callbacks", "policy")
 
 
 @dataclass
@@ -89,6 +89,11 @@ class State:
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """After every change that was asked for before it."""
         return await self._writer.read(lambda connection: work(connection, *args, **kwargs))
+
+    @property
+    def alive_since(self) -> float:
+        """A node that was heard of later is alive."""
+        return self.clock() - self.config.heartbeat_s * self.config.lease_beats
 
     def silence(self) -> None:
         for bell in self.bells.values():

@@ -21,11 +21,12 @@ from sqlalchemy import (
     inspect,
     select,
     text,
+    update,
 )
 
 from polar.store.database import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 METADATA = MetaData()
 
@@ -117,6 +118,8 @@ nodes = Table(
     Column("key_sha256", Text, nullable=False),
     Column("registered", Float, nullable=False),
     Column("last_seen", Float, nullable=False),
+    Column("generating", Integer, nullable=False, server_default="0"),  # generations under way, as last told
+    Column("heard_revision", Integer),  # of the policy it follows; null: it has told of none yet
 )
 
 callbacks = Table(
@@ -156,10 +159,13 @@ policy = Table(
 
 
 def prepare(connection: Connection) -> None:
-    """Makes the tables of an empty database; refuses one that is not ours or of a newer Polar."""
+    """Makes the tables of an empty database and brings those of an older Polar up to date; refuses a database that
+    is not ours or of a newer Polar."""
     found = inspect(connection).get_table_names()
     if schema.name in found:
         version = connection.execute(select(schema.c.version)).scalar_one()
+        if version == 1:
+            version = _from_version_1(connection)
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"the database is of schema version {version}, this Polar wants {SCHEMA_VERSION}; use the Polar "
@@ -170,3 +176,11 @@ def prepare(connection: Connection) -> None:
     else:
         METADATA.create_all(connection)
         connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+
+
+def _from_version_1(connection: Connection) -> int:
+    """Which had no word for what a node generates; the counts of its policy begin at 0."""
+    for column in ("generating INTEGER NOT NULL DEFAULT 0", "heard_revision INTEGER"):
+        connection.execute(text(f"ALTER TABLE nodes ADD COLUMN {column}"))
+    connection.execute(update(schema).values(version=2))
+    return 2

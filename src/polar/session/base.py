@@ -1,7 +1,8 @@
-"""What a session needs of the world, as narrow ports: where sessions come from, and where calls are caught.
+"""What a session needs of the world, as narrow ports: where sessions come from, where calls are caught, and how
+old the policy of its first call is.
 
-The gateway fills `Slots` and meets the pipeline in `node/`; a task file or the rollout server fills
-`SessionSource`.
+The gateway fills `Slots` and `PolicyClock` and meets the pipeline in `node/`; a task file or the rollout server
+fills `SessionSource`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ class Slots(Protocol):
     async def close(self, session_id: str) -> None:
         """Forgets the session; its calls stay in the journal."""
         ...
+
+
+class PolicyClock(Protocol):
+    """How far the policy has moved on while a session runs."""
+
+    def updates_of(self, session_id: str) -> int:
+        """Changes of the version since the session's first call; none before it."""
+        ...
+
+    def versions_of(self, session_id: str) -> tuple[str, str]:
+        """Of the session's first call, and now."""
+        ...
+
+    def forget(self, session_id: str) -> None: ...
 
 
 class Watcher(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from polar.harnesses.base import Harness, Launch
 from polar.runtimes.base import Runtime
-from polar.session.base import Slots, Watcher
+from polar.session.base import PolicyClock, Slots, Watcher
 from polar.store.paths import RunPaths, SessionPaths
 from polar.types import Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
 
@@ -19,6 +19,7 @@ class Services:
     """What the node gives to every session."""
 
     slots: Slots
+    policy: PolicyClock
     paths: RunPaths
     watchers: tuple[Watcher, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
@@ -45,6 +46,8 @@ class LiveSession:
     """The budget that ended the run, where one did."""
     reached_model: bool = False
     """At least one call was captured."""
+    policy_updates: int = 0
+    """That it has lived through when its stages ended."""
     failure: Failure | None = None
     trajectory: Trajectory | None = None
     certificate: Certificate | None = None

@@ -18,6 +18,7 @@ from polar.session.init import init
 from polar.session.live import LiveSession, Services
 from polar.session.postrun import blame, build, final_stage, judge, result_of, write
 from polar.session.run import run, silence
+from polar.session.staleness import note_age, stale_failure, too_old
 from polar.types import Failure, Lease, Stage
 
 
@@ -44,6 +45,8 @@ class Pipeline:
         self._postrun = asyncio.Semaphore(pools.postrun)
         self._stages_of: dict[str, asyncio.Task[None]] = {}
         """What a cancel breaks off."""
+        self._live: dict[str, LiveSession] = {}
+        """Whose stages are under way, and may yet grow too old."""
         self._sessions: set[asyncio.Task[None]] = set()
         """Each waits for its stages and then finishes, cancelled or not."""
         self._unreported: list[Exception] = []
@@ -64,6 +67,14 @@ class Pipeline:
         """Breaks a session off; its result says CANCELLED. False when there is nothing to break off."""
         stages = self._stages_of.get(session_id)
         return stages is not None and stages.cancel()
+
+    def policy_changed(self) -> None:
+        """Breaks off the sessions that are too old now; each result says why."""
+        for live in [live for live in self._live.values() if too_old(live)]:
+            del self._live[live.session_id]
+            # Whatever failed before: this is what ends it, and it is nothing the model did.
+            live.failure = stale_failure(live)
+            self.cancel(live.session_id)
 
     async def _all_done(self) -> None:
         while self._sessions:
@@ -110,15 +121,20 @@ class Pipeline:
         await self._finish(live, cancelled=stages.cancelled())
 
     async def _stages(self, live: LiveSession, place: _ReadyPlace) -> None:
-        async with self._init:
-            if not await self._run_init(live):
-                return
-        live.advance(Stage.READY)
-        async with self._running:
-            place.leave()
-            await self._run_harness(live)
-        async with self._postrun:
-            await self._run_postrun(live)
+        self._live[live.session_id] = live
+        try:
+            async with self._init:
+                if not await self._run_init(live):
+                    return
+            live.advance(Stage.READY)
+            async with self._running:
+                place.leave()
+                await self._run_harness(live)
+            async with self._postrun:
+                await self._run_postrun(live)
+        finally:
+            self._live.pop(live.session_id, None)
+            note_age(live)
 
     async def _run_init(self, live: LiveSession) -> bool:
         live.advance(Stage.INIT)
@@ -164,6 +180,7 @@ class Pipeline:
         for where, step in ends:
             if await self._attempt(live, where, step(live), budget_s):
                 live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
+        live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
         try:
             await self._source.report(result_of(live), live.trajectory)

@@ -17,6 +17,7 @@ from polar.builders.certificate import examine
 from polar.errors import SessionError, boundary
 from polar.evaluators.base import Evaluator, Evidence
 from polar.session.live import LiveSession
+from polar.session.staleness import is_stale
 from polar.store.trajectories import write_trajectory
 from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
 
@@ -77,6 +78,8 @@ def result_of(live: LiveSession) -> SessionResult:
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         exit_code=live.exit_code,
         ended_by=live.ended_by,
+        policy_updates=live.policy_updates,
+        stale=is_stale(live),
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
     )

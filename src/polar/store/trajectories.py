@@ -26,6 +26,7 @@ from polar.types import (
     Trajectory,
 )
 from polar.types.codec import decode, encode
+from polar.types.shared_ids import SharedIds, as_ids, as_shared
 
 
 class TrajectoryUnreadable(PolarError):
@@ -96,7 +97,7 @@ def unpacked(data: bytes) -> Trajectory:
     """Raises `ValueError` or `MsgspecError` for what is no trajectory."""
     stored = decode(data, StoredTrajectory)
     traces: list[Trace] = []
-    beginnings: dict[tuple[int, int], TokenIds] = {}
+    beginnings: dict[Begins, SharedIds] = {}
     for trace in stored.traces:
         _check_arrays(trace)
         fields = _fields_of(trace)
@@ -137,17 +138,18 @@ def _begins(branch: Any, prompt_tokens: int) -> Begins | None:
 
 
 def _restored(
-    rest: TokenIds, begins: Begins, traces: Sequence[Trace], beginnings: dict[tuple[int, int], TokenIds]
+    rest: TokenIds, begins: Begins, traces: Sequence[Trace], beginnings: dict[Begins, SharedIds]
 ) -> TokenIds:
-    """Branches of one point get the same array where they have nothing of their own in the prompt."""
+    """Not copied: what traces begin with in common they hold in common again."""
     if not 0 <= begins.trace < len(traces):
         raise ValueError(f"trace {len(traces)} begins like trace {begins.trace}, which is not before it")
-    key = (begins.trace, begins.tokens)
-    if key not in beginnings:
-        beginnings[key] = _first_of(traces[begins.trace], begins.tokens)
-    if len(beginnings[key]) != begins.tokens:
-        raise ValueError(f"trace {begins.trace} has no {begins.tokens} tokens to begin with")
-    return beginnings[key] + rest if rest else beginnings[key]
+    if begins not in beginnings:
+        earlier = traces[begins.trace]
+        sequence = SharedIds(as_shared(earlier.prompt_ids), earlier.response_ids)
+        if not 0 <= begins.tokens <= len(sequence):
+            raise ValueError(f"trace {begins.trace} has no {begins.tokens} tokens to begin with")
+        beginnings[begins] = sequence.first(begins.tokens)
+    return as_ids(SharedIds(beginnings[begins], rest) if rest else beginnings[begins])
 
 
 def _first_of(trace: Trace, tokens: int) -> TokenIds:

@@ -1,12 +1,13 @@
 """One thread that owns a database connection, so that the event loop never waits for a disk.
 
 Writes that pile up while one commits go into the next transaction together; each is acknowledged only after
-the commit that holds it.
+the commit that holds it. What nobody waits for goes with the next write, and costs no transaction of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,12 +21,16 @@ from polar.store.database import JournalError, Opening, StoreError, database_of
 
 __all__ = ["JournalError", "StoreError", "Work", "Writer"]
 
+LOGGER = logging.getLogger("polar.store")
+
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 """Runs in the thread, and once more where a neighbour in its transaction failed: it does nothing but use the
 connection."""
 
 BUSY_TIMEOUT_S = 10.0
+SOON_S = 0.25
+"""So long a write that nobody waits for may stay in memory when no other comes."""
 
 
 class Writer:
@@ -36,6 +41,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-store")
         self._lock = threading.Lock()
         self._waiting: list[tuple[Work[Any], Future[Any]]] = []
+        self._unhurried: list[tuple[Work[Any], Future[Any]]] = []
         self._connection: Connection | None = None
         self._closed = False
 
@@ -59,11 +65,27 @@ class Writer:
             self._thread.submit(self._flush)
         return asyncio.shield(asyncio.wrap_future(done))
 
+    def write_soon(self, work: Work[None]) -> None:
+        """Queues `work` to go with the next write, and before any read. Where it fails, only the log says so."""
+        self._refuse_if_closed()
+        done: Future[None] = Future()
+        done.add_done_callback(_log_failure)
+        with self._lock:
+            self._unhurried.append((work, done))
+            timer_is_due = len(self._unhurried) == 1
+        if timer_is_due:
+            asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        if self._unhurried and not self._closed:
+            self._thread.submit(self._flush)
+
     async def read(self, work: Work[T]) -> T:
         """Runs `work` after every write queued before it."""
         self._refuse_if_closed()
 
         def reading() -> T:
+            self._flush()
             connection = self._live()
             try:
                 return work(connection)
@@ -97,12 +119,15 @@ class Writer:
 
     def _disconnect(self) -> None:
         if self._connection is not None:
+            self._flush()
             self._connection.close()
             self._connection = None
 
     def _flush(self) -> None:
         with self._lock:
-            batch, self._waiting = self._waiting, []
+            batch, self._unhurried, self._waiting = [*self._unhurried, *self._waiting], [], []
+        if not batch:
+            return
         try:
             results = self._transaction([work for work, _ in batch])
         except Exception as error:
@@ -147,6 +172,11 @@ class Writer:
         if isinstance(error, DBAPIError):
             return self._database.error(f"{self._database.name}: {error.orig}")
         return error
+
+
+def _log_failure(done: Future[None]) -> None:
+    if (error := done.exception()) is not None:
+        LOGGER.warning("a write that nobody waits for failed: %s", error)
 
 
 def _end(connection: Connection) -> None:

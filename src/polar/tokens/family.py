@@ -2,6 +2,9 @@
 
 What becomes of earlier thinking is the task's choice. Preserved, it stays in its exact tokens. By the template's
 own habit a turn is not bridged where the template would rewrite; stripped, it is not bridged where there was any.
+
+Where the model's folder holds a chat template, the package's layout is measured against it. A layout that is not
+the template's is no ground to go on from by the template's habit: then nothing is bridged.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from tokenizers import Tokenizer
 from polar.errors import ConfigError
 from polar.tokens.call_block import is_text
 from polar.tokens.gguf_vocabulary import bytes_by_id
+from polar.tokens.own_template import OwnTemplate
+from polar.tokens.parity import parity
+from polar.tokens.probes import HISTORIES
 from polar.tokens.reading import read_whole
 from polar.tokens.reading_ids import IdTagReader, IdTags
 from polar.types import Message, Retention, Strict, TokenIds, Tool, ToolCall, token_ids
@@ -37,7 +43,7 @@ class FamilyRenderer:
         family: str
         """A family the `renderers` package knows, such as `qwen3`."""
         tokenizer: Path
-        """Folder with the model's tokenizer.json."""
+        """Folder with the model's tokenizer.json, and its chat template if it has one."""
         settings: dict[str, Any] = Field(default={})
         """Further settings of the family's renderer, such as `enable_thinking`."""
 
@@ -45,7 +51,10 @@ class FamilyRenderer:
     _tokenizer: _LocalTokenizer
     _layout_tokenizer: _LocalTokenizer
     """Makes control tokens of text that spells them."""
+    _own_template: OwnTemplate | None
     _renderer: Any
+    _is_as_template: bool = True
+    """Conversations are laid out as the model's own template does it; trusted where there is none."""
     _parser: Any
     """The same renderer for what is no content: it finds the head of the turn in a prompt by encoding it."""
     _retention: Retention = "preserve"
@@ -61,6 +70,7 @@ class FamilyRenderer:
     def _load(self, options: Options) -> None:
         self._tokenizer = _LocalTokenizer(options.tokenizer)
         self._layout_tokenizer = _LocalTokenizer(options.tokenizer, makes_control=True)
+        self._own_template = OwnTemplate.found_in(options.tokenizer)
         self._renderer = self._created(self._tokenizer)
         self._parser = self._created(self._layout_tokenizer)
         if options.family in READ_BY_ID_TAGS:
@@ -75,9 +85,12 @@ class FamilyRenderer:
         kept: dict[str, Any] = {} if self._retention == "template" else {"thinking_retention": "all"}
         try:
             config: Any = type(config_from_name(self._options.family))(**{**self._options.settings, **kept})
-            return create(tokenizer, config)
+            given = copy(self._layout_tokenizer)  # some look their control tokens up by encoding them
+            created: Any = create(given, config)
         except (ValueError, KeyError, AssertionError) as error:  # the last: a token of the family is missing
             raise ConfigError(f"renderer family {self._options.family!r}: {error}") from error
+        given.encode_like(tokenizer)
+        return created
 
     def retaining(self, retention: Retention) -> FamilyRenderer:
         if retention == self._retention:
@@ -85,6 +98,7 @@ class FamilyRenderer:
         other = copy(self)
         other._retention = retention
         other._renderer = other._created(self._tokenizer)
+        other._is_as_template = retention != "template" or not any(parity(other, HISTORIES).values())
         return other
 
     @property
@@ -105,6 +119,16 @@ class FamilyRenderer:
         )
         return token_ids(ids)
 
+    def by_template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds | None:
+        """The conversation as the model's own template lays it out; None where it has none. Raises where the
+        template refuses it. Only for conversations whose text spells no control token."""
+        if self._own_template is None:
+            return None
+        config = self._renderer.config
+        settings = {name: getattr(config, name) for name in config.template_field_names()}
+        wire = [_wire_message(message) for message in messages]
+        return self.encode(self._own_template.text(wire, _wire_tools(tools), settings))
+
     def bridge(
         self,
         prompt_ids: TokenIds,
@@ -112,6 +136,8 @@ class FamilyRenderer:
         new_messages: Sequence[Message],
         tools: Sequence[Tool],
     ) -> TokenIds | None:
+        if not self._is_as_template:
+            return None
         if self._retention == "strip" and self.parse(prompt_ids, completion_ids).reasoning:
             return None
         stored = [*prompt_ids, *completion_ids]
@@ -173,6 +199,9 @@ class _LocalTokenizer:
         if token_id is None:
             raise ConfigError(f"the tokenizer has no token {token!r}; use that of the renderer's family")
         return token_id
+
+    def encode_like(self, other: _LocalTokenizer) -> None:
+        self._tokenizer = other._tokenizer
 
     def bytes_by_id(self) -> list[bytes]:
         return bytes_by_id(self._tokenizer)

@@ -1,51 +1,36 @@
-"""The forest of one session's calls: where a request attaches, and which exact tokens it continues.
+"""The forest of one session's calls: where a request attaches, and where none was like it.
 
-A request attaches to the deepest stored call whose messages begin it. That call's tokens stay as they were
-sampled and only what is new is rendered, so *prompt starts with parent's prompt + completion* holds by
-construction. Where no call begins the request, or the family cannot bridge, the whole request is rendered on a
-branch of its own, and the reason is kept.
+A request attaches to the deepest stored call whose messages begin it. Which tokens it then goes on with is
+decided elsewhere: `prompting.py` where the gateway lays prompts out, `drift.py` where the engine does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
 
-from polar.tokens.base import Renderer
 from polar.tokens.digest import TokenDigest
-from polar.tokens.match import extend_path, message_key, tolerances, tools_key
-from polar.types import Call, Message, TokenIds, Tool, token_ids
+from polar.tokens.match import Declared, Matcher, extend_path
+from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 
 T = TypeVar("T")
 EMPTY_TURN = ("empty_turn",)
 
 
-class PreparedPrompt(msgspec.Struct, frozen=True):
-    """A request as tokens, and how it hangs together with what came before."""
+class Node(msgspec.Struct, frozen=True):
+    """A stored call."""
 
-    parent_id: str | None
-    continues: bool
-    new_prompt_ids: TokenIds
-    prompt_ids: TokenIds
-    """All of it, as the engine gets it."""
-    prompt_digest: bytes
-    new_messages: tuple[Message, ...]
-    break_reason: str = ""
-    tolerant: tuple[str, ...] = ()
-
-
-class _Node(msgspec.Struct, frozen=True):
     call: Call
     messages: int
     """How many messages its request had."""
     end: bytes
     """Path of its request and its reply."""
-    items: tuple[bytes, ...]
-    """Digests of its whole raw request."""
     digest: TokenDigest
     """Of prompt and completion."""
+    declared: Declared
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -53,12 +38,12 @@ class Place(msgspec.Struct, frozen=True):
 
     messages: Sequence[Message]
     tools: tuple[Tool, ...]
-    parent: _Node | None
+    parent: Node | None
     known: int = 0
     """How many messages the parent's request and its reply make up."""
     why_new_root: str = ""
-    tolerant: tuple[str, ...] = ()
-    """What was overlooked in the history to find the parent."""
+    overlooked: tuple[str, ...] = ()
+    """In which ways the history differs from the parent's, which was taken all the same."""
 
     @property
     def new(self) -> tuple[Message, ...]:
@@ -76,6 +61,16 @@ class Place(msgspec.Struct, frozen=True):
         return self.parent.messages if self.parent else 0
 
     @property
+    def echo(self) -> Message:
+        """The parent's reply as the harness sends it back."""
+        return self.messages[self.known - 1]
+
+    @property
+    def since_parent(self) -> tuple[Message, ...]:
+        """What is new against the parent's request: the echo first. Everything, where there is no parent."""
+        return tuple(self.messages[self.known - 1 :] if self.parent else self.messages)
+
+    @property
     def edited(self) -> str:
         return "history_edited" if any(message.role == "assistant" for message in self.new) else ""
 
@@ -83,9 +78,10 @@ class Place(msgspec.Struct, frozen=True):
 class CallForest:
     """Not thread-safe: one request is prepared or added at a time."""
 
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self._nodes: dict[str, _Node] = {}
+    def __init__(self, matching: Matching | None = None) -> None:
+        """`matching`: what the harness does to its history."""
+        self._matcher = Matcher(matching)
+        self._nodes: dict[str, Node] = {}
         self._ends: dict[bytes, list[str]] = {}
         """Path of a call's request and its reply, to the calls that end there, oldest first."""
         self._received: set[str] = set()
@@ -93,10 +89,9 @@ class CallForest:
         """Paths of every request, message by message, to tell why one does not attach."""
         self._last: tuple[tuple[Message, ...], list[bytes]] = ((), [])
         """The request before, and its paths: the next one usually begins with all of it."""
-
-    def prepare(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> PreparedPrompt:
-        place = self.find(messages, tools)
-        return self.bridge(place) or self.render(place)
+        self._last_items: tuple[str, tuple[bytes, ...]] = ("", ())
+        """The latest call and the items of its raw request. Kept for one call only: kept for each, they are the
+        square of the session."""
 
     def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
         place = self._find(messages, tools)
@@ -105,7 +100,9 @@ class CallForest:
             return place
         # After a broken reply harnesses leave an empty turn in their history, which nobody said.
         without = self._find(spoken, tools)
-        return msgspec.structs.replace(without, tolerant=EMPTY_TURN) if without.depth > place.depth else place
+        if without.depth <= place.depth:
+            return place
+        return msgspec.structs.replace(without, overlooked=(*EMPTY_TURN, *without.overlooked))
 
     def _find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
         paths = self._paths_of(messages, tools)
@@ -113,44 +110,9 @@ class CallForest:
             nodes = [self._nodes[call_id] for call_id in self._ends.get(paths[count], ())]
             candidates = [node for node in nodes if self._is_told_alike(node, messages)]
             if candidates:
-                return Place(messages, tools, self._choose(candidates, messages[count - 1]), count)
+                parent = self._choose(candidates, messages)
+                return Place(messages, tools, parent, count, overlooked=self._overlooked(parent, messages))
         return Place(messages, tools, None, why_new_root=self._why_new_root(paths))
-
-    def bridge(self, place: Place) -> PreparedPrompt | None:
-        """The parent's exact tokens and what is new. None where there is no parent, or its family cannot go on
-        from it exactly."""
-        parent, echo = place.parent, place.known - 1
-        if parent is None:
-            return None
-        prompt_ids, completion_ids = self._prompt_of(parent.call), parent.call.completion_ids
-        bridge = self._renderer.bridge(prompt_ids, completion_ids, place.new, place.tools)
-        if bridge is None:
-            return None
-        return PreparedPrompt(
-            parent_id=parent.call.call_id,
-            continues=True,
-            new_prompt_ids=bridge,
-            prompt_ids=prompt_ids + completion_ids + bridge,
-            prompt_digest=parent.digest.extended(bridge).value(),
-            new_messages=tuple(place.messages[echo:]),
-            break_reason=place.edited,
-            tolerant=(*place.tolerant, *tolerances(parent.call.response, place.messages[echo])),
-        )
-
-    def render(self, place: Place) -> PreparedPrompt:
-        """The whole request, on a branch of its own."""
-        parent, echo = place.parent, place.known - 1
-        ids = self._renderer.render(place.messages, place.tools)
-        return PreparedPrompt(
-            parent_id=parent.call.call_id if parent else None,
-            continues=False,
-            new_prompt_ids=ids,
-            prompt_ids=ids,
-            prompt_digest=TokenDigest(ids).value(),
-            new_messages=tuple(place.messages[echo:] if parent else place.messages),
-            break_reason=(place.edited or "bridge_refused") if parent else place.why_new_root,
-            tolerant=(*place.tolerant, *tolerances(parent.call.response, place.messages[echo])) if parent else (),
-        )
 
     def add(self, call: Call, *, attachable: bool = True) -> None:
         """Stores a call so that later requests can attach to it. An aborted one has no end to attach to, and a
@@ -158,26 +120,54 @@ class CallForest:
         parent = self._nodes[call.parent_id] if call.parent_id else None
         if parent:
             # The echo counts as the parent's reply, which the parent's end has in it already.
-            paths = _paths(parent.end, call.new_messages[1:])
+            declared, start, told = parent.declared, parent.end, call.new_messages[1:]
         else:
-            paths = _paths(_tools_path(call.tools or ()), call.new_messages)
+            declared = self._matcher.declared(call.tools or ())
+            start, told = declared.path, call.new_messages
+        paths = self._paths(start, told, declared)
         if attachable:
             self._seen.update(paths)
-        start = parent.digest if parent and call.continues else TokenDigest()
-        node = _Node(
+        digest = parent.digest if parent and call.continues else TokenDigest()
+        node = Node(
             call=call,
             messages=len(call.new_messages) + (parent.messages if parent else 0),
-            end=extend_path(paths[-1], message_key(call.response)),
-            items=(*parent.items[: call.shared_items], *call.new_items) if parent else call.new_items,
-            digest=start.extended(call.new_prompt_ids).extended(call.completion_ids),
+            end=extend_path(paths[-1], self._matcher.key(call.response, declared)),
+            digest=digest.extended(call.new_prompt_ids).extended(call.completion_ids),
+            declared=declared,
         )
         self._nodes[call.call_id] = node
+        shared = self._items_of(parent)[: call.shared_items] if parent else ()
+        self._last_items = (call.call_id, (*shared, *call.new_items))
         if attachable and call.finish_reason != "aborted":
             self._ends.setdefault(node.end, []).append(call.call_id)
 
+    def prompt_ids(self, node: Node) -> TokenIds:
+        """The whole prompt of a call, put together."""
+        call, parts = node.call, [node.call.new_prompt_ids]
+        while call.continues and call.parent_id:
+            call = self._nodes[call.parent_id].call
+            parts += [call.completion_ids, call.new_prompt_ids]
+        whole = token_ids()
+        for part in reversed(parts):
+            whole.extend(part)
+        return whole
+
     def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
         """How many items a raw request begins with that its parent's began with too."""
-        return _common(self._nodes[parent_id].items, tuple(items)) if parent_id else 0
+        return _common(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
+
+    def _items_of(self, node: Node) -> tuple[bytes, ...]:
+        """The digests of a call's whole raw request, put together from what each call had that was new."""
+        if self._last_items[0] == node.call.call_id:
+            return self._last_items[1]
+        parts: list[tuple[bytes, ...]] = []
+        call, count = node.call, node.call.shared_items + len(node.call.new_items)
+        while True:
+            parts.append(call.new_items[: max(0, count - call.shared_items)])
+            count = min(count, call.shared_items)
+            if not count or call.parent_id is None:
+                return tuple(chain.from_iterable(reversed(parts)))
+            call = self._nodes[call.parent_id].call
 
     def has_received(self, call_id: str) -> bool:
         return call_id in self._received
@@ -186,39 +176,57 @@ class CallForest:
         """The harness has the reply, so it may be the one it goes on from."""
         self._received.add(call_id)
 
-    def _is_told_alike(self, node: _Node, messages: Sequence[Message]) -> bool:
+    def _is_told_alike(self, node: Node, messages: Sequence[Message]) -> bool:
         """Whether the request's own assistant messages, those that are no echo of a stored reply, reason as they
         did when the call was made. Only where a reply was sampled here may its reasoning be missing."""
+        return all(before.reasoning == now.reasoning for before, now in self._told(node, messages))
+
+    def _overlooked(self, node: Node, messages: Sequence[Message]) -> tuple[str, ...]:
+        told = [pair for pair in self._told(node, messages) if pair[0] != pair[1]]
+        echo = (node.call.response, messages[node.messages])
+        found = [name for pair in (*reversed(told), echo) for name in self._matcher.tolerances(*pair)]
+        return tuple(dict.fromkeys(found))
+
+    def _told(self, node: Node, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
+        """What the harness said in a stored call and those before it, beside what it says there now. The echoes of
+        replies are left out."""
         while True:
             call = node.call
             parent = self._nodes[call.parent_id] if call.parent_id else None
             told = call.new_messages[1:] if parent else call.new_messages
-            again = messages[node.messages - len(told) : node.messages]
-            for before, now in zip(told, again, strict=True):
-                if before.reasoning != now.reasoning:
-                    return False
+            yield from zip(told, messages[node.messages - len(told) : node.messages], strict=True)
             if parent is None:
-                return True
+                return
             node = parent
 
-    def _choose(self, nodes: list[_Node], echo: Message) -> _Node:
+    def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
         """Of calls with the same visible reply the one whose reasoning the harness sent back, then the one whose
-        tool calls it names by their ids, then one that it has received, then the latest."""
+        tool calls it names by their ids, then one that it has received, then the one with the least to overlook,
+        then the latest."""
 
-        def likeness(node: _Node) -> tuple[bool, bool, bool]:
-            reply = node.call.response
+        def likeness(node: Node) -> tuple[bool, bool, bool, int]:
+            reply, echo = node.call.response, messages[node.messages]
             named = [c.call_id for c in reply.tool_calls] == [c.call_id for c in echo.tool_calls]
-            return reply.reasoning == echo.reasoning, named, node.call.call_id in self._received
+            received = node.call.call_id in self._received
+            return reply.reasoning == echo.reasoning, named, received, -len(self._overlooked(node, messages))
 
-        return max(reversed(nodes), key=likeness)
+        return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
 
     def _paths_of(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[bytes]:
+        declared = self._matcher.declared(tools)
         known_messages, known = self._last
-        paths = [_tools_path(tools)]
+        paths = [declared.path]
         if known[:1] == paths:
             paths = known[: _common(known_messages, tuple(messages)) + 1]
-        paths += _paths(paths[-1], messages[len(paths) - 1 :])[1:]
+        paths += self._paths(paths[-1], messages[len(paths) - 1 :], declared)[1:]
         self._last = (tuple(messages), paths)
+        return paths
+
+    def _paths(self, start: bytes, messages: Sequence[Message], declared: Declared) -> list[bytes]:
+        """Digests of a path as it grows from `start`, one message at a time."""
+        paths = [start]
+        for message in messages:
+            paths.append(extend_path(paths[-1], self._matcher.key(message, declared)))
         return paths
 
     def _why_new_root(self, paths: list[bytes]) -> str:
@@ -230,31 +238,9 @@ class CallForest:
             return "system_changed"
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
 
-    def _prompt_of(self, call: Call) -> TokenIds:
-        parts: list[TokenIds] = [call.new_prompt_ids]
-        while call.continues and call.parent_id:
-            call = self._nodes[call.parent_id].call
-            parts += [call.completion_ids, call.new_prompt_ids]
-        whole = token_ids()
-        for part in reversed(parts):
-            whole.extend(part)
-        return whole
-
 
 def _says_nothing(message: Message) -> bool:
     return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
-
-
-def _tools_path(tools: tuple[Tool, ...]) -> bytes:
-    return extend_path(b"", tools_key(tools))
-
-
-def _paths(start: bytes, messages: Sequence[Message]) -> list[bytes]:
-    """Digests of a path as it grows from `start`, one message at a time."""
-    paths = [start]
-    for message in messages:
-        paths.append(extend_path(paths[-1], message_key(message)))
-    return paths
 
 
 def _common(known: tuple[T, ...], items: tuple[T, ...]) -> int:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from polar.types.shared_ids import SharedIds
+
 T = TypeVar("T")
 
 _CODE_OF = {"i": 1, "f": 2, "b": 3}
@@ -25,6 +27,8 @@ def _little_endian(values: array[Any]) -> array[Any]:
 
 
 def _encode_array(value: Any) -> msgspec.msgpack.Ext:
+    if isinstance(value, SharedIds):
+        value = value.whole()
     if isinstance(value, array):
         values = cast("array[Any]", value)
         return msgspec.msgpack.Ext(_CODE_OF[values.typecode], _little_endian(values).tobytes())

@@ -50,3 +50,8 @@ class SessionResult(Strict):
     stage_s: dict[str, float] = {}
     """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
     versions: dict[str, str] = {}
+
+    @property
+    def broken_off_stale(self) -> bool:
+        """The task's bound has ended it: what another attempt would bring is not asked for any more."""
+        return self.failure is not None and self.failure.where == "policy"

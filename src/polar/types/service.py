@@ -13,6 +13,9 @@ from polar.types.result import SessionResult
 from polar.types.session import Lease, Stage
 from polar.types.trace import Trajectory
 
+MAX_COUNT = 2**31 - 1
+"""What a database column of counts holds."""
+
 
 class SessionStatus(Strict):
     session_id: Id
@@ -70,6 +73,34 @@ class Policy(Strict):
     """Stamped on each call that begins under it."""
     paused: bool = False
     """Calls wait, kept awake, until generation is resumed."""
+    updates: int = Field(default=0, ge=0)
+    """How often the version has changed; the server counts."""
+    revision: int = Field(default=0, ge=0)
+    """How often anything of it has changed: who names this number has heard of all that stands here."""
+
+
+class PolicyChange(Strict):
+    """What a trainer wants changed. The counts are the server's, and not for anybody to set."""
+
+    version: str | None = None
+    """None: stays as it is."""
+    paused: bool | None = None
+    """None: stays as it is."""
+
+
+class Drain(Strict):
+    """How far a pause has come: what is still generated under it."""
+
+    policy: Policy
+    generating: int
+    """Generations under way at the live nodes, as each has last told."""
+    unheard: tuple[Id, ...] = ()
+    """Live nodes that have not told yet that they follow the policy as it stands."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing is generated, and nothing will be before generation is resumed."""
+        return self.policy.paused and not self.unheard and self.generating == 0
 
 
 class Registration(Strict):
@@ -105,6 +136,10 @@ class HeldSession(Strict):
 
 class Heartbeat(Strict):
     sessions: tuple[HeldSession, ...] = ()
+    generating: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Generations under way."""
+    revision: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    """Of the policy the node followed when it counted them; None: it has heard of none."""
 
 
 class HeartbeatReply(Strict):
@@ -130,6 +165,10 @@ class NodeStatus(Strict):
     last_seen: float
     alive: bool
     sessions: tuple[Id, ...] = ()
+    generating: int = 0
+    """Generations under way, as it has last told."""
+    heard: bool = False
+    """It follows the policy as it stands."""
 
 
 class SessionUpload(msgspec.Struct, frozen=True):

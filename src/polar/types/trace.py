@@ -8,16 +8,34 @@ from typing import Any
 import msgspec
 
 from polar.types.base import Logprobs, LossMask, Strict, TokenIds
-from polar.types.call import CallKind
+from polar.types.call import CallKind, PolicySpan
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Where one call's sampled tokens stand in a trace's response."""
+    """Where one call's sampled tokens stand in a trace's response: all of them, or the first where the others gave
+    way to what a later prompt has in their place."""
 
     call_id: str
     start: int
     length: int
     policy_version: str = ""
+    """Under which the call began."""
+    policy_spans: tuple[PolicySpan, ...] = ()
+    """Counted from the beginning of this span; where there are none, all of it is `policy_version`'s."""
+
+    @property
+    def versions(self) -> tuple[PolicySpan, ...]:
+        """Which tokens are which policy version's, without a gap."""
+        return self.policy_spans or (PolicySpan(self.policy_version, 0, self.length),)
+
+    def shortened(self, length: int) -> Span:
+        """The first `length` tokens of it."""
+        within = tuple(
+            PolicySpan(span.version, span.start, min(span.length, length - span.start))
+            for span in self.policy_spans
+            if span.start < length
+        )
+        return Span(self.call_id, self.start, length, self.policy_version, within)
 
 
 class TraceError(ValueError):
@@ -29,6 +47,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     session_id: str
     prompt_ids: TokenIds
+    """An array, or `SharedIds`, which read the same: a branch holds what it begins with in common with others."""
     response_ids: TokenIds
     loss_mask: LossMask
     """1 where the token was sampled and may be trained on, else 0; one per response id."""
@@ -60,7 +79,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def policy_versions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(span.policy_version for span in self.spans))
+        return tuple(dict.fromkeys(part.version for span in self.spans for part in span.versions))
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -73,7 +92,8 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Break(msgspec.Struct, frozen=True):
-    """A call that starts a trace of its own although it follows another."""
+    """A call that starts a trace of its own although it follows another, or goes on in its trace at a cost, which
+    the reason then says."""
 
     call_id: str
     parent_id: str | None
@@ -95,6 +115,8 @@ class TrajectoryStatistics(Strict):
     breaks: dict[str, int] = {}
     dropped: dict[str, int] = {}
     """Tokens by reason."""
+    inexact_traces: int = 0
+    """Traces of which the context is not what the engine had."""
     tolerant_matches: dict[str, int] = {}
 
 

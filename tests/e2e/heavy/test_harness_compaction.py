@@ -4,8 +4,8 @@ The usage is the gateway's own count. Texts of digits show that it counts: they 
 harnesses that guess take them for a quarter of that.
 
 What cannot be had: Gemini CLI has no setting for its window, so it never summarises in ours and ends with 1 at the
-first refusal. The summary of Claude Code is asked for with the same headers, tools and system prompt as any turn,
-so its kind is `agent`.
+first refusal. The summary of Claude Code is asked for with the same headers, tools and system prompt as any turn;
+its kind is known by the words that ask for it.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ async def test_a_window_that_fills_up(case: Case, smollm2: SmolLM2Renderer, tmp_
     assert outcome.result.failure is None
     assert_went_on(outcome)
     (summary,) = summaries(outcome.calls)
-    assert summary.kind == ("agent" if case.harness == "claude_code" else "compaction")
-    assert outcome.kinds.count("compaction") == (case.harness != "claude_code")
+    assert summary.kind == "compaction" and outcome.kinds.count("compaction") == 1
 
 
 @pytest.mark.parametrize("case", [case for case in FILLED if case.harness in ("codex", "pi")], ids=name_of)
@@ -174,6 +173,7 @@ async def test_a_request_too_long_is_followed_by_a_summary(
     assert_went_on(outcome, exit_code=exit_code)
     read = [call for call in outcome.calls if READING in call.response.content]
     assert len(read) == len(case.commands), "the last output did not fit, and so it was the last"
+    assert [call.kind for call in summaries(outcome.calls)] == ["compaction"]
     failure = outcome.result.failure
     assert failure is None if exit_code == 0 else failure is not None and failure.policy, failure
 

@@ -4,7 +4,7 @@ The main agent starts two agents in one reply. Each of them writes a file with i
 agent ends. Their first replies take half a second, so that both are under way at the same time.
 
 Codex, Claude Code and OpenCode name the agent in a header, so two agents with the same prompt stay two. Gemini CLI
-and Qwen Code send nothing that tells their agents apart: all their calls are of kind `agent`, and two agents that
+and Qwen Code send nothing that tells their agents apart: by their tools they are known to be agents, but two that
 ask the same thing at the same time get one and the same reply. pi has no agents beside the main one, and neither
 has Claude Code when it is `bare`.
 """
@@ -167,8 +167,9 @@ async def test_two_agents_that_nothing_names(
     outcome = await share_out(name, Loop(smollm2, tmp_path), DIFFERENT)
     report(name, {"agents": 2}, outcome)
     assert_ended_well(outcome)
-    assert set(outcome.kinds) == {"agent"}, "nothing says which calls are the agents'"
-    assert_chains_apart(outcome, *split(outcome))
+    main, agents = split(outcome)
+    assert {call.kind for call in main} == {"agent"} and {call.kind for call in agents} == {"subagent"}
+    assert_chains_apart(outcome, main, agents)
 
 
 @pytest.mark.parametrize("name", NOT_NAMED)

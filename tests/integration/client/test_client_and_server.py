@@ -90,10 +90,10 @@ async def test_what_waits_is_cancelled_at_once_and_what_runs_by_its_node(
 
 
 async def test_the_policy_reaches_the_nodes(client: PolarClient, node: FakeNode) -> None:
-    assert await client.pause() == Policy(paused=True)
-    assert await client.set_policy_version("v2") == Policy(version="v2", paused=True)
-    assert await client.policy() == Policy(version="v2", paused=True)
-    assert await client.resume() == Policy(version="v2")
+    assert await client.pause() == Policy(paused=True, revision=1)
+    assert await client.set_policy_version("v2") == Policy(version="v2", paused=True, updates=1, revision=2)
+    assert await client.policy() == Policy(version="v2", paused=True, updates=1, revision=2)
+    assert await client.resume() == Policy(version="v2", updates=1, revision=3)
     [seen] = await client.nodes()
     assert (seen.node_id, seen.name, seen.alive) == (node.node_id, "fake:1", True)
 

@@ -16,7 +16,7 @@ from polar.engines.llamacpp import LlamaCppClient
 from polar.store.weights import WeightsError, default_weights
 from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
 
-pytest.register_assert_rewrite("contracts.engine_contract")
+pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,8 @@ class FakeVllm:
         choice: dict[str, Any] = {"index": 0, "token_ids": [sampled.id], "finish_reason": sampled.finish}
         choice["logprobs"] = {"content": [named]} if by_tokens else listed
         if by_tokens and sampled.finish:
-            choice["weight_versions"] = [{"version": name, "start": 0, "end": 1} for name in self.versions]
+            starts = enumerate(self.versions)
+            choice["weight_versions"] = [{"version": name, "start": n, "end": n + 1} for n, name in starts]
         return choice
 
     def _scored(self, prompt: list[int], knobs: dict[str, Any], *, by_tokens: bool) -> web.Response:

@@ -21,7 +21,7 @@ from polar.engines.vllm import VllmEngine, VllmOptions
 from polar.errors import ConfigError, ContextOverflow, EngineBusy, EngineDefect, EngineError
 from polar.registry import make
 from polar.tokens.gguf_vocabulary import Vocabulary
-from polar.types import Spec, token_ids
+from polar.types import PolicySpan, Spec, token_ids
 
 GENERATE = "/inference/v1/generate"
 Opener = Callable[..., Awaitable[VllmEngine]]
@@ -157,11 +157,12 @@ async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, rea
 async def test_the_versions_that_sampled_a_reply_are_named(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
-    named = []
+    told = []
     for fake.versions in (["default"], ["step-7"], ["step-7", "step-8"]):
         pieces = [piece async for piece in engine.generate(ask([500], max_tokens=2))]
-        named.append(pieces[-1].policy_version)
-    assert named == ["", "step-7", "step-7+step-8"]
+        told.append((pieces[-1].policy_version, pieces[-1].policy_spans))
+    spans = (PolicySpan("step-7", 0, 1), PolicySpan("step-8", 1, 1))
+    assert told == [("", ()), ("step-7", ()), ("step-8", spans)]
 
 
 async def test_closing_the_iterator_closes_the_connection(fake: FakeVllm, reach: Opener) -> None:

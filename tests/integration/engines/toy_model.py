@@ -32,6 +32,8 @@ class Asked:
     stop_ids: frozenset[int] = frozenset()
     forced: list[int] | None = None
     """The only reply that a schema leaves."""
+    scripted: list[int] | None = None
+    """What the model happens to say."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class ToyModel:
         ids = list(asked.prompt)
         self.held.append(ids)
         for step in range(asked.max_tokens):
-            token_id = asked.forced[step] if asked.forced is not None else self._pick(ids, asked)
+            given = asked.forced if asked.forced is not None else asked.scripted
+            token_id = given[step] if given is not None else self._pick(ids, asked)
             raw = self.logprob(ids, token_id)
             processed = self.logprob(ids, token_id, asked.temperature) if asked.temperature else 0.0
             if asked.forced is not None:  # among the choices that the schema leaves there is one

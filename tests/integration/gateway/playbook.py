@@ -17,6 +17,7 @@ from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.exchange import Exchange
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
+from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
 from polar.types import Call, CallProfile, Lease, Session, Slot, TaskRequest, TokenIds, token_ids
@@ -43,6 +44,8 @@ class Gateway:
     http: aiohttp.ClientSession
     stack: AsyncExitStack
     gate: PolicyGate
+    exchange: Exchange
+    renderer: Any
 
     async def open(self, session_id: str = "s1", profile: CallProfile | None = None, **task: Any) -> Slot:
         lease = Lease(
@@ -86,14 +89,15 @@ async def running_gateway(
     engine = ScriptedEngine(vocabulary or vocabulary_of(renderer), script, info=info)
     settings = GatewayConfig.model_validate({"heartbeat_s": 30.0, **config})
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
-    slots = SlotTable(renderer, journal, "polar", context_tokens)
-    exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
+    slots = SlotTable(journal, "polar", context_tokens)
+    gate, started = PolicyGate(), await engine.start()
+    exchange = Exchange(TokenMode(renderer, engine, started), gate, started, journal, "polar")
     server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
     slots.base_url = server.base_url
     await server.start()
     stack.push_async_callback(server.stop)
     http = await stack.enter_async_context(aiohttp.ClientSession())
-    return Gateway(slots, journal, engine, http, stack, exchange.gate)
+    return Gateway(slots, journal, engine, http, stack, gate, exchange, renderer)
 
 
 def vocabulary_of(renderer: Any) -> Any:

@@ -14,7 +14,6 @@ from polar.config import GatewayConfig
 from polar.engines.base import GenerateRequest, Piece
 from polar.gateway.connection import AsgiMessage, Connection
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.exchange import Exchange
 from polar.gateway.handler import ModelRoute, Service
 from polar.testing import Reply
 from polar.types import Slot, logprobs, token_ids
@@ -204,7 +203,7 @@ class TestReplies:
         def unreadable(*_: Any) -> None:
             raise IndexError("no such token")
 
-        renderer = gateway.slots._renderer  # pyright: ignore[reportPrivateUsage]
+        renderer = gateway.renderer  # pyright: ignore[reportPrivateUsage]
         monkeypatch.setattr(renderer, "reader", lambda _: None)
         monkeypatch.setattr(renderer, "parse", unreadable)
         received = await read_to_the_end(gateway, slot, {"messages": HELLO, "stream": stream})
@@ -240,7 +239,7 @@ class TestReplies:
         def refuse(*_: Any) -> None:
             raise ValueError("roles must alternate")
 
-        monkeypatch.setattr(gateway.slots._renderer, "render", refuse)  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(gateway.renderer, "render", refuse)  # pyright: ignore[reportPrivateUsage]
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["code"]) == (400, "false", "not_renderable")
         failure = gateway.slots.engine_failure("s1")
@@ -352,10 +351,7 @@ class TestSealing:
 
 
 def _route_of(gateway: Gateway) -> ModelRoute:
-    renderer: Any = gateway.slots._renderer  # pyright: ignore[reportPrivateUsage]
-    info = gateway.engine._info  # pyright: ignore[reportPrivateUsage]
-    exchange = Exchange(renderer, gateway.engine, info, gateway.journal, "polar")
-    return ModelRoute(OpenAIChat(), Service(gateway.slots, exchange, GatewayConfig(heartbeat_s=0.01)))
+    return ModelRoute(OpenAIChat(), Service(gateway.slots, gateway.exchange, GatewayConfig(heartbeat_s=0.01)))
 
 
 def _scope(slot: Slot) -> dict[str, Any]:

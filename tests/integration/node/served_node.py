@@ -16,9 +16,9 @@ from polar.node import Node, Uplink, open_node, serve_server
 from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths
-from polar.testing import ScriptedEngine
+from polar.testing import Reply, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.types import TaskRequest, TokenIds
+from polar.types import ResultEntry, SessionResult, TaskRequest, TokenIds
 
 AGENT = f"{sys.executable} {Path(__file__).parents[1] / 'session' / 'tiny_agent.py'}"
 WRITE = '<tool_call>{"name": "bash", "arguments": {"command": "echo hello > answer.txt"}}</tool_call>'
@@ -59,6 +59,11 @@ class ServedNode:
     stop: asyncio.Event
     serving: asyncio.Task[None]
 
+    @property
+    def engine(self) -> ScriptedEngine:
+        assert isinstance(self.node.engine, ScriptedEngine)
+        return self.node.engine
+
     async def leave(self) -> None:
         self.stop.set()
         async with asyncio.timeout(30):
@@ -66,11 +71,15 @@ class ServedNode:
 
 
 class Service:
-    def __init__(self, renderer: SmolLM2Renderer, folder: Path) -> None:
+    def __init__(self, renderer: SmolLM2Renderer, folder: Path, lease_beats: float = 15) -> None:
         self._renderer = renderer
         self.folder = folder
+        self.first_reply = Reply(text=WRITE)
+        self.last_reply = Reply(text="Done.")
         self.server = RolloutServer(
-            ServerConfig(port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1, lease_beats=15),
+            ServerConfig(
+                port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1, lease_beats=lease_beats
+            ),
             control_token="control",
             node_token="node",
         )
@@ -91,9 +100,9 @@ class Service:
     async def _node(self, pools: dict[str, int]) -> AsyncGenerator[ServedNode]:
         vocabulary = self._renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
 
-        def script(_: int, prompt_ids: TokenIds) -> str:
+        def script(_: int, prompt_ids: TokenIds) -> Reply:
             """By what was said, not by how often it was asked: a session may be run again here."""
-            return "Done." if "echo hello" in vocabulary.decode(prompt_ids) else WRITE
+            return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 
         engine = ScriptedEngine(vocabulary, script, strict=False)
         config = Config.model_validate({"pools": pools})
@@ -125,3 +134,13 @@ async def eventually(true: Callable[[], Any], limit_s: float = 30.0) -> None:
     async with asyncio.timeout(limit_s):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def results_of(service: Service, *task_ids: str) -> dict[str, SessionResult]:
+    entries: list[ResultEntry] = []
+    async with asyncio.timeout(60):
+        async for entry in service.client.results(task_ids=task_ids):
+            entries.append(entry)
+    found = {entry.result.session_id: entry.result for entry in entries}
+    assert len(found) == len(entries), "one result each"
+    return found

@@ -5,21 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from served_node import AGENT, Service, agent_task, eventually
+from served_node import AGENT, Service, agent_task, eventually, results_of
 
 from polar.node.uplink import Refused, Uplink
 from polar.node.upload import upload_of
-from polar.types import LeaseRequest, Registration, ResultEntry, SessionResult, Stage
-
-
-async def results_of(service: Service, *task_ids: str) -> dict[str, SessionResult]:
-    entries: list[ResultEntry] = []
-    async with asyncio.timeout(60):
-        async for entry in service.client.results(task_ids=task_ids):
-            entries.append(entry)
-    found = {entry.result.session_id: entry.result for entry in entries}
-    assert len(found) == len(entries), "one result each"
-    return found
+from polar.types import LeaseRequest, Registration, SessionResult, Stage
 
 
 async def test_a_task_comes_back_as_results_with_trajectories_and_calls(service: Service) -> None:
@@ -49,19 +39,19 @@ async def test_the_server_sees_the_stage_of_a_session_that_runs(service: Service
     assert (await results_of(service, "t"))["t-0"].stage is Stage.COMPLETED
 
 
-async def test_a_node_that_stops_hands_its_sessions_back(service: Service) -> None:
-    first = await service.add_node()
-    command, here, go = service.held_up("t")
-    await service.client.submit(agent_task(command, task_id="t", num_samples=2))
+async def test_a_node_that_stops_hands_its_sessions_back(patient: Service) -> None:
+    first = await patient.add_node()
+    command, here, go = patient.held_up("t")
+    await patient.client.submit(agent_task(command, task_id="t", num_samples=2))
     await eventually(here.exists)
     await first.leave()
-    assert await service.client.nodes() == []
-    status = await service.client.session("t-0")
+    assert await patient.client.nodes() == []
+    status = await patient.client.session("t-0")
     assert (status.stage, status.attempt, status.node_id) == (Stage.QUEUED, 2, None)
     assert list(first.node.paths.root.glob("sessions/*/place")) == []
     go.touch()
-    await service.add_node()
-    results = await results_of(service, "t")
+    await patient.add_node()
+    results = await results_of(patient, "t")
     assert {(r.stage, r.attempt) for r in results.values()} == {(Stage.COMPLETED, 2)}
 
 
@@ -142,19 +132,18 @@ async def test_a_cancel_reaches_a_session_that_runs(service: Service) -> None:
 
 async def test_a_pause_holds_calls_and_they_go_on_under_the_new_version(service: Service) -> None:
     served = await service.add_node()
-    engine: object = served.node.engine
     await service.client.set_policy_version("1")
     await service.client.submit(agent_task(task_id="before"))
     await results_of(service, "before")
     await service.client.pause()
     await eventually(lambda: served.node.gate.policy.paused)
-    seen = len(engine.requests)  # type: ignore[attr-defined]
+    seen = len(served.engine.requests)
     await service.client.submit(agent_task(task_id="after"))
     async with asyncio.timeout(30):
         while (await service.client.session("after-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)  # time enough for the harness to call
-    assert len(engine.requests) == seen  # type: ignore[attr-defined]
+    assert len(served.engine.requests) == seen
     await service.client.set_policy_version("2")
     await service.client.resume()
     assert (await results_of(service, "after"))["after-0"].stage is Stage.COMPLETED

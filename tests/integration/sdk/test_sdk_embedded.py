@@ -175,7 +175,7 @@ async def test_a_wrong_key_is_refused(bench: Bench, dialect: str) -> None:
 async def test_a_prompt_laid_out_by_its_sender(bench: Bench, streamed: bool) -> None:
     """OpenAI's legacy completions: the prompt's tokens are as the sender has them, and the reply is raw text."""
     visit = await bench.visit()
-    prompt: Any = "The sea is" if streamed else bench.node.renderer.encode("The sea is").tolist()
+    prompt: Any = "The sea is" if streamed else bench.node.prompts.renderer.encode("The sea is").tolist()
     fields: dict[str, Any] = {"model": "polar", "prompt": prompt, "max_tokens": SLICE_TOKENS + 8}
     async with AsyncOpenAI(base_url=f"{visit.slot.base_url}/v1", api_key=visit.slot.key) as client:
         if streamed:
@@ -186,8 +186,8 @@ async def test_a_prompt_laid_out_by_its_sender(bench: Bench, streamed: bool) -> 
             replies = [await client.completions.create(**fields)]
     texts = [choice.text for reply in replies for choice in reply.choices if choice.text]
     call = await only_call(visit, "openai_completions")
-    assert call.new_prompt_ids == bench.node.renderer.encode("The sea is")
-    assert "".join(texts) == call.response.content == bench.node.renderer.decode(call.completion_ids)
+    assert call.new_prompt_ids == bench.node.prompts.renderer.encode("The sea is")
+    assert "".join(texts) == call.response.content == bench.node.prompts.renderer.decode(call.completion_ids)
     assert len(texts) >= (2 if streamed else 1)
     usage = replies[-1].usage
     cached = usage.prompt_tokens_details.cached_tokens

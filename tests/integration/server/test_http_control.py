@@ -27,6 +27,7 @@ CONTROL_ROUTES = [
     ("GET", "/v1/events"),
     ("GET", "/v1/policy"),
     ("PUT", "/v1/policy"),
+    ("GET", "/v1/policy/drain"),
     ("GET", "/v1/nodes"),
 ]
 
@@ -269,11 +270,44 @@ async def test_a_trajectory_that_json_cannot_say_is_still_there_as_msgpack(api: 
 
 
 async def test_the_policy_is_put_and_read(api: Api) -> None:
-    assert await api.get("/v1/policy") == {"version": "", "paused": False}
+    assert await api.get("/v1/policy") == {"version": "", "paused": False, "updates": 0, "revision": 0}
     put = await api.ask("PUT", "/v1/policy", json={"version": "12", "paused": True})
-    assert (put.status, put.body) == (200, {"version": "12", "paused": True})
+    assert (put.status, put.body) == (200, {"version": "12", "paused": True, "updates": 1, "revision": 1})
     assert await api.get("/v1/policy") == put.body
-    assert (await api.ask("PUT", "/v1/policy", json={"version": 12})).status == 422
+    part = await api.ask("PUT", "/v1/policy", json={"paused": False})
+    assert part.body == {"version": "12", "paused": False, "updates": 1, "revision": 2}, "the rest stays"
+
+
+@pytest.mark.parametrize("body", [{"version": 12}, {"updates": 3}, {"version": "1", "revision": 9}])
+async def test_what_nobody_may_put_into_the_policy(api: Api, body: dict[str, Any]) -> None:
+    assert (await api.ask("PUT", "/v1/policy", json=body)).status == 422
+    assert (await api.get("/v1/policy"))["revision"] == 0
+
+
+async def test_a_drain_is_told_at_once_when_it_is_over(api: Api) -> None:
+    node = await api.register()
+    await api.ask("PUT", "/v1/policy", json={"paused": True})
+    told = await api.get("/v1/policy/drain")
+    assert (told["policy"]["paused"], told["generating"], told["unheard"]) == (True, 0, [node.node_id])
+    waiting = asyncio.create_task(api.get("/v1/policy/drain?wait_s=60"))
+    for generating in (2, 1, 0):
+        assert not waiting.done()
+        await node.ask("POST", "/heartbeat", json={"generating": generating, "revision": 1})
+    async with asyncio.timeout(30):
+        assert (await waiting)["unheard"] == []
+    [seen] = await api.get("/v1/nodes")
+    assert (seen["generating"], seen["heard"]) == (0, True)
+    assert (await api.ask("GET", "/v1/policy/drain?wait_s=61")).status == 422
+
+
+async def test_who_waits_for_a_drain_hears_that_generation_was_resumed(api: Api) -> None:
+    await api.register()
+    await api.ask("PUT", "/v1/policy", json={"paused": True})
+    waiting = asyncio.create_task(api.get("/v1/policy/drain?wait_s=60"))
+    await api.get("/v1/policy/drain")
+    await api.ask("PUT", "/v1/policy", json={"paused": False})
+    async with asyncio.timeout(30):
+        assert (await waiting)["policy"]["paused"] is False
 
 
 async def test_a_database_that_does_not_answer_is_503_and_a_defect_500(

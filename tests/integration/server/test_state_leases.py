@@ -10,7 +10,7 @@ from desk import LEASE_S, Desk
 from polar.server import leases, nodes, policy
 from polar.server.leases import MAX_REPLY_BYTES
 from polar.server.refusals import Conflict, Invalid, Unauthorized, Unknown
-from polar.types import HandBack, Policy, Registration, Stage
+from polar.types import HandBack, PolicyChange, Registration, Stage
 
 
 async def test_the_most_urgent_and_then_the_oldest_go_first(desk: Desk) -> None:
@@ -55,10 +55,10 @@ async def test_large_tasks_are_leased_a_few_at_a_time(desk: Desk, monkeypatch: p
 async def test_a_paused_policy_still_leases_and_is_told(desk: Desk) -> None:
     await desk.submit()
     node = await desk.register()
-    await desk.state.change(policy.put, Policy(version="7", paused=True))
+    await desk.state.change(policy.put, PolicyChange(version="7", paused=True))
     reply = await desk.state.change(leases.lease, node, 1)
     assert len(reply.leases) == 1
-    assert reply.policy == Policy(version="7", paused=True)
+    assert (reply.policy.version, reply.policy.paused) == ("7", True)
     assert (await desk.beat(node)).policy == reply.policy
 
 
@@ -236,7 +236,7 @@ async def test_nodes_are_listed_with_what_they_hold(desk: Desk) -> None:
     desk.clock.advance(LEASE_S)
     other = await desk.register("other")
     await desk.lease(other, 2)
-    listed = await desk.state.read(nodes.listing, desk.clock.now, LEASE_S)
+    listed = await desk.state.read(nodes.listing, desk.state.alive_since)
     assert [(n.node_id, n.name, n.slots, n.alive, n.sessions) for n in listed] == [
         (one, "one", 2, False, ()),
         (other, "other", 4, True, ("add-0", "add-1")),

@@ -7,9 +7,9 @@ import json
 import pytest
 from desk import LEASE_S, Desk, blob_of, result_of
 
-from polar.server import cancel, events, policy, results, sessions, uploads
+from polar.server import cancel, events, results, sessions, uploads
 from polar.server.refusals import Conflict, Invalid, Unknown
-from polar.types import Lease, Policy, SessionResult, Stage
+from polar.types import Lease, SessionResult, Stage
 
 
 async def leased(desk: Desk, **fields: object) -> tuple[str, Lease]:
@@ -191,16 +191,6 @@ async def test_many_sessions_are_cancelled_together(desk: Desk) -> None:
     await desk.submit(num_samples=500)
     assert await desk.cancel_task("add") == 500
     assert len({entry.result.session_id for entry in (await desk.results()).results}) == 500
-
-
-async def test_the_policy_is_kept_and_its_change_is_one_event(desk: Desk) -> None:
-    assert await desk.state.read(policy.current) == Policy()
-    wanted = Policy(version="step\0 12 雪", paused=True)
-    for _ in range(2):
-        assert await desk.state.change(policy.put, wanted) == wanted
-        assert await desk.state.read(policy.current) == wanted
-    [event] = await desk.state.read(events.after, 0)
-    assert (event.kind, event.data) == ("policy", wanted.model_dump())
 
 
 async def test_events_are_read_from_a_cursor_on(desk: Desk) -> None:

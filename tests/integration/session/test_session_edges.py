@@ -12,6 +12,7 @@ from workshop import WRITE, Workshop, agent_task, shell_task
 
 from polar.config import Config, PoolConfig
 from polar.data.source import TaskFileSource
+from polar.gateway.policy import PolicyGate
 from polar.node import JournalledSource, Node, open_node
 from polar.runtimes.local import LocalRuntime
 from polar.session.live import Services
@@ -118,7 +119,7 @@ class _Handing:
 
 async def test_a_session_cancelled_before_its_first_step_still_reports(tmp_path: Path) -> None:
     source = _Handing([shell_task("true", task_id="t", num_samples=3)])
-    services: Any = Services(slots=None, paths=RunPaths.create(tmp_path))  # type: ignore[arg-type]
+    services: Any = Services(slots=None, policy=PolicyGate(), paths=RunPaths.create(tmp_path))  # type: ignore[arg-type]
     pipeline = Pipeline(PoolConfig(ready=1), services, source)
     found: list[bool] = []
     lease = source.lease
@@ -140,7 +141,7 @@ async def test_a_session_cancelled_before_its_first_step_still_reports(tmp_path:
 
 async def test_sessions_leased_at_the_moment_of_a_cancel_are_reported(tmp_path: Path) -> None:
     source = _Handing([shell_task("true", task_id="t", num_samples=4)])
-    services: Any = Services(slots=None, paths=RunPaths.create(tmp_path))  # type: ignore[arg-type]
+    services: Any = Services(slots=None, policy=PolicyGate(), paths=RunPaths.create(tmp_path))  # type: ignore[arg-type]
     async with await Journal.open(tmp_path / "journal.db") as journal:
         pipeline = Pipeline(PoolConfig(ready=2), services, JournalledSource(source, journal))
         serving = asyncio.create_task(pipeline.serve())

@@ -6,12 +6,22 @@ import pytest
 from conversation import Conversation
 
 from polar.builders.append_only import append_only_pairs, repeats
-from polar.types import Message, ToolCall
+from polar.types import Call, Message, ToolCall
 
 
 def said(content: str = "", *tool_calls: tuple[str, str]) -> Message:
     calls = tuple(ToolCall(name, arguments, call_id=f"id-{name}") for name, arguments in tool_calls)
     return Message(role="assistant", content=content, tool_calls=calls)
+
+
+def user(content: str) -> Message:
+    return Message(role="user", content=content)
+
+
+def rendered_anew(talk: Conversation, earlier: Call, echo: Message) -> Call:
+    """A call without a parent whose request is the earlier one's, a reply and something new."""
+    messages = (*earlier.new_messages, echo, user("T"))
+    return talk.call("SuabT", "c", new_messages=messages, new_items=(*earlier.new_items, b"reply", b"T"))
 
 
 def test_each_call_of_a_conversation_is_paired_with_the_one_before() -> None:
@@ -62,7 +72,32 @@ def test_the_forest_has_no_say_where_it_put_the_call_elsewhere() -> None:
     """The tokens were rendered anew, without a parent, but the harness only appended."""
     talk = Conversation()
     first = talk.call("Su", "ab")
-    talk.call("SuabT", "cd", new_items=(*first.new_items, b"reply", b"T"))
+    rendered_anew(talk, first, said("ab"))
+    assert append_only_pairs(talk.calls) == [("c1", "c2")]
+
+
+def test_the_reply_is_looked_for_where_the_earlier_request_ends_whatever_the_forest_made_of_it() -> None:
+    """The harness edited its second reply, so the forest goes back to the first call, whose request the raw items
+    do not end with: they begin with the second's."""
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    second = talk.call("T", "cd", after=first)
+    edited = (*second.new_messages, said("CD"), user("U"))
+    items = (*second.new_items, b"edited reply", b"U")
+    talk.call("SuabTCDU", "e", after=first, continues=False, new_messages=edited, new_items=items)
+    assert append_only_pairs(talk.calls) == [("c1", "c2")]
+    repeated = (*second.new_messages, said("cd"), user("V"))
+    talk.call("SuabTcdV", "f", after=first, continues=False, new_messages=repeated, new_items=items)
+    assert append_only_pairs(talk.calls) == [("c1", "c2"), ("c2", "c4")]
+
+
+def test_a_history_spelled_anew_after_a_shorter_request_is_not_append_only() -> None:
+    """It goes on from the second call, which no raw item shows; that it begins like the first proves nothing."""
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    second = talk.call("T", "ab", after=first)
+    respelled = (*first.new_items, b"reply of c1", b"T in another shape", b"reply of c2", b"U")
+    talk.call("U", "e", after=second, new_items=respelled)
     assert append_only_pairs(talk.calls) == [("c1", "c2")]
 
 
@@ -83,12 +118,15 @@ def test_of_equal_requests_the_one_whose_reply_is_sent_back_wins() -> None:
     assert append_only_pairs(talk.calls) == [("c1", "c3")]
 
 
-def test_of_equal_requests_the_latest_wins_where_the_echo_is_not_known() -> None:
+@pytest.mark.parametrize(("reply", "pairs"), [("ab", [("c1", "c3")]), ("xy", [("c2", "c3")]), ("zz", [])])
+def test_of_equal_requests_the_reply_decides_also_where_the_forest_knows_no_parent(
+    reply: str, pairs: list[tuple[str, str]]
+) -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("Su", "xy")
-    talk.call("SuxyT", "c", new_items=(*first.new_items, b"reply", b"T"))
-    assert append_only_pairs(talk.calls) == [("c2", "c3")]
+    rendered_anew(talk, first, said(reply))
+    assert append_only_pairs(talk.calls) == pairs
 
 
 def test_a_call_without_evidence_takes_no_part() -> None:

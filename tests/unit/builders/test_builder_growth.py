@@ -12,9 +12,10 @@ from conversation import Conversation, ids
 from polar.builders.append_only import append_only_pairs
 from polar.builders.base import Builder
 from polar.builders.certificate import certify
-from polar.builders.drops import DropRules
+from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
-from polar.builders.tree import Tree
+from polar.builders.tree import Tree, TreeOptions
+from polar.store.trajectories import packed, unpacked
 from polar.types import Call, Trajectory
 
 TOKENS = 60
@@ -45,7 +46,7 @@ def peak_of(work: Callable[[], object]) -> int:
     return peak
 
 
-@pytest.mark.parametrize("builder", [PrefixMerging(DropRules()), Tree(DropRules())], ids=["merging", "tree"])
+@pytest.mark.parametrize("builder", [PrefixMerging(DriftOptions()), Tree(TreeOptions())], ids=["merging", "tree"])
 def test_four_times_the_calls_take_four_times_the_memory(builder: Builder) -> None:
     short, long = a_chain(200), a_chain(800)
     builder.build("s1", short)  # whatever is made once is made now
@@ -62,7 +63,7 @@ def test_finding_pairs_takes_memory_for_the_items_alone() -> None:
 
 def test_a_certificate_takes_little_memory_beside_the_tokens() -> None:
     calls = a_chain(800)
-    trajectory = PrefixMerging(DropRules()).build("s1", calls)
+    trajectory = PrefixMerging(DriftOptions()).build("s1", calls)
     certify(calls, trajectory)
     per_call = peak_of(lambda: certify(calls, trajectory)) / len(calls)
     assert per_call < 3 * TOKENS * BYTES
@@ -80,9 +81,9 @@ def test_siblings_of_a_tree_cost_their_own_tokens(siblings: int) -> None:
         return talk.calls
 
     calls = session(1 + siblings)
-    tree: Trajectory = Tree(DropRules()).build("s1", calls)
+    tree: Trajectory = Tree(TreeOptions()).build("s1", calls)
     assert len({id(trace.prompt_ids) for trace in tree.traces}) == 2, "the trunk's, and that of all who leave it"
-    assert peak_of(lambda: Tree(DropRules()).build("s1", calls)) < 4 * len(ids(context)) * 4 + 10_000 * siblings
+    assert peak_of(lambda: Tree(TreeOptions()).build("s1", calls)) < 4 * len(ids(context)) * 4 + 10_000 * siblings
 
 
 def test_a_history_of_many_items_is_no_deep_recursion() -> None:
@@ -90,3 +91,46 @@ def test_a_history_of_many_items_is_no_deep_recursion() -> None:
     first = talk.call("S", "a", new_items=tuple(str(number).encode() for number in range(50_000)))
     talk.call("T", "b", after=first, new_items=(b"reply", b"more"), shared_items=50_000)
     assert append_only_pairs(talk.calls) == [("c1", "c2")]
+
+
+def a_comb(calls: int) -> list[Call]:
+    """A sub-agent goes on from each call of the agent."""
+    talk = Conversation()
+    trunk = None
+    for number in range(calls // 2):
+        items = (f"{number} said".encode(), f"{number} replied".encode())
+        shared = 2 * number
+        trunk = talk.call("p" * (TOKENS - 20), "r" * 20, after=trunk, new_items=items, shared_items=shared)
+        talk.call("q" * (TOKENS - 20), "s" * 20, after=trunk, kind="subagent", new_items=())
+    return talk.calls
+
+
+def test_a_tree_that_branches_at_each_call_takes_memory_for_its_tokens_alone() -> None:
+    """800 calls hold 400 contexts of up to 24,000 tokens: 4.8 million ids as arrays, 48,000 as they are held."""
+    tree = Tree(TreeOptions())
+    short, long = a_comb(200), a_comb(800)
+    tree.build("s1", short)
+    small, large = (peak_of(lambda calls=calls: tree.build("s1", calls)) for calls in (short, long))
+    assert large < 4.4 * small
+    assert large < 4_800_000 * 4 / 4
+
+
+def test_a_tree_read_from_its_file_shares_its_contexts_again() -> None:
+    trajectory = Tree(TreeOptions()).build("s1", a_comb(800))
+    data = packed(trajectory)
+    assert len(data) < 3 * 800 * TOKENS * BYTES
+    assert peak_of(lambda: unpacked(data)) < 4_800_000 * 4 / 4
+    assert unpacked(data) == trajectory
+
+
+def test_a_healed_chain_takes_memory_for_its_last_context() -> None:
+    """200 prompts of up to 8,000 tokens are 800,000 ids; the trace they are healed into has 8,000."""
+    talk = Conversation()
+    last = talk.call("Su", "r" * 20)
+    for _ in range(200):
+        prompt = talk.full_prompt(last) + "r" * 10 + "X" * 10 + "T" * 20
+        last = talk.call(prompt, "r" * 20, after=last, continues=False, new_items=())
+    healing = PrefixMerging(DriftOptions(drift="heal"))
+    (trace,) = healing.build("s1", talk.calls).traces
+    assert len(trace.response_ids) == 200 * 40 + 20
+    assert peak_of(lambda: healing.build("s1", talk.calls)) < 800_000 * 4 / 2

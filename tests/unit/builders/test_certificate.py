@@ -13,9 +13,9 @@ from test_exactly_once import BUILDERS, conversations
 
 from polar.builders.base import Builder
 from polar.builders.certificate import certify, examine
-from polar.builders.drops import DropRules
+from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
-from polar.types import Certificate, Dropped, Span, Trace, Trajectory, logprobs, loss_mask
+from polar.types import Certificate, Dropped, PolicySpan, Span, Trace, Trajectory, logprobs, loss_mask
 
 
 def talk_of_three() -> Conversation:
@@ -27,7 +27,7 @@ def talk_of_three() -> Conversation:
 
 
 def build(talk: Conversation) -> Trajectory:
-    return PrefixMerging(DropRules()).build("s1", talk.calls)
+    return PrefixMerging(DriftOptions()).build("s1", talk.calls)
 
 
 def changed(trajectory: Trajectory, **changes: Any) -> Trajectory:
@@ -244,6 +244,37 @@ def test_a_trace_that_says_it_is_inexact_is_believed_and_counted() -> None:
     certificate, findings = examine(talk.calls, spliced)
     assert findings == ()
     assert (certificate.exact, certificate.inexact_traces) == (False, 1)
+
+
+TWO_VERSIONS = (PolicySpan("v1", 0, 1), PolicySpan("v2", 1, 2))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (),
+        (PolicySpan("v2", 0, 1), PolicySpan("v1", 1, 2)),
+        (PolicySpan("v1", 0, 2), PolicySpan("v2", 2, 1)),
+        (PolicySpan("v1", 0, 1),),
+        (*TWO_VERSIONS, PolicySpan("v3", 3, 1)),
+    ],
+    ids=["none", "swapped", "moved", "one lost", "one more"],
+)
+def test_each_token_has_the_version_that_sampled_it(spans: tuple[PolicySpan, ...]) -> None:
+    talk = Conversation()
+    talk.call("Su", "abc", policy_version="v1", policy_spans=TWO_VERSIONS)
+    sound = build(talk)
+    assert certify(talk.calls, sound).exact
+    altered = changed(sound, spans=(Span("c1", 0, 3, "v1", spans),))
+    assert violations(talk, altered) == [("span", "trace 0, position 0")]
+    assert certify(talk.calls, altered).traces_digest != certify(talk.calls, sound).traces_digest
+
+
+def test_tokens_of_a_reply_within_which_the_policy_changed_are_refused() -> None:
+    talk = Conversation()
+    talk.call("Su", "ab", updated_within=True)
+    lying = Trajectory("s1", "mine", traces=(trace_of("Su", "ab", "c1"),))
+    assert violations(talk, lying) == [("not_trainable", "trace 0, position 0")]
 
 
 def trace_of(prompt: str, reply: str, call_id: str) -> Trace:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from conversation import PLAIN_SAMPLING, Conversation, drops, shapes
 
-from polar.builders.drops import DropRules
+from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
-from polar.types import Trajectory, logprobs
+from polar.types import PolicySpan, Span, Trajectory, logprobs
 
 
 def build_one(reply: str, **fields: Any) -> Trajectory:
     talk = Conversation()
     talk.call("Su", reply, **fields)
-    return PrefixMerging(DropRules()).build("s1", talk.calls)
+    return PrefixMerging(DriftOptions()).build("s1", talk.calls)
 
 
 def test_a_missing_logprob_in_mid_call_costs_only_its_token() -> None:
@@ -93,3 +93,36 @@ def test_other_settings_do_not_change_the_distribution() -> None:
 @pytest.mark.parametrize("kind", ["agent", "subagent", "compaction"])
 def test_work_is_trainable_by_default(kind: str) -> None:
     assert build_one("ab", kind=kind).traces[0].kind == kind
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"updated_within": True},
+        {"policy_spans": (PolicySpan("v1", 0, 1),)},
+        {"policy_spans": (PolicySpan("v1", 0, 1), PolicySpan("v2", 2, 1))},
+        {"policy_spans": (PolicySpan("v1", 0, 2), PolicySpan("v2", 1, 1))},
+        {"policy_spans": (PolicySpan("v1", 0, 3),)},
+        {"policy_spans": (PolicySpan("v1", 0, 0), PolicySpan("v2", 0, 2))},
+    ],
+    ids=["not told where", "too short", "gap", "overlap", "too long", "empty"],
+)
+def test_tokens_whose_policy_version_is_not_known_are_not_trained_on(fields: dict[str, Any]) -> None:
+    trajectory = build_one("ab", policy_version="v1", **fields)
+    assert trajectory.traces == ()
+    assert drops(trajectory) == [("c1", 0, 2, "mixed_versions")]
+
+
+def test_a_reply_of_two_versions_is_trained_on_where_each_token_has_one() -> None:
+    spans = (PolicySpan("v1", 0, 1), PolicySpan("v2", 1, 2))
+    (trace,) = build_one("abc", policy_version="v1", policy_spans=spans).traces
+    assert trace.trainable_tokens == 3
+    assert trace.spans == (Span("c1", 0, 3, "v1", spans),)
+    assert trace.spans[0].versions == spans
+    assert trace.policy_versions == ("v1", "v2")
+
+
+def test_a_reply_of_one_version_tells_it_for_all_its_tokens() -> None:
+    (trace,) = build_one("abc", policy_version="v1").traces
+    assert trace.spans[0].versions == (PolicySpan("v1", 0, 3),)
+    assert trace.policy_versions == ("v1",)

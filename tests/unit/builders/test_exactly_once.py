@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polar.builders.base import Builder
+from polar.builders.drift import DriftOptions
 from polar.builders.drops import DropRules
 from polar.builders.per_request import PerRequest
 from polar.builders.prefix_merging import PrefixMerging
-from polar.builders.tree import Tree
+from polar.builders.tree import Tree, TreeOptions
 from polar.types import Call, Trajectory, TrajectoryStatistics, logprobs
 from polar.types.codec import decode, encode
 
-BUILDERS: list[Builder] = [PrefixMerging(DropRules()), PerRequest(DropRules()), Tree(DropRules())]
+BUILDERS: list[Builder] = [PrefixMerging(DriftOptions()), PerRequest(DropRules()), Tree(TreeOptions())]
 BAD_LOGPROBS = [math.nan, math.inf, -math.inf, 0.5, -9999.0]
 
 words = st.text("abcdefgh", min_size=0, max_size=4)

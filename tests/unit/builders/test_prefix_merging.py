@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from conversation import Conversation, breaks, drops, ids, letters, shapes
 
-from polar.builders.drops import DropRules
+from polar.builders.drift import DriftOptions
 from polar.builders.links import UnsoundCalls
 from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import ConfigError
@@ -15,7 +15,7 @@ from polar.types import Message, Span, Spec, Trajectory
 
 
 def build(talk: Conversation, **options: object) -> Trajectory:
-    return PrefixMerging(DropRules.model_validate(options)).build("s1", talk.calls)
+    return PrefixMerging(DriftOptions.model_validate(options)).build("s1", talk.calls)
 
 
 def test_a_single_call_is_one_trace() -> None:
@@ -307,7 +307,7 @@ def test_calls_that_cannot_be_of_one_session_are_refused() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
     second = talk.call("T", "c", after=first)
-    builder = PrefixMerging(DropRules())
+    builder = PrefixMerging(DriftOptions())
     with pytest.raises(UnsoundCalls, match="c1 stands twice"):
         builder.build("s1", [first, first])
     with pytest.raises(UnsoundCalls, match="c2 has parent c1, which is not among the calls"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conversation import Conversation
 
+from polar.builders.drift import DriftOptions
 from polar.builders.drops import DropRules
 from polar.builders.links import link_calls
 from polar.builders.per_request import PerRequest
@@ -17,7 +18,7 @@ from polar.types import Message, TrajectoryStatistics, logprobs
 
 
 def merged(talk: Conversation) -> TrajectoryStatistics:
-    trajectory = PrefixMerging(DropRules()).build("s1", talk.calls)
+    trajectory = PrefixMerging(DriftOptions()).build("s1", talk.calls)
     return TrajectoryStatistics.model_validate(trajectory.statistics)
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from test_exactly_once import conversations
 
 from polar.builders.certificate import examine
-from polar.builders.drops import DropRules
+from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
-from polar.builders.tree import Tree
+from polar.builders.tree import Tree, TreeOptions
 from polar.registry import make
 from polar.store.trajectories import packed, unpacked
 from polar.types import Span, Spec, Trace, Trajectory
@@ -17,7 +17,7 @@ from polar.types.codec import encode
 
 
 def build(talk: Conversation, **options: object) -> Trajectory:
-    return Tree(DropRules.model_validate(options)).build("s1", talk.calls)
+    return Tree(TreeOptions.model_validate(options)).build("s1", talk.calls)
 
 
 def sequence(trace: Trace) -> str:
@@ -33,7 +33,7 @@ def test_a_conversation_without_branches_is_what_prefix_merging_makes_of_it() ->
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("T", "cd", after=first)
-    assert build(talk).traces == PrefixMerging(DropRules()).build("s1", talk.calls).traces
+    assert build(talk).traces == PrefixMerging(DriftOptions()).build("s1", talk.calls).traces
     assert build(talk).builder == "tree"
 
 
@@ -88,6 +88,30 @@ def test_a_call_that_continues_no_tokens_is_a_root() -> None:
     assert [branch(trace) for trace in build(talk).traces] == [None, None]
 
 
+def test_a_prompt_that_drifts_branches_off_where_it_differs() -> None:
+    """Nothing is lost, and what both begin with is held once."""
+    talk = Conversation()
+    first = talk.call("Su", "abc$")
+    second = talk.call("SuaX$T", "de$", after=first, continues=False, break_reason="retokenised")
+    talk.call("SuaX$TdE$U", "f$", after=second, continues=False, break_reason="retokenised")
+    trajectory = build(talk)
+    assert shapes(trajectory) == [
+        ("Su", "abc$", "^^^^"),
+        ("Sua", "X$Tde$", "...^^^"),
+        ("SuaX$Td", "E$Uf$", "...^^"),
+    ]
+    assert [branch(trace) for trace in trajectory.traces] == [None, (0, 3), (1, 7)]
+    assert breaks(trajectory) == [("c2", "c1", "retokenised"), ("c3", "c2", "retokenised")]
+    assert examine(talk.calls, trajectory)[0].exact
+
+
+def test_a_summary_and_what_follows_it_are_roots_however_they_begin() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab$")
+    talk.call("SuZ", "sum$", after=first, continues=False, kind="compaction")
+    assert [branch(trace) for trace in build(talk).traces] == [None, None]
+
+
 def test_below_a_call_that_could_not_be_proven_the_last_proven_one_is_named() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
@@ -120,7 +144,7 @@ def test_the_file_keeps_a_shared_beginning_once() -> None:
 @given(talk=conversations())
 def test_every_trace_has_its_whole_context_and_says_truly_where_it_branches(talk: Conversation) -> None:
     trajectory = build(talk)
-    merged = PrefixMerging(DropRules()).build("s1", talk.calls)
+    merged = PrefixMerging(DriftOptions()).build("s1", talk.calls)
     assert [sequence(trace) for trace in trajectory.traces] == [sequence(trace) for trace in merged.traces]
     assert examine(talk.calls, trajectory)[1] == ()
     for index, trace in enumerate(trajectory.traces):

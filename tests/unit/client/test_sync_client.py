@@ -84,6 +84,8 @@ def test_the_rest_of_its_methods(client: SyncPolarClient, background: Background
     client.submit_many({"task_id": name, "instruction": "x", "group_id": "g"} for name in ("a", "b", "c"))
     assert (client.cancel_session("a-0"), client.cancel_task("b"), client.cancel_group("g")) == (1, 1, 1)
     assert [entry.result.stage.value for entry in client.results(group_id="g")] == ["CANCELLED"] * 3
+    background.rollout.draining = [2, 1]
+    assert client.pause(wait=True, timeout_s=60).paused and client.drain().done
     assert client.pause().paused and client.set_policy_version(3).version == "3"
     assert not client.resume().paused and client.policy().version == "3"
     assert len(client.tasks(limit=2)) == 2 and client.nodes()[0].node_id == "n1"

@@ -12,6 +12,7 @@ import pytest
 from contracts.engine_contract import ask
 from polar.engines.sglang_wire import Event, Progress, generation_body, score_body
 from polar.errors import EngineDefect
+from polar.types import PolicySpan
 
 
 def event(ids: list[int], count: int, **more: Any) -> Event:
@@ -55,10 +56,13 @@ def test_what_stands_for_a_logprob_is_none(value: float | None) -> None:
 
 def test_the_version_is_the_one_that_sampled() -> None:
     spans = [{"version": "a", "start": 0, "end": 1}, {"version": "b", "start": 1, "end": 2}]
-    assert event([5], 1, weight_version="b", weight_versions=spans).meta_info.version == "a+b"
-    assert event([5], 1, weight_version="b").meta_info.version == "b"
-    assert event([5], 1, weight_version="default").meta_info.version == ""
-    assert event([5], 1).meta_info.version == ""
+    meta = event([5, 6], 2, weight_version="b", weight_versions=spans).meta_info
+    assert [meta.version_at(position) for position in (0, 1)] == ["a", "b"]
+    assert meta.policy_spans == (PolicySpan("a", 0, 1), PolicySpan("b", 1, 1))
+    assert event([5], 1, weight_version="b").meta_info.version_at(0) == "b"
+    assert event([5], 1, weight_version="default").meta_info.version_at(0) == ""
+    assert event([5], 1).meta_info.version_at(0) == ""
+    assert event([5], 1, weight_version="b").meta_info.policy_spans == ()
 
 
 def test_a_generation_says_all_of_its_sampling() -> None:

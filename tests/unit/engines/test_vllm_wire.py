@@ -10,9 +10,9 @@ import pytest
 
 from contracts.engine_contract import ask
 from polar.engines.remote import reason_of
-from polar.engines.remote_proof import VersionSpan, version_of
-from polar.engines.vllm_wire import COMPLETIONS, GENERATE, Choice, generation_body, paired, score_body
+from polar.engines.vllm_wire import COMPLETIONS, GENERATE, Choice, generation_body, last_piece, paired, score_body
 from polar.errors import EngineDefect
+from polar.types import PolicySpan
 
 
 def choice(**fields: Any) -> Choice:
@@ -98,12 +98,13 @@ def test_an_event_may_hold_nothing_but_the_end() -> None:
     assert paired(choice(finish_reason="stop", logprobs={"content": []})) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("names", "version"),
-    [([], ""), (["default"], ""), (["a"], "a"), (["a", "b"], "a+b"), (["default", "b"], "default+b")],
-)
-def test_a_reply_names_all_the_weights_that_sampled_it(names: list[str], version: str) -> None:
-    assert version_of([VersionSpan(name) for name in names]) == version
+def test_the_end_of_a_reply_tells_which_weights_sampled_what() -> None:
+    told = [{"version": "a", "start": 0, "end": 3}, {"version": "b", "start": 3, "end": 5}]
+    piece = last_piece(choice(finish_reason="stop", weight_versions=told), None, before=4)
+    assert piece.policy_version == "b"
+    assert piece.policy_spans == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 2))
+    piece = last_piece(choice(finish_reason="stop", weight_versions=told[:1]), None, before=2)
+    assert (piece.policy_version, piece.policy_spans) == ("a", ())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import orjson
 import pytest
 
 from polar.config import GatewayConfig
-from polar.gateway.admission import in_thread
 from polar.gateway.connection import AsgiMessage, Connection
 from polar.gateway.delivery import Delivery
 from polar.gateway.dialects.anthropic import Anthropic
@@ -26,7 +25,9 @@ from polar.gateway.dialects.openai_responses import OpenAIResponses
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked, Generation
 from polar.gateway.handler import ModelRoute, Service
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot, SlotTable
+from polar.gateway.token_mode import TokenMode, in_thread
 from polar.store.journal import Journal
 from polar.testing import Reply, Script, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
@@ -61,8 +62,9 @@ async def open_desk(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerator[
 
         async def open_one(script: Script, *, renderer: Any = smollm2, **budgets: int) -> Desk:
             engine = ScriptedEngine(smollm2._vocabulary, script)  # pyright: ignore[reportPrivateUsage]
-            slots = SlotTable(renderer, journal, "polar", 8192)
-            exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
+            slots = SlotTable(journal, "polar", 8192)
+            info = await engine.start()
+            exchange = Exchange(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
             task = TaskRequest.model_validate({"instruction": "go", "budgets": budgets})
             lease = Lease(session=Session(session_id="s", task_id="t", index=0), task=task)
             await journal.add_session(lease)
@@ -305,7 +307,7 @@ async def test_calls_that_wait_for_the_same_reader_share_one_budget(open_desk: O
     desk = await open_desk(lambda turn, ids: Reply(text=text, block_after=0), max_tokens=7)
     asked = [desk.ask(f"Question {number}.") for number in range(3)]
     await until(lambda: desk.engine.active == 3)
-    async with desk.exchange._admission.rendering:  # pyright: ignore[reportPrivateUsage]
+    async with desk.exchange._mode._rendering:  # pyright: ignore[reportPrivateUsage]
         desk.engine.release()
         await asyncio.sleep(0.01)  # now each has its tokens, and none could read them
     await until(lambda: all(generation.done for generation in asked))

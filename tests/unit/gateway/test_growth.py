@@ -12,10 +12,12 @@ from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked
+from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot, SlotTable
+from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
-from polar.tokens import forest as forest_module
+from polar.tokens.match import Declared, Matcher
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
 
@@ -64,8 +66,9 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
     """An append-only session of `TURNS` calls without HTTP."""
     engine = ScriptedEngine(vocabulary, lambda *_: "I look at the next file.")  # pyright: ignore
     async with await Journal.open(path) as journal:
-        slots = SlotTable(renderer, journal, "polar", 8192)
-        exchange = Exchange(renderer, engine, await engine.start(), journal, "polar")
+        slots = SlotTable(journal, "polar", 8192)
+        info = await engine.start()
+        exchange = Exchange(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
         lease = Lease(session=Session(session_id="s", task_id="t", index=0), task=TaskRequest(instruction="go"))
         await journal.add_session(lease)
         slot = slots.find((await slots.open(lease, CallProfile())).key)
@@ -100,13 +103,13 @@ async def test_a_request_is_hashed_only_where_it_is_new(
     smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[int] = []
-    real = forest_module.message_key
+    real = Matcher.key
 
-    def counting(message: Message) -> bytes:
+    def counting(matcher: Matcher, message: Message, declared: Declared) -> bytes:
         hashed.append(len(message.content))
-        return real(message)
+        return real(matcher, message, declared)
 
-    monkeypatch.setattr(forest_module, "message_key", counting)
+    monkeypatch.setattr(Matcher, "key", counting)
     renderer = CountingRenderer(smollm2)
     await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
     # In each turn: the echo and the new message when the request is matched, the new one and the reply when the

@@ -14,7 +14,7 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.claude_code import CLAUDE_PACKAGES, MODEL_VARIABLES, ClaudeCode, ClaudeCodeOptions
 from polar.registry import make
-from polar.types import Spec
+from polar.types import Message, Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchClaude = Callable[..., Launch]
@@ -149,7 +149,16 @@ def test_the_package_is_chosen_by_the_machine(on_machine: Callable[..., None], m
     ],
 )
 def test_what_a_call_is_for(headers: dict[str, str], kind: str) -> None:
-    assert ClaudeCode(ClaudeCodeOptions()).profile().kind_of(headers, has_tools=True) == kind
+    assert ClaudeCode(ClaudeCodeOptions()).profile().kind_of(headers, tools=(Tool("Bash"),)) == kind
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-claude-code-agent-id": "a"}], ids=["main", "sub-agent"])
+def test_a_summary_is_known_by_the_words_that_ask_for_it(headers: dict[str, str]) -> None:
+    profile = ClaudeCode(ClaudeCodeOptions()).profile()
+    asked = Message("user", "CRITICAL: Respond with TEXT ONLY. No tools.\n\nWrap it in a <summary> block.")
+    assert profile.kind_of(headers, (asked,), (Tool("Bash"),)) == "compaction"
+    for other in (Message("tool", asked.content), Message("user", "CRITICAL: Respond with TEXT ONLY. Why?")):
+        assert profile.kind_of(headers, (asked, other), (Tool("Bash"),)) != "compaction"
 
 
 def test_agents_are_told_apart() -> None:

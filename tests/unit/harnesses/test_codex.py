@@ -13,7 +13,7 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.codex import BUILDS, Codex, CodexOptions, toml_of
 from polar.registry import make
-from polar.types import Spec
+from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchCodex = Callable[..., Launch]
@@ -140,7 +140,7 @@ def turn_metadata(**fields: str) -> str:
 )
 @pytest.mark.parametrize("has_tools", [True, False])
 def test_what_a_call_is_for(headers: dict[str, str], kind: str, has_tools: bool) -> None:
-    assert Codex(CodexOptions()).profile().kind_of(headers, has_tools=has_tools) == kind
+    assert Codex(CodexOptions()).profile().kind_of(headers, tools=(Tool("exec_command"),) * has_tools) == kind
 
 
 def test_threads_are_told_apart() -> None:

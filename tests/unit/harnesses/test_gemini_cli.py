@@ -12,7 +12,7 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.gemini_cli import GeminiCli, GeminiCliOptions
 from polar.registry import make
-from polar.types import CallProfile, Spec
+from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchGemini = Callable[..., Launch]
@@ -89,6 +89,12 @@ def test_node_comes_with_it(session: MakeContext) -> None:
 
 def test_the_registry_knows_it() -> None:
     made: Harness = make("harness", Spec(name="gemini_cli"))
-    assert (made.name, made.version, made.profile()) == ("gemini_cli", "0.61.0", CallProfile())
+    assert (made.name, made.version) == ("gemini_cli", "0.61.0")
     with pytest.raises(ConfigError, match="append_system_prompt"):
         make("harness", Spec(name="gemini_cli", options={"append_system_prompt": "x"}))
+
+
+def test_what_a_call_is_for() -> None:
+    profile = GeminiCli(GeminiCliOptions()).profile()
+    assert profile.kind_of({}, tools=(Tool("run_shell_command"), Tool("invoke_agent"))) == "agent"
+    assert profile.kind_of({}, tools=(Tool("run_shell_command"), Tool("complete_task"))) == "subagent"

@@ -12,7 +12,7 @@ from polar.errors import ConfigError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.opencode import OPENCODE_PACKAGES, OpenCode, OpenCodeOptions
 from polar.registry import make
-from polar.types import Spec
+from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchOpenCode = Callable[..., Launch]
@@ -139,12 +139,12 @@ def test_the_package_is_chosen_by_the_machine(on_machine: Callable[..., None], m
     ids=["main", "summary", "sub-agent", "sub-agent without tools"],
 )
 def test_what_a_call_is_for(headers: dict[str, str], has_tools: bool, kind: str) -> None:
-    assert OpenCode(OpenCodeOptions()).profile().kind_of(headers, has_tools=has_tools) == kind
+    assert OpenCode(OpenCodeOptions()).profile().kind_of(headers, tools=(Tool("bash"),) * has_tools) == kind
 
 
 def test_with_titles_a_call_without_tools_may_be_one() -> None:
     profile = OpenCode(OpenCodeOptions(title_call=True)).profile()
-    assert profile.kind_of({"x-session-id": "ses_1"}, has_tools=False) == "auxiliary"
+    assert profile.kind_of({"x-session-id": "ses_1"}) == "auxiliary"
 
 
 def test_its_sessions_are_told_apart() -> None:

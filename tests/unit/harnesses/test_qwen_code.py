@@ -12,11 +12,10 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.qwen_code import QwenCode, QwenCodeOptions
 from polar.registry import make
-from polar.types import CallProfile, Spec
+from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchQwen = Callable[..., Launch]
-SUMMARIES = CallProfile(kind_without_tools="compaction")
 
 
 @pytest.fixture
@@ -143,6 +142,13 @@ def test_node_comes_with_it(session: MakeContext) -> None:
 
 def test_the_registry_knows_it() -> None:
     made: Harness = make("harness", Spec(name="qwen_code", options={"api": "anthropic-messages"}))
-    assert (made.name, made.version, made.profile()) == ("qwen_code", "0.24.4", SUMMARIES)
+    assert (made.name, made.version) == ("qwen_code", "0.24.4")
     with pytest.raises(ConfigError, match="api"):
         make("harness", Spec(name="qwen_code", options={"api": "openai"}))
+
+
+def test_what_a_call_is_for() -> None:
+    profile = QwenCode(QwenCodeOptions()).profile()
+    assert profile.kind_of({}, tools=(Tool("run_shell_command"), Tool("get_goal"))) == "agent"
+    assert profile.kind_of({}, tools=(Tool("run_shell_command"),)) == "subagent"
+    assert profile.kind_of({}) == "compaction"

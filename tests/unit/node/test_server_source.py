@@ -14,6 +14,7 @@ from polar.node.server_source import Controls, ServerSource
 from polar.node.uplink import Uplink
 from polar.types import (
     Call,
+    Failure,
     HandBack,
     Policy,
     Registration,
@@ -31,7 +32,9 @@ class Bench:
         self.source = ServerSource(uplink, Registration(name="here:1", slots=4), give_up_s=0.3)
         self.cancelled: list[str] = []
         self.policies: list[Policy] = []
-        self.source.attach(Controls(self._cancel, self.policies.append, self._calls))
+        self.generating = 0
+        controls = Controls(self._cancel, self.policies.append, lambda: self.generating, self._calls)
+        self.source.attach(controls)
         self.beating = asyncio.create_task(self.source.beat())
 
     def _cancel(self, session_id: str) -> bool:
@@ -41,8 +44,16 @@ class Bench:
     async def _calls(self, _: str) -> list[Call]:
         return []
 
-    async def report(self, session_id: str, stage: Stage = Stage.COMPLETED, attempt: int = 1) -> None:
-        result = SessionResult(session_id=session_id, task_id="t", index=0, attempt=attempt, stage=stage)
+    async def report(
+        self,
+        session_id: str,
+        stage: Stage = Stage.COMPLETED,
+        attempt: int = 1,
+        failure: Failure | None = None,
+    ) -> None:
+        result = SessionResult(
+            session_id=session_id, task_id="t", index=0, attempt=attempt, stage=stage, failure=failure
+        )
         trajectory = Trajectory(session_id=session_id, traces=(), builder="b")
         async with asyncio.timeout(10):
             await self.source.report(result, trajectory)
@@ -114,11 +125,43 @@ async def test_a_result_is_uploaded_and_the_session_let_go(bench: Bench) -> None
 
 
 async def test_the_policy_comes_with_leases_and_heartbeats(bench: Bench) -> None:
-    bench.server.policy = Policy(version="1")
+    bench.server.policy = first = Policy(version="1", updates=1, revision=1)
     await leased(bench, "a")
-    assert bench.policies[-1] == Policy(version="1")
-    bench.server.policy = Policy(version="2", paused=True)
-    await until(lambda: bench.policies[-1] == Policy(version="2", paused=True))
+    assert bench.policies == [first]
+    bench.server.policy = second = Policy(version="2", paused=True, updates=2, revision=2)
+    await until(lambda: bench.policies == [first, second])
+
+
+async def test_heartbeats_tell_what_is_generated_and_which_policy_is_followed(bench: Bench) -> None:
+    bench.server.policy = Policy(paused=True, revision=3)
+    bench.generating = 2
+    await leased(bench, "a")
+    await until(lambda: bench.server.beats and bench.server.beats[-1].revision == 3)
+    assert bench.server.beats[-1].generating == 2
+    bench.generating = 0
+    await until(lambda: bench.server.beats[-1].generating == 0)
+
+
+async def test_a_policy_that_comes_late_takes_nothing_back(bench: Bench) -> None:
+    bench.server.policy = newest = Policy(version="2", paused=True, updates=2, revision=2)
+    await leased(bench, "a")
+    bench.server.policy = Policy(version="1", updates=1, revision=1)
+    await leased(bench, "b")
+    bench.server.beats.clear()
+    await until(lambda: len(bench.server.beats) > 2)
+    assert bench.policies == [newest] and bench.server.beats[-1].revision == 2
+
+
+async def test_a_server_that_counts_anew_is_followed_once_the_node_is_registered_again(bench: Bench) -> None:
+    bench.server.policy = Policy(version="9", updates=9, revision=9)
+    await leased(bench, "a")
+    bench.server.forgotten, bench.server.policy = True, Policy(version="1", updates=1, revision=1)
+    async with asyncio.timeout(10):
+        leasing = asyncio.create_task(bench.source.lease(1))
+        await until(lambda: len(bench.server.registrations) == 2)
+        bench.server.queue.append(a_lease("b"))
+        await leasing
+    assert bench.policies[-1].version == "1"
 
 
 class TestTheServerIsAway:
@@ -291,6 +334,14 @@ class TestStop:
         bench.source.stop()
         await bench.report("a", Stage.CANCELLED)
         assert bench.server.handbacks == [] and len(bench.server.uploads) == 1
+
+    async def test_what_the_bound_of_its_task_ended_is_not_handed_back(self, bench: Bench) -> None:
+        await leased(bench, "old", "failed")
+        bench.source.stop()
+        await bench.report("old", Stage.CANCELLED, failure=Failure(where="policy", type="Stale", message="old"))
+        await bench.report("failed", Stage.CANCELLED, failure=Failure(where="engine", type="X", message="gone"))
+        assert [upload[0] for upload in bench.server.uploads] == ["old"], "it has its result, and runs no more"
+        assert [given.session_id for given in bench.server.handbacks] == ["failed"]
 
     async def test_a_server_that_is_away_is_waited_for_only_so_long(self, bench: Bench) -> None:
         await leased(bench, "a")

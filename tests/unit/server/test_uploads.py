@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polar.server.refusals import Invalid, NotAcceptable, Unknown
@@ -121,12 +121,14 @@ def test_a_trace_that_would_lie_is_refused() -> None:
         checked(msgspec.msgpack.encode(whole), "add-0", 1)
 
 
+@settings(deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused_and_nothing_else_happens(noise: bytes) -> None:
     with pytest.raises(Invalid):
         checked(noise, "add-0", 1)
 
 
+@settings(deadline=None)
 @given(position=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_one_wrong_byte_is_refused_or_harmless(position: int, value: int) -> None:
     sent = bytearray(blob(result_of(), trajectory_of()))

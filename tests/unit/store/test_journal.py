@@ -37,8 +37,31 @@ async def test_received_is_what_the_column_says(
     await journal.add_session(make_lease())
     await journal.append_call(make_call("c1"))
     await journal.append_call(make_call("c2"))
-    await journal.mark_received("c2")
+    journal.mark_received("c2")
     assert [call.received for call in await journal.calls("add-0")] == [False, True]
+
+
+async def test_a_mark_nobody_waits_for_is_on_disk_soon(
+    journal: Journal, make_lease: MakeLease, make_call: MakeCall
+) -> None:
+    await journal.add_session(make_lease())
+    await journal.append_call(make_call("c1"))
+    journal.mark_received("c1")
+    async with await Journal.open(journal.path, read_only=True) as other, asyncio.timeout(10):
+        while not (await other.calls("add-0"))[0].received:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_mark_is_on_disk_when_the_journal_is_closed(
+    tmp_path: Path, make_lease: MakeLease, make_call: MakeCall
+) -> None:
+    path = tmp_path / "other.db"
+    async with await Journal.open(path) as journal:
+        await journal.add_session(make_lease())
+        await journal.append_call(make_call("c1"))
+        journal.mark_received("c1")
+    async with await Journal.open(path, read_only=True) as journal:
+        assert [call.received for call in await journal.calls("add-0")] == [True]
 
 
 async def test_an_engine_that_gave_no_logprob_stays_visible(
@@ -195,7 +218,6 @@ async def test_sessions_are_listed_with_their_stage_and_calls(
     ("write", "message"),
     [
         (lambda j, call, lease, result: j.append_call(call("c1", "nobody")), "no session 'nobody'"),
-        (lambda j, call, lease, result: j.mark_received("c9"), "no call 'c9'"),
         (lambda j, call, lease, result: j.record_stage("nobody", Stage.INIT, 0.0), "no session 'nobody'"),
         (lambda j, call, lease, result: j.save_result(result("nobody")), "no session 'nobody'"),
         (lambda j, call, lease, result: j.add_session(lease()), "attempt 1 is journalled already"),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from polar.tokens.base import Renderer
-from polar.tokens.forest import CallForest, PreparedPrompt
-from polar.types import Call, CallTimes, Message, TokenIds, Tool, logprobs, token_ids
+from polar.tokens.forest import CallForest
+from polar.tokens.prompting import PreparedPrompt, Prompting
+from polar.types import Call, CallTimes, Matching, Message, TokenIds, Tool, logprobs, token_ids
 
 
 def system(text: str) -> Message:
@@ -30,15 +31,16 @@ def tool_result(text: str) -> Message:
 class Talk:
     """Asks a forest for prompts and answers them with ids given by hand."""
 
-    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = ()) -> None:
+    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = (), matching: Matching | None = None) -> None:
         self.renderer = renderer
         self.tools = tools
-        self.forest = CallForest(renderer)
+        self.forest = CallForest(matching)
+        self.prompting = Prompting(self.forest, renderer)
         self.full: dict[str, TokenIds] = {}
         """Prompt and completion of each call, as the engine saw them."""
 
     def ask(self, messages: Sequence[Message]) -> PreparedPrompt:
-        return self.forest.prepare(messages, self.tools)
+        return self.prompting.prepare(messages, self.tools)
 
     def answer(self, prompt: PreparedPrompt, completion: Sequence[int], finish: str = "stop") -> Call:
         ids = token_ids(completion)

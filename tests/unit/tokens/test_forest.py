@@ -107,7 +107,7 @@ def test_a_new_root_says_why(talk: Talk, smollm2: SmolLM2Renderer, messages: lis
 
 def test_other_tools_start_a_new_root(talk: Talk, smollm2: SmolLM2Renderer) -> None:
     first = talk.say(START, spell(smollm2, "One"))
-    prompt = talk.forest.prepare([*START, first.response, user("x")], (Tool(name="t"),))
+    prompt = talk.prompting.prepare([*START, first.response, user("x")], (Tool(name="t"),))
     assert (prompt.parent_id, prompt.break_reason) == (None, "tools_changed")
 
 

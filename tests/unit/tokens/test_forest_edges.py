@@ -88,8 +88,8 @@ class TestStructure:
         talk.tools = (a, b)
         reply = talk.say(START, sampled(smollm2, "One"))
         history = [*START, reply.response, user("x")]
-        assert talk.forest.prepare(history, (b, a)).break_reason == "tools_changed"
-        assert talk.forest.prepare(history, (a, b)).parent_id == "c1"
+        assert talk.prompting.prepare(history, (b, a)).break_reason == "tools_changed"
+        assert talk.prompting.prepare(history, (a, b)).parent_id == "c1"
 
     def test_a_request_that_ends_with_our_reply_is_no_continuation_of_it(
         self, talk: Talk, smollm2: SmolLM2Renderer

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.tokens.forest import CallForest, _paths, _tools_path  # pyright: ignore[reportPrivateUsage]
-from polar.types import Message, Tool
+from polar.tokens.forest import CallForest
+from polar.types import Call, CallTimes, Message, Tool, logprobs, token_ids
 
 messages = st.builds(
     Message,
@@ -21,16 +19,56 @@ requests = st.tuples(st.lists(messages, max_size=5), st.sampled_from([(), (Tool(
 
 @given(st.lists(requests, max_size=8))
 def test_remembering_the_last_request_changes_no_path(sent: list[tuple[list[Message], tuple[Tool, ...]]]) -> None:
-    forest = CallForest(cast("Any", None))
+    forest = CallForest()
     for conversation, tools in sent:
-        fresh = _paths(_tools_path(tools), conversation)
+        fresh = CallForest()._paths_of(conversation, tools)  # pyright: ignore[reportPrivateUsage]
         assert forest._paths_of(conversation, tools) == fresh  # pyright: ignore[reportPrivateUsage]
         conversation.append(Message("user", "changed behind our back"))
 
 
 def test_only_the_last_request_is_remembered() -> None:
-    forest = CallForest(cast("Any", None))
+    forest = CallForest()
     for size in (50, 1):
         forest._paths_of([Message("user", str(size))] * size, ())  # pyright: ignore[reportPrivateUsage]
     kept, paths = forest._last  # pyright: ignore[reportPrivateUsage]
     assert (len(kept), len(paths)) == (1, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.sampled_from([b"a", b"b"]), max_size=4)), max_size=12))
+def test_items_are_shared_as_if_each_call_kept_them_all(shape: list[tuple[int, list[bytes]]]) -> None:
+    forest, whole = CallForest(), dict[str, tuple[bytes, ...]]()
+    for number, (choice, more) in enumerate(shape):
+        parent_id = f"c{choice % number}" if number else None
+        before = whole.get(parent_id or "", ())
+        items = (*before[: choice % (len(before) + 1)], *more)
+        shared = forest.shared_items(parent_id, items)
+        assert before[:shared] == items[:shared]
+        assert shared in (len(before), len(items)) or before[shared] != items[shared]
+        forest.add(a_call(f"c{number}", parent_id, shared, items[shared:]))
+        whole[f"c{number}"] = items
+
+
+def a_call(call_id: str, parent_id: str | None, shared: int, new_items: tuple[bytes, ...]) -> Call:
+    return Call(
+        call_id=call_id,
+        session_id="s",
+        parent_id=parent_id,
+        continues=False,
+        new_prompt_ids=token_ids([1]),
+        completion_ids=token_ids([2]),
+        logprobs=logprobs([-1.0]),
+        prompt_digest=b"",
+        prompt_tokens=1,
+        finish_reason="stop",
+        new_messages=(Message("user", call_id),),
+        response=Message("assistant", "yes"),
+        tools=None if parent_id else (),
+        new_items=new_items,
+        shared_items=shared,
+        dialect="d",
+        kind="agent",
+        sampling={},
+        engine="e",
+        logprob_mode="raw",
+        times=CallTimes(0.0, 0.0, 0.0),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polar.tokens.match import message_key, tolerances, tools_key
+from polar.tokens.match import Matcher, message_key, tools_key
 from polar.types import Message, Tool, ToolCall
 
 
@@ -10,6 +10,9 @@ def said(content: str = "", arguments: str | None = None, **fields: str) -> Mess
     call_id = fields.pop("call_id", "call_1")
     calls = () if arguments is None else (ToolCall(name="bash", arguments=arguments, call_id=call_id),)
     return Message(role="assistant", content=content, tool_calls=calls, **fields)
+
+
+tolerances = Matcher().tolerances
 
 
 def same(a: Message, b: Message) -> bool:

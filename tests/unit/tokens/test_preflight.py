@@ -9,7 +9,8 @@ import pytest
 from talk import Talk, tool_result, user
 
 from polar.tokens.family import FamilyRenderer
-from polar.tokens.preflight import APPENDED, forking, preflight
+from polar.tokens.preflight import forking, preflight
+from polar.tokens.probes import APPENDED
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Message, TokenIds, Tool, token_ids
 
@@ -32,7 +33,8 @@ def failed(renderer: Any) -> dict[str, str]:
 def test_the_default_renderer_is_proven_for_everything(smollm2: SmolLM2Renderer) -> None:
     report = preflight(smollm2)
     assert report.bridges and report.problems == []
-    assert {finding.detail for finding in report.findings} == {""}, "every bridge is offered"
+    bridges = [finding for finding in report.findings if finding.about == "bridge"]
+    assert {finding.state for finding in bridges} == {"ok"}, "every bridge is offered"
 
 
 @pytest.mark.parametrize("retention", ["preserve", "template", "strip"])
@@ -46,6 +48,38 @@ def test_a_template_that_cuts_thinking_does_not_offer_what_it_would_rewrite(qwen
     assert details["bridge to tool"] == "" and "not offered" in details["bridge to user"]
 
 
+def test_where_a_template_rewrites_what_was_said_is_told_role_by_role(qwen3: FamilyRenderer) -> None:
+    found = {f.probe: f for f in preflight(qwen3).findings if f.about == "prefix"}
+    assert {probe: finding.state for probe, finding in found.items()} == {
+        "stays when followed by user": "noted",
+        "stays when followed by tool": "ok",
+        "stays when followed by tool and user": "noted",
+        "stays when followed by system": "noted",
+    }
+    assert "where '<think>" in found["stays when followed by user"].detail
+
+
+def test_what_stands_between_turns_is_told(qwen3: FamilyRenderer) -> None:
+    (boundary,) = (f for f in preflight(qwen3).findings if f.about == "boundary")
+    assert boundary.detail == (
+        "a turn ends with '<|im_end|>' (151645), the template goes on with '\\n<|im_start|>user\\n'; "
+        "a reply also stops at '<|endoftext|>' (151643)"
+    )
+
+
+def test_a_parser_is_tried_on_all_that_its_template_writes(qwen3: FamilyRenderer) -> None:
+    states = {f.probe: f.state for f in preflight(qwen3).findings if f.about == "parser"}
+    assert states == dict.fromkeys(
+        (
+            "reads its own text",
+            "reads its own tool call",
+            "reads its own two tool calls",
+            "reads its own thinking",
+        ),
+        "ok",
+    )
+
+
 def test_a_bridge_that_forgets_a_newline_is_found_out(smollm2: SmolLM2Renderer) -> None:
     def bridge(*arguments: Any) -> TokenIds:
         bridged = smollm2.bridge(*arguments)
@@ -53,7 +87,7 @@ def test_a_bridge_that_forgets_a_newline_is_found_out(smollm2: SmolLM2Renderer) 
         return bridged[1:]
 
     renderer = Altered(smollm2, bridge=bridge)
-    assert set(failed(renderer)) == {f"bridge to {role}" for role in APPENDED}
+    assert set(failed(renderer)) == {f"bridge to {role}" for role in APPENDED} | {"bridge from a cut reply"}
     assert "differs at token 0" in failed(renderer)["bridge to user"]
     assert not preflight(renderer).bridges
 
@@ -70,7 +104,7 @@ def test_a_prompt_that_the_conversation_does_not_begin_with_is_told(smollm2: Smo
 
 def test_a_parser_that_does_not_fit_is_told(smollm2: SmolLM2Renderer) -> None:
     renderer = Altered(smollm2, parse=lambda *_: Message(role="assistant", content="?"))
-    assert set(failed(renderer)) == {"reads its own text", "reads its own tool call"}
+    assert set(failed(renderer)) == {f"reads its own {what}" for what in ("text", "tool call", "two tool calls")}
     assert preflight(renderer).bridges, "a reply that is read badly is still continued in its own tokens"
 
 

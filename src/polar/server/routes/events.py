@@ -1,19 +1,19 @@
-"""Events as they happen (server-sent events), and the policy that every node follows."""
+"""Events as they happen (server-sent events), the policy that every node follows, and how far a pause has come."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from polar.server import events, policy
 from polar.server.auth import Door, guarded_router
-from polar.server.routes.parameters import MAX_CURSOR, Cursor
+from polar.server.routes.parameters import MAX_CURSOR, Cursor, WaitSeconds
 from polar.server.state import State
-from polar.server.waiting import rings_within
-from polar.types import Event, Policy
+from polar.server.waiting import poll, rings_within
+from polar.types import Drain, Event, Policy, PolicyChange
 
 STILL_HERE_S = 15.0
 """A comment goes out so often, so that neither end nor a proxy takes the silence for the end."""
@@ -33,6 +33,7 @@ class EventRoutes:
         router.get("/v1/events", responses=_STREAM, **streaming)(self.stream)
         router.get("/v1/policy")(self.policy)
         router.put("/v1/policy")(self.put_policy)
+        router.get("/v1/policy/drain")(self.drain)
         return router
 
     async def stream(self, after: Cursor = 0, last_event_id: LastEventId = None) -> StreamingResponse:
@@ -44,8 +45,20 @@ class EventRoutes:
     async def policy(self) -> Policy:
         return await self._state.read(policy.current)
 
-    async def put_policy(self, wanted: Policy) -> Policy:
+    async def put_policy(self, wanted: PolicyChange) -> Policy:
+        """What is left out stays as it is. The counts are the server's own."""
         return await self._state.change(policy.put, wanted)
+
+    async def drain(self, request: Request, wait_s: WaitSeconds = 0.0) -> Drain:
+        """How far a pause has come. Waits up to `wait_s` until nothing is generated any more, or not paused."""
+        last: list[Drain] = []
+
+        async def look() -> bool:
+            last[:] = [await self._state.read(policy.drain, self._state.alive_since)]
+            return last[0].done or not last[0].policy.paused
+
+        await poll(request, self._state.bells["policy"], wait_s, look)
+        return last[0]
 
     async def _from(self, cursor: int) -> AsyncGenerator[str]:
         bell = self._state.bells["events"]

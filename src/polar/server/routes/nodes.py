@@ -52,9 +52,7 @@ class NodeRoutes:
         return [watching, joining, own]
 
     async def listing(self) -> list[NodeStatus]:
-        now, config = self._state.clock(), self._state.config
-        alive_s = config.heartbeat_s * config.lease_beats
-        return await self._state.read(nodes.listing, now, alive_s)
+        return await self._state.read(nodes.listing, self._state.alive_since)
 
     async def register(self, registration: Registration) -> NodeCredentials:
         return await self._state.change(nodes.register, registration)

@@ -15,6 +15,7 @@ PathId = Annotated[str, Path(pattern=ID_PATTERN)]
 QueryId = Annotated[str | None, Query(pattern=ID_PATTERN)]
 Cursor = Annotated[int, Query(ge=0, le=MAX_CURSOR)]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
+WaitSeconds = Annotated[float, Query(ge=0, le=60)]
 
 UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}

@@ -1,0 +1,176 @@
+"""Token mode: the gateway lays the prompt out and reads the reply, the engine sees ids alone.
+
+A reply ends where the engine ends it, or earlier: at a stop text, or when the session's budget of tokens is used
+up. Cutting there is exact, because what is sampled later cannot have changed what came before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
+from polar.errors import failure_of
+from polar.gateway.admission import Admission, Admitted, refuse_images
+from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.generation import Generation
+from polar.gateway.sampling import Sampled, call_lost, check_piece, engine_failures
+from polar.gateway.slots import OpenSlot
+from polar.gateway.speech import Speech
+from polar.tokens.base import Renderer
+from polar.tokens.digest import digest_of
+from polar.tokens.forest import Place
+from polar.tokens.prompting import PreparedPrompt, Prompting
+from polar.types import Delta, Message, Retention, TokenIds, token_ids
+
+T = TypeVar("T")
+SHORT_CHARACTERS = 4096
+"""Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
+back alone costs a tenth of one."""
+SHORT_TOKENS = 1024
+"""So many are read on the event loop: about a millisecond."""
+
+
+class TokenMode:
+    def __init__(self, renderer: Renderer, engine: Engine, info: EngineInfo) -> None:
+        self._renderer = renderer
+        self._retaining: dict[Retention, Renderer] = {}
+        self._engine = engine
+        self._admission = Admission(info)
+        self._rendering = asyncio.Lock()
+        """Tokenizers are not safe to share between threads at the same moment."""
+
+    async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
+        sampling = self._admission.check(slot, request)
+        try:
+            prompt = await self._prepare(slot, request)
+        except Problem as problem:
+            if problem.__cause__ is not None:
+                slot.engine_failure = failure_of("renderer", problem.__cause__)
+            raise
+        return self._admission.admit(slot, request, sampling, prompt)
+
+    async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
+        return len((await self._prepare(slot, request)).prompt_ids)
+
+    async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
+        """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
+        if not self._renderer.takes_images:
+            refuse_images(request.messages)
+        try:
+            async with slot.lock, self._rendering:
+                if request.prompt is not None:
+                    return self._raw(request.prompt)
+                place = slot.forest.find(request.messages, request.tools)
+                prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
+                return await _bridge(prompting, place) or await in_thread(lambda: prompting.render(place))
+        except Exception as error:  # a renderer is a plug-in, and the same request would fail again
+            message = "the model's template cannot render this conversation"
+            param = "messages" if request.prompt is None else "prompt"
+            raise Problem(400, "not_renderable", message, param=param) from error
+
+    def _renderer_of(self, retention: Retention) -> Renderer:
+        if retention not in self._retaining:
+            self._retaining[retention] = self._renderer.retaining(retention)
+        return self._retaining[retention]
+
+    def _raw(self, prompt: Any) -> PreparedPrompt:
+        """A prompt that the harness laid out itself: a root of its own, which no conversation goes on from."""
+        is_text = isinstance(prompt, str)
+        ids = self._renderer.encode(prompt) if is_text else token_ids(prompt)
+        text = prompt if is_text else self._renderer.decode(ids)
+        return PreparedPrompt(
+            parent_id=None,
+            continues=False,
+            new_prompt_ids=ids,
+            prompt_ids=ids,
+            prompt_digest=digest_of(ids),
+            new_messages=(Message(role="user", content=text),),
+        )
+
+    async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
+        assert admitted.prompt is not None, "token mode lays prompts out when it admits"
+        sampled.begin(admitted.prompt)
+        speech = self._speech(slot, generation, admitted.call_id, admitted)
+        with engine_failures(slot):
+            async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
+                async for piece in pieces:
+                    generation.say(await self._take(slot, speech, sampled, piece))
+                    if len(sampled.ids) < sampled.given:  # cut before the engine's own end
+                        sampled.finish_reason = "stop" if speech.stop_sequence else "length"
+                        break
+            sampled.check_end()
+        _, said = await self._read(slot, speech, None)
+        generation.say(said)
+        sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
+
+    async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
+        """Keeps a piece up to where the reply ends, and says what it says. A piece that cannot be read is kept
+        whole: what was sampled is lost for no reason."""
+        ids = _within(slot, piece.ids)
+        count, said = len(ids), list[Delta]()
+        slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
+        try:
+            check_piece(piece)
+            count, said = await self._read(slot, speech, ids)
+        finally:
+            slot.sampled_tokens -= len(ids) - count
+            sampled.take(piece, count)
+        return said
+
+    def _request(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> GenerateRequest:
+        assert admitted.prompt is not None
+        return GenerateRequest(
+            prompt_ids=admitted.prompt.prompt_ids,
+            max_tokens=admitted.max_tokens,
+            sampling=admitted.sampling,
+            stop_ids=self._renderer.stop_ids,
+            session_id=slot.session_id,
+            seed=admitted.seed,
+            json_schema=generation.asked.request.json_schema,
+        )
+
+    def _speech(self, slot: OpenSlot, generation: Generation, call_id: str, admitted: Admitted) -> Speech:
+        assert admitted.prompt is not None
+        raw = generation.asked.request.prompt is not None
+        try:
+            return Speech(self._renderer, admitted.prompt.prompt_ids, call_id, admitted.stop, raw=raw)
+        except Exception as error:
+            raise call_lost(slot, "renderer", error) from error
+
+    async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
+        """Reads the next ids, or the rest when there are no more."""
+        try:
+            async with self._rendering:
+                if ids is None:
+                    return 0, speech.finish()
+                if len(ids) <= SHORT_TOKENS:
+                    return speech.feed(ids)
+                return await in_thread(lambda: speech.feed(ids))
+        except Exception as error:  # a renderer is a plug-in
+            raise call_lost(slot, "renderer", error) from error
+
+
+async def _bridge(prompting: Prompting, place: Place) -> PreparedPrompt | None:
+    if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
+        return prompting.bridge(place)
+    return await in_thread(lambda: prompting.bridge(place))
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Runs `work` in a thread and waits for its end, also when it is cancelled: the caller holds locks for what
+    the thread works on."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
+
+
+def _within(slot: OpenSlot, ids: TokenIds) -> TokenIds:
+    """As many ids as the session's budget still has room for. Calls of one session may run side by side, so this
+    is known only now."""
+    left = slot.tokens_left
+    return ids if left is None else ids[: max(0, left)]

@@ -1,0 +1,211 @@
+"""What every engine in chat mode must do. A test class inherits this and gives the fixtures `engine` (started),
+`info`, `calling` (a conversation that the model answers by calling `look`) and `refused` (one that the template
+does not take). The model's turns are those of ChatML."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from polar.engines.base import Conversation, ConversationPiece, ConversingEngine, EngineInfo, Scorer
+from polar.engines.conversing_proof import prove_conversing
+from polar.errors import ContextOverflow, ConversationRefused, SchemaRefused
+from polar.types import Message, Sampling, TokenIds, Tool, ToolCall, token_ids
+
+LOOK = Tool(
+    name="look",
+    description="Looks into a file.",
+    parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+)
+GREETING = (Message(role="user", content="Say hi."),)
+
+
+def talk(*messages: Message, session_id: str = "s", max_tokens: int | None = 8, **more: Any) -> Conversation:
+    return Conversation(
+        messages=messages or GREETING,
+        tools=more.pop("tools", ()),
+        stop=more.pop("stop", ()),
+        seed=more.pop("seed", 7),
+        json_schema=more.pop("json_schema", None),
+        session_id=session_id,
+        max_tokens=max_tokens,
+        sampling=Sampling(**more),
+    )
+
+
+class Heard:
+    """A whole reply, after the checks that every reply must pass."""
+
+    def __init__(self, pieces: list[ConversationPiece]) -> None:
+        assert [bool(part.prompt_ids) for part in pieces] == [True] + [False] * (len(pieces) - 1)
+        ended = [part.piece.finish_reason is not None for part in pieces]
+        assert ended == [False] * (len(pieces) - 1) + [True]
+        assert all(len(part.piece.ids) == len(part.piece.logprobs) for part in pieces)
+        assert not any(part.stop_sequence for part in pieces[:-1])
+        last = pieces[-1]
+        deltas = [delta for part in pieces for delta in part.deltas]
+        self.pieces = pieces
+        self.prompt_ids: TokenIds = pieces[0].prompt_ids or token_ids()
+        self.ids = token_ids(i for part in pieces for i in part.piece.ids)
+        self.logprobs = [value for part in pieces for value in part.piece.logprobs]
+        self.finish_reason = last.piece.finish_reason
+        self.stop_sequence = last.stop_sequence
+        self.content = "".join(delta.content for delta in deltas)
+        self.reasoning = "".join(delta.reasoning for delta in deltas)
+        self.calls = [delta.tool_call for delta in deltas if delta.tool_call is not None]
+
+    @property
+    def message(self) -> Message:
+        return Message(
+            role="assistant", content=self.content, reasoning=self.reasoning, tool_calls=tuple(self.calls)
+        )
+
+
+async def hear(engine: ConversingEngine, conversation: Conversation) -> Heard:
+    return Heard([piece async for piece in engine.converse(conversation)])
+
+
+class ConversingContract:
+    async def test_the_engine_passes_its_self_test(self, engine: ConversingEngine) -> None:
+        await prove_conversing(engine)
+
+    async def test_the_prompt_spells_the_conversation(self, engine: ConversingEngine) -> None:
+        asked = talk(Message(role="system", content="Be brief, Zoë."), *GREETING, max_tokens=1)
+        text = await engine.decode((await hear(engine, asked)).prompt_ids)
+        assert text.endswith("<|im_start|>assistant\n")
+        assert "Be brief, Zoë.<|im_end|>" in text
+        assert "Say hi.<|im_end|>" in text
+
+    async def test_what_is_said_is_what_the_ids_spell(self, engine: ConversingEngine) -> None:
+        heard = await hear(engine, talk(max_tokens=12))
+        assert heard.ids
+        assert heard.content
+        assert (await engine.decode(heard.ids)).startswith(heard.content)
+
+    async def test_every_id_has_a_logprob(self, engine: ConversingEngine) -> None:
+        heard = await hear(engine, talk(max_tokens=12))
+        assert all(-1e4 < value <= 0 for value in heard.logprobs)
+
+    async def test_logprobs_are_those_of_the_ids_in_their_context(self, engine: ConversingEngine) -> None:
+        assert isinstance(engine, Scorer)
+        heard = await hear(engine, talk(max_tokens=12))
+        ids = heard.prompt_ids + heard.ids
+        scored = await engine.score(ids, range(len(heard.prompt_ids), len(ids)))
+        assert heard.logprobs == pytest.approx(scored.tolist(), abs=1e-3)
+
+    async def test_the_same_seed_gives_the_same_ids(self, engine: ConversingEngine) -> None:
+        one, other = [await hear(engine, talk(session_id=name, seed=11)) for name in ("one", "two")]
+        assert one.ids == other.ids
+
+    async def test_a_prompt_is_counted_as_it_is_laid_out(
+        self, engine: ConversingEngine, calling: Conversation
+    ) -> None:
+        for asked in (talk(), calling):
+            assert await engine.count(asked) == len((await hear(engine, asked)).prompt_ids)
+
+    async def test_max_tokens_ends_a_reply_as_length(self, engine: ConversingEngine) -> None:
+        heard = await hear(engine, talk(max_tokens=3, temperature=0))
+        assert (len(heard.ids), heard.finish_reason, heard.stop_sequence) == (3, "length", "")
+
+    async def test_a_reply_may_take_what_the_context_leaves(
+        self, engine: ConversingEngine, info: EngineInfo
+    ) -> None:
+        heard = await hear(engine, talk(max_tokens=None, temperature=0))
+        assert len(heard.ids) > 8
+        assert len(heard.prompt_ids) + len(heard.ids) <= info.context_tokens + 1
+
+    async def test_more_than_fits_may_be_asked_for(self, engine: ConversingEngine, info: EngineInfo) -> None:
+        long = Message(role="user", content="one two " * 300)
+        asked = talk(long, max_tokens=10 * info.context_tokens, temperature=0)
+        heard = await hear(engine, asked)
+        assert heard.ids
+        assert len(heard.prompt_ids) + len(heard.ids) <= info.context_tokens + 1
+
+    async def test_a_stop_text_ends_a_reply_and_its_ids_stay(self, engine: ConversingEngine) -> None:
+        free = await hear(engine, talk(max_tokens=8, temperature=0))
+        stop = free.content[6:9]
+        heard = await hear(engine, talk(max_tokens=8, temperature=0, stop=(stop,)))
+        assert (heard.finish_reason, heard.stop_sequence) == ("stop", stop)
+        assert heard.content == free.content[: free.content.index(stop)]
+        assert heard.ids == free.ids[: len(heard.ids)]
+        assert stop in await engine.decode(heard.ids)
+        assert heard.logprobs == pytest.approx(free.logprobs[: len(heard.ids)], abs=1e-3)
+
+    async def test_a_call_comes_whole_and_as_it_was_written(
+        self, engine: ConversingEngine, calling: Conversation
+    ) -> None:
+        heard = await hear(engine, calling)
+        assert [(call.name, json.loads(call.arguments)) for call in heard.calls] == [("look", {"path": "e.txt"})]
+        assert heard.finish_reason == "stop"
+        spelled = await engine.decode(heard.ids)
+        assert heard.calls[0].arguments in spelled
+        assert spelled.endswith("<|im_end|>")
+        assert heard.calls[0].call_id
+
+    async def test_the_next_turn_shows_the_call_and_its_result(
+        self, engine: ConversingEngine, calling: Conversation
+    ) -> None:
+        call = ToolCall("look", '{"path": "é.txt"}', "c9")
+        result = Message(role="tool", content="a poem", tool_call_id="c9")
+        turns = (*calling.messages, Message(role="assistant", tool_calls=(call,)), result)
+        asked = msgspec.structs.replace(calling, messages=turns, max_tokens=1)
+        first, then = await hear(engine, calling), await hear(engine, asked)
+        assert then.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+        text = await engine.decode(then.prompt_ids[len(first.prompt_ids) :])
+        assert '{"path": "é.txt"}' in text
+        assert "a poem" in text
+
+    async def test_a_conversation_that_leaves_no_room_is_refused(
+        self, engine: ConversingEngine, info: EngineInfo
+    ) -> None:
+        long = talk(Message(role="user", content="one two " * info.context_tokens))
+        with pytest.raises(ContextOverflow) as raised:
+            await hear(engine, long)
+        assert raised.value.context_tokens == info.context_tokens
+        assert raised.value.prompt_tokens == await engine.count(long) > info.context_tokens
+
+    async def test_a_conversation_that_the_template_does_not_take_is_refused(
+        self, engine: ConversingEngine, refused: Conversation
+    ) -> None:
+        with pytest.raises(ConversationRefused, match="begins with its user"):
+            await hear(engine, refused)
+        with pytest.raises(ConversationRefused, match="begins with its user"):
+            await engine.count(refused)
+
+    async def test_a_schema_holds_the_reply_and_the_logprobs_are_the_models(
+        self, engine: ConversingEngine
+    ) -> None:
+        assert isinstance(engine, Scorer)
+        heard = await hear(engine, talk(max_tokens=40, json_schema={"const": {"a": [1, 2]}}))
+        assert json.loads(heard.content) == {"a": [1, 2]}
+        assert len(heard.pieces) == 1
+        ids = heard.prompt_ids + heard.ids
+        scored = await engine.score(ids, range(len(heard.prompt_ids), len(ids)))
+        assert heard.logprobs == pytest.approx(scored.tolist(), abs=1e-3)
+        assert min(heard.logprobs) < -1
+
+    async def test_a_schema_that_cannot_be_held_is_refused(self, engine: ConversingEngine) -> None:
+        with pytest.raises(SchemaRefused, match="json_schema"):
+            await hear(engine, talk(json_schema={"type": "no such type"}))
+
+    async def test_several_conversations_at_once(self, engine: ConversingEngine) -> None:
+        asked = [talk(session_id=f"at-once-{n}", max_tokens=4, temperature=0) for n in range(4)]
+        heard = await asyncio.gather(*(hear(engine, conversation) for conversation in asked))
+        assert len({tuple(reply.ids) for reply in heard}) == 1
+
+    async def test_replies_are_counted(self, engine: Any) -> None:
+        before = engine.counters()
+        heard = await hear(engine, talk(max_tokens=5, temperature=0))
+        after = engine.counters()
+        assert after["calls"] - before["calls"] == 1
+        assert after["sampled_tokens"] - before["sampled_tokens"] == len(heard.ids)
+        evaluated = heard.pieces[-1].piece.evaluated_tokens
+        assert evaluated is not None
+        assert after["evaluated_tokens"] - before["evaluated_tokens"] == evaluated
+
+    async def test_no_ids_are_no_text(self, engine: ConversingEngine) -> None:
+        assert await engine.decode(token_ids()) == ""

@@ -1,0 +1,141 @@
+"""What the rollout service must hold, each with the defect of published systems that it rules out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from desk import LEASE_S, Clock, Desk, OpenServer, task_of
+from pydantic import ValidationError
+from targets import trainer
+
+from polar.config import GatewayConfig, ServerConfig
+from polar.errors import PolarError
+from polar.server import delivery
+from polar.server.refusals import Refused
+from polar.store.paths import RunPaths
+from polar.types import Stage
+
+
+class TestDurability:
+    async def test_a_callback_that_fails_is_tried_again(
+        self, open_server: OpenServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """22: one attempt, and the trainer never heard of the result."""
+        monkeypatch.setattr(delivery, "LONGEST_NAP_S", 0.02)
+        api = await open_server()
+        async with trainer(500, 500) as target:
+            await api.submit(callback_url=target.url)
+            node = await api.register()
+            await node.report(await node.lease_one())
+            async with asyncio.timeout(20):
+                while len(target.heard) < 3:
+                    clock.advance(30)
+                    await asyncio.sleep(0.02)
+        assert len(set(target.keys)) == 1, "the same key each time, so that it counts once"
+
+    async def test_a_task_that_never_ran_is_told_as_well(
+        self, open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """22: no callback at all where the task itself failed."""
+        monkeypatch.setattr(delivery, "LONGEST_NAP_S", 0.02)
+        api = await open_server()
+        async with trainer() as target:
+            await api.submit(callback_url=target.url)
+            await api.ask("POST", "/v1/tasks/add/cancel")
+            await target.until(lambda: len(target.heard) == 1)
+            assert b"CANCELLED" in target.heard[0][2]
+
+    async def test_a_restart_loses_nothing(self, open_server: OpenServer) -> None:
+        """23: state lived in memory."""
+        first = await open_server()
+        await first.submit("a", num_samples=2)
+        node = await first.register()
+        await node.report(await node.lease_one())
+        before = await first.get("/v1/tasks/a")
+        await first.server.stop()
+        second = await open_server()
+        assert await second.get("/v1/tasks/a") == before
+        assert [entry.result.session_id for entry in (await second.results()).results] == ["a-0"]
+
+    async def test_who_asks_how_a_task_stands_gets_no_tokens(self, open_server: OpenServer) -> None:
+        """23: each poll returned every token of every session."""
+        api = await open_server()
+        await api.submit("a")
+        node = await api.register()
+        await node.report(await node.lease_one())
+        for path in ("/v1/tasks/a", "/v1/results"):
+            assert "_ids" not in str(await api.get(path)).replace("session_ids", "")
+
+    async def test_a_lost_nodes_sessions_run_elsewhere_and_count_once(self, desk: Desk, clock: Clock) -> None:
+        """24: a node that died before INIT was waited for for ever, and work could count twice."""
+        await desk.submit()
+        dead, alive = await desk.register("dead"), await desk.register("alive")
+        lost = await desk.lease_one(dead)
+        clock.advance(LEASE_S - 1)
+        await desk.beat(alive)
+        clock.advance(2)
+        await desk.expire()
+        again = await desk.lease_one(alive)
+        assert (again.session.session_id, again.session.attempt) == (lost.session.session_id, 2)
+        await desk.report(alive, again)
+        with pytest.raises(Refused):
+            await desk.report(dead, lost)
+        assert len((await desk.results()).results) == 1
+
+    async def test_what_is_cancelled_while_it_waits_frees_no_room_it_never_had(self, desk: Desk) -> None:
+        """25: cancelling in READY gave back a place that was not held, and counters went wrong."""
+        await desk.submit("a", num_samples=3)
+        node = await desk.register(slots=1)
+        held = await desk.lease_one(node)
+        await desk.beat(node, held, stage=Stage.READY)
+        await desk.cancel_task("a")
+        assert await desk.lease(node, room=5) == []
+        await desk.submit("b", num_samples=2)
+        assert len(await desk.lease(node, room=5)) == 2, "as much as the node asks for"
+
+    async def test_a_task_whose_sessions_all_failed_does_not_look_done_well(self, open_server: OpenServer) -> None:
+        """26: a task was completed with every session failed."""
+        api = await open_server()
+        await api.submit("a", num_samples=2)
+        node = await api.register()
+        for lease in await node.lease(room=2):
+            failure = {"where": "harness", "type": "HarnessExit", "message": "exit 1"}
+            await node.report(lease, stage=Stage.FAILED, failure=failure)
+        status = await api.get("/v1/tasks/a")
+        assert {stage: count for stage, count in status["stages"].items() if count} == {"FAILED": 2}
+
+
+class TestDoors:
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/v1/tasks"),
+            ("GET", "/v1/results"),
+            ("PUT", "/v1/policy"),
+            ("POST", "/v1/nodes"),
+            ("POST", "/v1/nodes/n/lease"),
+            ("GET", "/v1/sessions/a-0/upload"),
+        ],
+    )
+    async def test_nothing_is_open_to_strangers(self, open_server: OpenServer, method: str, path: str) -> None:
+        """29: whoever reached the port could run code, take sessions and stop the service."""
+        api = await open_server()
+        for token in (None, "guess"):
+            assert (await api.ask(method, path, token, json={})).status == 401
+
+    def test_everything_listens_on_this_machine_only(self) -> None:
+        """29: bound to all interfaces."""
+        assert GatewayConfig().host == ServerConfig().host == "127.0.0.1"
+
+    @pytest.mark.parametrize("task_id", ["../../etc", "a/b", ".hidden", "", "a\0b", "x" * 200])
+    async def test_an_id_is_no_path(self, open_server: OpenServer, tmp_path: Path, task_id: str) -> None:
+        """30: ids went into paths unchecked."""
+        with pytest.raises(ValidationError):
+            task_of(task_id)
+        api = await open_server()
+        answer = await api.ask("POST", "/v1/tasks", json={"task_id": task_id, "instruction": "x"})
+        assert answer.status == 422
+        with pytest.raises(PolarError):
+            RunPaths.create(tmp_path / "runs").session(task_id)

@@ -1,0 +1,121 @@
+"""The SGLang engine in chat mode, by contract: against a server written from SGLang's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer
+from fake_sglang_chat import FakeSglangChat
+
+from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
+from polar.engines.base import Conversation, EngineInfo
+from polar.engines.conversing_proof import prove_conversing
+from polar.engines.sglang import SglangEngine, SglangOptions
+from polar.errors import EngineDefect
+from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.types import Message, ToolCall
+
+Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]
+
+
+@pytest.fixture
+def fake(vocabulary: Vocabulary) -> FakeSglangChat:
+    return FakeSglangChat(vocabulary)
+
+
+@pytest.fixture
+async def opened(fake: FakeSglangChat) -> AsyncIterator[Opener]:
+    """A started engine in front of the fake server."""
+    ends: list[Any] = []
+
+    async def open_engine(**options: Any) -> tuple[SglangEngine, EngineInfo]:
+        server = TestServer(fake.app())
+        await server.start_server()
+        engine = SglangEngine(SglangOptions(url=str(server.make_url("")), **options))
+        ends.extend([server.close, engine.stop])
+        return engine, await engine.start()
+
+    yield open_engine
+    for end in reversed(ends):
+        await end()
+
+
+class TestSglangConversing(ConversingContract):
+    @pytest.fixture
+    async def started(self, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
+        return await opened()
+
+    @pytest.fixture
+    def engine(self, started: tuple[SglangEngine, EngineInfo]) -> SglangEngine:
+        return started[0]
+
+    @pytest.fixture
+    def info(self, started: tuple[SglangEngine, EngineInfo]) -> EngineInfo:
+        return started[1]
+
+    @pytest.fixture
+    def calling(self) -> Conversation:
+        return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
+
+    @pytest.fixture
+    def refused(self) -> Conversation:
+        return talk(Message(role="assistant", content="Hello."))
+
+
+async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> None:
+    engine, _ = await opened(chat_template_kwargs={"enable_thinking": True})
+    heard = await hear(engine, talk(session_id="a-session", max_tokens=60))
+    assert len(heard.pieces) == 1
+    assert (heard.reasoning, heard.content.strip()) == ("Hm, the file.\n", "Yes.")
+    assert fake.bodies[-1]["stream"] is False
+    assert fake.headers[-1]["x-smg-routing-key"] == "a-session"
+
+
+async def test_two_calls_are_two(opened: Opener) -> None:
+    engine, _ = await opened()
+    asked = talk(Message(role="user", content="Look into é.txt and b.txt"), tools=(LOOK,), max_tokens=90)
+    heard = await hear(engine, asked)
+    first, second = '{"path": "é.txt"}', '{"path": "b.txt"}'
+    assert heard.calls == [ToolCall("look", first, "call_0"), ToolCall("look", second, "call_1")]
+
+
+async def test_a_server_that_tells_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
+    fake.tells_ids = False
+    engine, _ = await opened()
+    with pytest.raises(EngineDefect, match=r"gave no `meta_info`.*use 0.5.13 or newer"):
+        await prove_conversing(engine)
+
+
+async def test_a_server_that_aborts_says_so(fake: FakeSglangChat, opened: Opener) -> None:
+    fake.aborts = True
+    engine, _ = await opened()
+    heard = await hear(engine, talk(max_tokens=4))
+    assert (len(heard.ids), heard.finish_reason) == (4, "aborted")
+
+
+async def test_a_cancelled_conversation_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
+    engine, _ = await opened()
+    asked = len(fake.bodies)
+    fake.step_s = 1.0
+    task = asyncio.create_task(hear(engine, talk(max_tokens=60)))
+    while len(fake.bodies) == asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert fake.aborted == [fake.bodies[-1]["rid"]]
+
+
+async def test_a_refusal_is_not_aborted(fake: FakeSglangChat, opened: Opener) -> None:
+    engine, _ = await opened()
+    with pytest.raises(Exception, match="begins with its user"):
+        await hear(engine, talk(Message(role="assistant", content="Hello.")))
+    assert fake.aborted == []
+
+
+async def test_the_version_of_the_weights_is_told(fake: FakeSglangChat, opened: Opener) -> None:
+    engine, _ = await opened()
+    fake.weight_version = "step-7"
+    assert (await hear(engine, talk())).pieces[0].piece.policy_version == "step-7"

@@ -1,0 +1,85 @@
+"""A gateway in chat mode, and an engine for it that lays prompts out with the model's own template."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from playbook import Gateway
+
+from polar.config import GatewayConfig
+from polar.engines.base import Conversation, ConversationPiece, EngineInfo, GenerateRequest, Piece
+from polar.errors import ContextOverflow, ConversationRefused
+from polar.gateway.app import GatewayApp, GatewayServer
+from polar.gateway.chat_mode import ChatMode
+from polar.gateway.exchange import Exchange
+from polar.gateway.policy import PolicyGate
+from polar.gateway.slots import SlotTable
+from polar.gateway.speech import deltas_of
+from polar.store.journal import Journal
+from polar.testing import Script, ScriptedEngine
+from polar.tokens.base import Renderer
+from polar.types import TokenIds, logprobs, token_ids
+
+
+class ConversingScript(ScriptedEngine):
+    """Renders every conversation anew. Says nothing of a reply before it is whole, and then all of it."""
+
+    def __init__(self, renderer: Renderer, vocabulary: Any, script: Script, info: EngineInfo) -> None:
+        super().__init__(vocabulary, script, strict=False, info=info)
+        self.renderer = renderer
+        self.context_tokens = info.context_tokens
+        self.conversations: list[Conversation] = []
+        self.hides_prompts = False
+        self.refuses = ""
+
+    async def count(self, conversation: Conversation) -> int:
+        return len(self._laid_out(conversation))
+
+    async def decode(self, ids: TokenIds) -> str:
+        return self.renderer.decode(ids)
+
+    async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+        self.conversations.append(conversation)
+        prompt_ids = self._laid_out(conversation)
+        room = self.context_tokens - len(prompt_ids)
+        if room < 1:
+            raise ContextOverflow(len(prompt_ids), self.context_tokens)
+        request = GenerateRequest(
+            prompt_ids=prompt_ids,
+            max_tokens=min(room, conversation.max_tokens or room),
+            sampling=conversation.sampling,
+            stop_ids=self.renderer.stop_ids,
+            session_id=conversation.session_id,
+            seed=conversation.seed,
+        )
+        yield ConversationPiece(
+            Piece(token_ids(), logprobs()), prompt_ids=None if self.hides_prompts else prompt_ids
+        )
+        ids = token_ids()
+        async for piece in self.generate(request):
+            ids.extend(piece.ids)
+            said = deltas_of(self.renderer.parse(prompt_ids, ids)) if piece.finish_reason else ()
+            yield ConversationPiece(piece, tuple(said))
+
+    def _laid_out(self, conversation: Conversation) -> TokenIds:
+        if self.refuses:
+            raise ConversationRefused(self.refuses)
+        return self.renderer.render(conversation.messages, conversation.tools)
+
+
+async def chatting_gateway(stack: AsyncExitStack, folder: Path, engine: ConversingScript) -> Gateway:
+    """A gateway in chat mode that listens until the stack is closed."""
+    settings = GatewayConfig(heartbeat_s=30.0)
+    journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
+    slots, gate, info = SlotTable(journal, "polar", engine.context_tokens), PolicyGate(), await engine.start()
+    exchange = Exchange(ChatMode(engine, info), gate, info, journal, "polar")
+    server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
+    slots.base_url = server.base_url
+    await server.start()
+    stack.push_async_callback(server.stop)
+    http = await stack.enter_async_context(aiohttp.ClientSession())
+    return Gateway(slots, journal, engine, http, stack, gate, exchange, engine.renderer)
