@@ -43,6 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "renderer": {
         "smollm2": "polar.tokens.smollm2:SmolLM2Renderer",
         "family": "polar.tokens.family:FamilyRenderer",
+        "template": "polar.tokens.template:TemplateRenderer",
     },
 }
 

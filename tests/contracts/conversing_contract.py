@@ -45,7 +45,7 @@ class Heard:
         ended = [part.piece.finish_reason is not None for part in pieces]
         assert ended == [False] * (len(pieces) - 1) + [True]
         assert all(len(part.piece.ids) == len(part.piece.logprobs) for part in pieces)
-        assert not any(part.stop_sequence for part in pieces[:-1])
+        assert not any(part.stop_sequence or part.piece.policy_spans for part in pieces[:-1])
         last = pieces[-1]
         deltas = [delta for part in pieces for delta in part.deltas]
         self.pieces = pieces

@@ -28,9 +28,10 @@ def ask(ids: Sequence[int], session_id: str = "s", max_tokens: int = 8, **more: 
 
 
 async def whole(engine: Engine, request: GenerateRequest) -> Piece:
-    """All pieces of a reply as one; only the last may say how it ended."""
+    """All pieces of a reply as one; only the last may say how it ended, and what sampled all of it."""
     pieces = [piece async for piece in engine.generate(request)]
     assert [piece.finish_reason is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert not any(piece.policy_spans for piece in pieces[:-1])
     return Piece(
         ids=token_ids(i for piece in pieces for i in piece.ids),
         logprobs=logprobs(value for piece in pieces for value in piece.logprobs),

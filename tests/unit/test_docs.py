@@ -19,6 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WITH_REASONS = (
     "tokens/forest.py",
+    "tokens/prompting.py",
+    "tokens/drift.py",
     "tokens/match.py",
     "builders/chains.py",
     "builders/drops.py",

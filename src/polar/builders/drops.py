@@ -65,7 +65,7 @@ def _reason_to_drop(call: Call, rules: DropRules) -> str:
         "unequal_lengths": len(call.logprobs) != len(call.completion_ids),
         "mixed_versions": call.updated_within or not _tells_versions(call),
         f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
-        "constrained": _is_constrained(call.logprob_mode, call.sampling),
+        "constrained": _is_constrained(call.sampling),
         "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
         "empty_completion": not call.completion_ids,
     }
@@ -91,10 +91,10 @@ def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:
     return logprob_mode == "raw" and all(sampling.get(name) == value for name, value in PLAIN.items())
 
 
-def _is_constrained(logprob_mode: str, sampling: dict[str, Any]) -> bool:
-    """Whether a JSON schema, be it an empty one, left fewer choices than the logprobs know of. Processed ones are
-    those of the choices that were left."""
-    return sampling.get("json_schema") not in (None, False) and logprob_mode != "processed"
+def _is_constrained(sampling: dict[str, Any]) -> bool:
+    """Whether a JSON schema, be it an empty one, left fewer choices than the logprobs know of: they are those of
+    the model whatever the engine's mode."""
+    return sampling.get("json_schema") not in (None, False)
 
 
 def _judge_tokens(call: Call) -> Verdict:

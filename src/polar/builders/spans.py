@@ -65,6 +65,9 @@ class SpanCheck:
             expected = f"the {len(call.completion_ids)} tokens of call {call.call_id}, or the first of them"
             self._report(self._at(span.start), "span", expected, len(found))
             return False
+        if len(found) < len(call.completion_ids) and self._stretch.stop == len(self._trace.response_ids):
+            expected = f"the {len(call.completion_ids)} tokens of call {call.call_id}, for nothing overwrote them"
+            self._report(self._at(span.start), "span", expected, len(found))
         self._versions(call)
         expected_ids = call.completion_ids[: len(found)]
         if found != expected_ids:

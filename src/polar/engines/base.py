@@ -54,9 +54,12 @@ class Piece(msgspec.Struct, frozen=True):
     evaluated_tokens: int | None = None
     """On the last piece: prompt tokens computed and not taken from the prefix cache."""
     policy_version: str = ""
-    """Of the weights that sampled these ids, where the engine tells."""
+    """Of the weights that sampled these ids, where the engine tells with each piece. It is believed where nothing
+    was updated meanwhile: an engine may name what it has when it speaks, and not what it had when it sampled."""
     policy_spans: tuple[PolicySpan, ...] = ()
-    """On the last piece: the same for the whole reply, where the engine tells only then."""
+    """On the last piece: the versions of all the reply's tokens, where the engine keeps them by token, also where
+    it is a single one. Where they cover the reply they are the truth. A span of no version was sampled before any
+    was named; where none was named, there are no spans."""
 
 
 class Engine(Protocol):
@@ -115,6 +118,9 @@ class ConversationPiece(msgspec.Struct, frozen=True):
 @runtime_checkable
 class ConversingEngine(Protocol):
     """An engine that can also lay out prompts and read replies itself: chat mode."""
+
+    counts_by_sampling: bool
+    """Whether `count` makes the engine generate, which it must not while generation is paused."""
 
     def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
         """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`, for a conversation

@@ -1,10 +1,12 @@
 """Chat completions as servers speak them: the canonical conversation as a request, and what a reply says.
 
-A streamed tool call comes in fragments, and is said when it is whole: when the next one begins, or at the end.
+A streamed tool call comes in fragments, those of several calls in any order. Calls are said whole and in the order
+of their indexes: when a later one begins and the arguments are complete, else at the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -107,10 +109,10 @@ def _wire_content(message: Message) -> str | list[dict[str, Any]]:
     return [part for part in parts if part.get("text") != ""]
 
 
-def whole_deltas(message: WireMessage) -> tuple[Delta, ...]:
-    """All that a message says that came as one."""
-    calls = [_Fragments().add(call) for call in message.tool_calls or ()]
-    return (*_text_deltas(message), *(Delta(tool_call=call.whole()) for call in calls))
+def whole_deltas(message: WireMessage, *, cut: bool) -> tuple[Delta, ...]:
+    """All that a message says that came as one, but for calls that are `cut` off."""
+    calls = [_Fragments(place).add(call) for place, call in enumerate(message.tool_calls or ())]
+    return (*_text_deltas(message), *_said(calls, cut=cut))
 
 
 def _text_deltas(said: WireMessage) -> list[Delta]:
@@ -119,48 +121,83 @@ def _text_deltas(said: WireMessage) -> list[Delta]:
     return [*deltas, Delta(content=said.content)] if said.content else deltas
 
 
+def _said(calls: Iterable[_Fragments], *, cut: bool) -> list[Delta]:
+    """A call whose arguments the end of the room has `cut` off is none."""
+    return [Delta(tool_call=call.whole()) for call in calls if not cut or call.is_complete()]
+
+
 class StreamedReply:
     """What the events of a stream say, tool calls whole."""
 
     def __init__(self) -> None:
-        self._call: _Fragments | None = None
+        self._calls: list[_Fragments] = []
+        """As they began. Those that were said stay: a server may end one with an empty fragment."""
+        self._next_place = 0
+        """No call before it is missing."""
 
     def hear(self, said: WireMessage) -> tuple[Delta, ...]:
         deltas = _text_deltas(said)
         for fragment in said.tool_calls or ():
-            if self._call is not None and self._call.index != fragment.index:
-                deltas.append(Delta(tool_call=self._call.whole()))
-                self._call = None
-            self._call = (self._call or _Fragments()).add(fragment)
+            self._call_of(fragment).add(fragment)
+        for call in self._waiting()[:-1]:
+            if call.place > self._next_place or not call.is_complete():
+                break
+            deltas.append(Delta(tool_call=call.whole()))
+            call.is_said, self._next_place = True, call.place + 1
         return tuple(deltas)
 
     def end(self, *, cut: bool) -> tuple[Delta, ...]:
-        """What was held back. A call whose arguments the end of the room has `cut` off is none."""
-        call, self._call = self._call, None
-        return () if call is None or (cut and not call.is_complete()) else (Delta(tool_call=call.whole()),)
+        """What was held back, but for calls that are `cut` off."""
+        waiting, self._calls = self._waiting(), []
+        return tuple(_said(waiting, cut=cut))
+
+    def _waiting(self) -> list[_Fragments]:
+        return sorted((call for call in self._calls if not call.is_said), key=lambda call: call.place)
+
+    def _call_of(self, fragment: WireToolCall) -> _Fragments:
+        index = fragment.index
+        for call in reversed(self._calls):
+            if index in (None, call.place) and fragment.id and fragment.id == call.id:
+                return call
+        for call in reversed(self._calls):
+            if index in (None, call.place):
+                if call.is_left_by(fragment):
+                    break
+                return call
+        after_all = 1 + max((call.place for call in self._calls), default=-1)
+        self._calls.append(_Fragments(after_all if index is None else index))
+        return self._calls[-1]
 
 
 class _Fragments:
     """One tool call as far as it is told."""
 
-    def __init__(self) -> None:
-        self.index: int | None = None
-        self._id = self._name = ""
+    def __init__(self, place: int) -> None:
+        self.place = place
+        """Its index, or one after the last call's where it has none. Two calls may have one."""
+        self.id = ""
+        self.is_said = False
+        self._name = ""
         self._arguments: list[str] = []
 
     def add(self, fragment: WireToolCall) -> _Fragments:
-        self.index = fragment.index
-        self._id = fragment.id or self._id
+        self.id = fragment.id or self.id
         self._name = fragment.function.name or self._name
         self._arguments.append(fragment.function.arguments or "")
         return self
 
+    def is_left_by(self, fragment: WireToolCall) -> bool:
+        """Whether a fragment that could be of this call, and does not have its id, begins another one."""
+        named_again = bool(self._name and fragment.function.name)
+        return bool(self.id and fragment.id) or (named_again and (bool(fragment.id) or fragment.index is None))
+
     def whole(self) -> ToolCall:
-        return ToolCall(name=self._name, arguments="".join(self._arguments), call_id=self._id)
+        return ToolCall(name=self._name, arguments="".join(self._arguments), call_id=self.id)
 
     def is_complete(self) -> bool:
+        """Whether nothing can follow. A number never is complete: it may have more digits."""
         try:
-            orjson.loads("".join(self._arguments))
+            arguments: object = orjson.loads("".join(self._arguments))
         except orjson.JSONDecodeError:
             return False
-        return True
+        return type(arguments) not in (int, float)

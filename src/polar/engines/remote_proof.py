@@ -14,7 +14,6 @@ from typing import Protocol
 import msgspec
 
 from polar.engines.base import GenerateRequest, LogprobMode, Piece
-from polar.engines.weight_versions import consecutive, if_several, version_at
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
 from polar.types import Logprobs, Sampling, TokenIds, logprobs, token_ids
 
@@ -121,16 +120,14 @@ async def joined(pieces: AsyncGenerator[Piece]) -> Piece:
 
 
 def one_piece(pieces: Sequence[Piece]) -> Piece:
-    """All of a reply's pieces as one, which says of the versions what they said."""
+    """All of a reply's pieces as one. It has the version that all of them name, and the last one's spans."""
     last = pieces[-1] if pieces else Piece(token_ids(), logprobs())
-    spans = last.policy_spans or consecutive([(piece.policy_version, len(piece.ids)) for piece in pieces])
-    told = last.policy_spans or any(piece.policy_version for piece in pieces[:-1])
+    versions = {piece.policy_version for piece in pieces if piece.ids}
     return msgspec.structs.replace(
         last,
         ids=token_ids(i for piece in pieces for i in piece.ids),
         logprobs=logprobs(value for piece in pieces for value in piece.logprobs),
-        policy_version=version_at(spans, 0) if told else last.policy_version,
-        policy_spans=if_several(spans) if told else (),
+        policy_version=versions.pop() if len(versions) == 1 else "",
     )
 
 

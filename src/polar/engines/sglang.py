@@ -58,6 +58,7 @@ class SglangOptions(ChatOptions):
 class SglangEngine(ConversingRemoteEngine):
     Options: type[BaseModel] = SglangOptions
     name = "sglang"
+    counts_by_sampling = True
     product = "SGLang"
     hint = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
     tool_flags = "--tool-call-parser PARSER"
@@ -158,11 +159,11 @@ def _piece(server: RemoteServer, event: Event, progress: Progress) -> Piece:
         raise server.fault(GENERATE, event.error)
     meta = event.meta_info
     finish = meta.finish_reason
-    version = meta.version_at(progress.count)
     if finish is not None and finish.type == "abort":
         if finish.status_code is not None:
             raise server.fault(GENERATE, {"message": finish.message, "code": finish.status_code})
-        return Piece(token_ids(), logprobs(), "aborted", policy_version=version)
+        return Piece(token_ids(), logprobs(), "aborted")
+    version = meta.version_at(progress.count)
     ids, values = progress.new(event)
     if finish is None:
         return Piece(token_ids(ids), logprobs(values), policy_version=version)

@@ -1,6 +1,7 @@
 """SGLang's chat route on the wire: what is asked, and a reply as one piece.
 
 It gives ids and logprobs only with a reply that is not streamed, and tells them beside the text, in `meta_info`.
+The `weight_version` there is that of the end, and so no version of the reply.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def conversation_piece(server: RemoteServer, reply: ChatReply) -> ConversationPi
         logprobs=logprobs(values),
         finish_reason=FINISH[finish.type],
         evaluated_tokens=meta.evaluated_tokens,
-        policy_version=meta.version_at(0),
         policy_spans=meta.policy_spans,
     )
     stopped_by = choice.matched_stop if isinstance(choice.matched_stop, str) else ""
-    return ConversationPiece(piece, whole_deltas(choice.message), token_ids(choice.prompt_token_ids), stopped_by)
+    deltas = whole_deltas(choice.message, cut=piece.finish_reason != "stop")
+    return ConversationPiece(piece, deltas, token_ids(choice.prompt_token_ids), stopped_by)

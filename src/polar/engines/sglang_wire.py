@@ -13,7 +13,7 @@ import orjson
 
 from polar.engines.base import GenerateRequest
 from polar.engines.remote_proof import or_missing
-from polar.engines.weight_versions import VersionSpan, if_several, named_version, spans_of, version_at
+from polar.engines.weight_versions import VersionSpan, named_version, spans_of, version_at
 from polar.errors import EngineDefect
 from polar.types import PolicySpan
 
@@ -44,7 +44,9 @@ class Meta(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     weight_version: str | None = None
+    """Of the weights at the moment this was written; earlier tokens may be of others."""
     weight_versions: list[VersionSpan] | None = None
+    """Of the reply so far, from servers that keep it by token."""
     output_token_logprobs: list[TokenLogprob] | None = None
     input_token_logprobs: list[TokenLogprob] | None = None
 
@@ -54,12 +56,12 @@ class Meta(msgspec.Struct, frozen=True):
 
     @property
     def policy_spans(self) -> tuple[PolicySpan, ...]:
-        return if_several(spans_of(self.weight_versions))
+        return spans_of(self.weight_versions)
 
     def version_at(self, position: int) -> str:
-        """The version of one id of the reply; without spans, of those that are new in this event."""
+        """The version of an id that is new in this event."""
         if self.weight_versions:
-            return version_at(spans_of(self.weight_versions), position)
+            return version_at(self.policy_spans, position)
         return named_version(self.weight_version)
 
 

@@ -59,6 +59,7 @@ class VllmOptions(ChatOptions):
 class VllmEngine(ConversingRemoteEngine):
     Options: type[BaseModel] = VllmOptions
     name = "vllm"
+    counts_by_sampling = False
     product = "vLLM"
     hint = "vllm serve MODEL --enable-scale-out"
     tool_flags = "--enable-auto-tool-choice --tool-call-parser PARSER"

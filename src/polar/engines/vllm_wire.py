@@ -11,7 +11,7 @@ import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.remote_proof import or_missing
-from polar.engines.weight_versions import VersionSpan, if_several, spans_of, version_at
+from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.errors import EngineDefect
 from polar.types import logprobs, token_ids
 
@@ -172,7 +172,7 @@ def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:
         finish_reason=FINISH.get(choice.finish_reason or "", "aborted"),
         evaluated_tokens=None if usage is None or cached is None else usage.prompt_tokens - cached,
         policy_version=version_at(spans, before),
-        policy_spans=if_several(spans),
+        policy_spans=spans,
     )
 
 

@@ -25,31 +25,23 @@ def named_version(version: str | None) -> str:
 
 
 def spans_of(told: Sequence[VersionSpan] | None) -> tuple[PolicySpan, ...]:
-    """All of a reply by its versions; an update between two tokens of one version leaves no trace."""
-    lengths = [(named_version(span.version), span.end - span.start) for span in told or ()]
-    return consecutive(lengths)
-
-
-def consecutive(lengths: Sequence[tuple[str, int]]) -> tuple[PolicySpan, ...]:
-    """Spans for versions that sampled so many tokens each, one after another."""
+    """A reply by its versions, each where the server says; none where it names none. An update between two tokens
+    of one version leaves no trace."""
     spans: list[PolicySpan] = []
-    for version, length in lengths:
-        last = spans[-1] if spans else PolicySpan("", 0, 0)
-        if spans and last.version == version:
-            spans[-1] = PolicySpan(version, last.start, last.length + length)
-        elif length > 0:
-            spans.append(PolicySpan(version, last.start + last.length, length))
-    return tuple(spans)
+    for span in told or ():
+        version, last = named_version(span.version), spans[-1] if spans else None
+        if span.end <= span.start:
+            continue
+        if last is not None and last.version == version and last.start + last.length == span.start:
+            spans[-1] = PolicySpan(version, last.start, span.end - last.start)
+        else:
+            spans.append(PolicySpan(version, span.start, span.end - span.start))
+    return tuple(spans) if any(span.version for span in spans) else ()
 
 
 def version_at(spans: Sequence[PolicySpan], position: int) -> str:
-    """The version of one token, or of the first where nothing is told of that one."""
+    """The version of one token, where one is told."""
     for span in spans:
         if span.start <= position < span.start + span.length:
             return span.version
-    return spans[0].version if spans else ""
-
-
-def if_several(spans: tuple[PolicySpan, ...]) -> tuple[PolicySpan, ...]:
-    """A single version is said by `policy_version`."""
-    return spans if len(spans) > 1 else ()
+    return ""

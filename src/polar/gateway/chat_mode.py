@@ -7,27 +7,31 @@ long is refused in time and a stream begins at once.
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
 
 import msgspec
 
 from polar.engines.base import Conversation, ConversationPiece, ConversingEngine, EngineInfo
-from polar.errors import EngineDefect
+from polar.errors import EngineDefect, EngineError
 from polar.gateway.admission import Admission, Admitted, refuse_images
 from polar.gateway.dialects.base import ChatRequest, Problem
 from polar.gateway.generation import Generation
+from polar.gateway.policy import PolicyGate
 from polar.gateway.sampling import Sampled, check_piece, engine_failures
 from polar.gateway.slots import OpenSlot
 from polar.gateway.speech import NamedCalls
-from polar.tokens.drift import Departure, compared, drifted
-from polar.tokens.prompting import PreparedPrompt
-from polar.types import Message, Retention, TokenIds
+from polar.tokens.drift import Departure, compared, drifted, explained
+from polar.types import Message, Retention
+
+LOGGER = logging.getLogger("polar.gateway")
 
 
 class ChatMode:
-    def __init__(self, engine: ConversingEngine, info: EngineInfo) -> None:
+    def __init__(self, engine: ConversingEngine, info: EngineInfo, gate: PolicyGate) -> None:
         self._engine = engine
         self._admission = Admission(info)
+        self._gate = gate
 
     async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
         sampling = self._admission.check(slot, request)
@@ -35,40 +39,54 @@ class ChatMode:
 
     async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
         _refuse(request)
+        asked = _conversation(slot, request, None)
         with engine_failures(slot):
-            return await self._engine.count(_conversation(slot, request, None))
+            if not self._engine.counts_by_sampling:
+                return await self._engine.count(asked)
+            async with self._gate.generating(slot.session_id):
+                return await self._engine.count(asked)
 
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
-        names = NamedCalls(admitted.call_id)
+        request, names = generation.asked.request, NamedCalls(admitted.call_id)
         with engine_failures(slot):
-            pieces = self._engine.converse(_conversation(slot, generation.asked.request, admitted))
-            async with aclosing(pieces):
+            async with aclosing(self._engine.converse(_conversation(slot, request, admitted))) as pieces:
                 async for heard in pieces:
-                    await self._take(slot, generation.asked.request, sampled, heard)
+                    departure = self._take(slot, request, sampled, heard)
+                    if departure is not None:
+                        await self._explain(departure, sampled)
                     generation.say(names.named(heard.deltas))
+                    if sampled.finish_reason is None and slot.exhausted == "max_tokens":
+                        sampled.finish_reason = "length"
+                        break
             sampled.check_end()
 
-    async def _take(
+    def _take(
         self, slot: OpenSlot, request: ChatRequest, sampled: Sampled, heard: ConversationPiece
-    ) -> None:
-        """Keeps all of a piece: what the engine says of its ids cannot be cut."""
+    ) -> Departure | None:
+        """Keeps all of a piece: what the engine says of its ids cannot be cut. In one step, so that nothing of it
+        is lost when the call is broken off; the departure of its prompt, if it has one, is explained later."""
+        departure: Departure | None = None
         if sampled.prompt is None:
             if not heard.prompt_ids:
                 raise EngineDefect("the engine did not tell the prompt it made of the conversation")
-            sampled.begin(await self._attached(slot, request, heard.prompt_ids))
+            place = slot.forest.find(request.messages, request.tools)
+            found = compared(slot.forest, place, heard.prompt_ids)
+            departure = found if isinstance(found, Departure) else None
+            sampled.begin(drifted(found) if isinstance(found, Departure) else found)
         slot.sampled_tokens += len(heard.piece.ids)
         sampled.take(heard.piece, len(heard.piece.ids))
         check_piece(heard.piece)
         sampled.stop_sequence = heard.stop_sequence
         sampled.reasoning_tokens += len(heard.piece.ids) if _only_thinks(heard) else 0
+        return departure
 
-    async def _attached(self, slot: OpenSlot, request: ChatRequest, prompt_ids: TokenIds) -> PreparedPrompt:
-        async with slot.lock:
-            found = compared(slot.forest, slot.forest.find(request.messages, request.tools), prompt_ids)
-        if not isinstance(found, Departure):
-            return found
-        expected = await self._engine.decode(found.expected_ids)
-        return drifted(found, expected, await self._engine.decode(found.found_ids))
+    async def _explain(self, departure: Departure, sampled: Sampled) -> None:
+        """What the tokens say is for people to read: a call is not lost for want of it."""
+        try:
+            expected = await self._engine.decode(departure.expected_ids)
+            sampled.begin(explained(departure, expected, await self._engine.decode(departure.found_ids)))
+        except EngineError as error:
+            LOGGER.warning("a prompt drifted, and the engine does not tell what it says: %s", error)
 
 
 def _conversation(slot: OpenSlot, request: ChatRequest, admitted: Admitted | None) -> Conversation:

@@ -59,47 +59,46 @@ class Sampled:
 
 
 class Versions:
-    """Which policy sampled which ids of one reply."""
+    """Which policy sampled which ids of one reply. Where the engine tells it token by token, that is so; a version
+    told for a piece is believed only where there was no other."""
 
     def __init__(self) -> None:
         self.began = ""
         """What the gateway was told to be generating with when the call began."""
         self.updated_within = False
         """That changed before the call ended."""
-        self._spans: list[PolicySpan] = []
+        self._of_pieces: set[str] = set()
+        self._told: tuple[PolicySpan, ...] = ()
         self._size = 0
 
     def take(self, piece: Piece, count: int) -> None:
-        if count and piece.policy_version:
-            self._add(piece.policy_version, self._size, count)
         self._size += count
+        if count:
+            self._of_pieces.add(piece.policy_version)
         if piece.policy_spans:
-            self._spans = []
-            for span in piece.policy_spans:  # the engine counts what was cut off too
-                length = min(span.length, self._size - span.start)
-                if length > 0:
-                    self._add(span.version, span.start, length)
-
-    def _add(self, version: str, start: int, length: int) -> None:
-        last = self._spans[-1] if self._spans else None
-        if last and last.version == version and last.start + last.length == start:
-            self._spans[-1] = PolicySpan(version, last.start, last.length + length)
-        else:
-            self._spans.append(PolicySpan(version, start, length))
+            # The engine counts what was cut off too.
+            within = [span for span in piece.policy_spans if span.start < self._size]
+            cut = (PolicySpan(s.version, s.start, min(s.length, self._size - s.start)) for s in within)
+            self._told = tuple(cut)
 
     @property
     def first(self) -> str:
-        return self._spans[0].version if self._spans else self.began
+        if self._told:
+            return self._told[0].version
+        named = next(iter(self._of_pieces)) if len(self._of_pieces) == 1 else ""
+        return named or self.began
 
     @property
     def spans(self) -> tuple[PolicySpan, ...]:
         """Empty where one version covers the reply."""
-        return tuple(self._spans) if len(self._spans) > 1 else ()
+        return self._told if len(self._told) > 1 else ()
 
     @property
     def unknown(self) -> bool:
-        """The policy changed, and the engine does not say at which token."""
-        return self.updated_within and not self._spans
+        """There was more than one version, and the engine does not say which token is whose."""
+        if self._told:
+            return sum(span.length for span in self._told) != self._size
+        return self.updated_within or len(self._of_pieces) > 1
 
 
 def check_piece(piece: Piece) -> None:

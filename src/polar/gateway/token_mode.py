@@ -67,7 +67,7 @@ class TokenMode:
                 prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
                 return await _bridge(prompting, place) or await in_thread(lambda: prompting.render(place))
         except Exception as error:  # a renderer is a plug-in, and the same request would fail again
-            message = "the model's template cannot render this conversation"
+            message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
 

@@ -128,7 +128,7 @@ async def open_node(
     chosen: Engine = engine or registry.make("engine", config.engine)
     try:
         info, gate = await chosen.start(), PolicyGate()
-        mode = await _mode(prompts, chosen, info)
+        mode = await _mode(prompts, chosen, info, gate)
         async with await Journal.open(paths.journal) as journal:
             slots = SlotTable(journal, config.model.name, info.context_tokens)
             exchange = Exchange(mode, gate, info, journal, config.model.name)
@@ -156,7 +156,7 @@ async def _prompts(config: Config, given: Renderer | None) -> Prompts:
     return Prompts(renderer if report.bridges else forking(renderer), report)
 
 
-async def _mode(prompts: Prompts, engine: Engine, info: EngineInfo) -> Mode:
+async def _mode(prompts: Prompts, engine: Engine, info: EngineInfo, gate: PolicyGate) -> Mode:
     if prompts.renderer is not None:
         return TokenMode(prompts.renderer, engine, info)
     if not isinstance(engine, ConversingEngine):
@@ -165,4 +165,4 @@ async def _mode(prompts: Prompts, engine: Engine, info: EngineInfo) -> Mode:
             "engine that lays prompts out itself (docs/engines.md)"
         )
     await prove_conversing(engine)
-    return ChatMode(engine, info)
+    return ChatMode(engine, info, gate)

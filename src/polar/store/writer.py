@@ -120,21 +120,39 @@ class Writer:
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._flush()
+            if self._unhurried:
+                LOGGER.warning("%d writes that nobody waited for are lost", len(self._unhurried))
             self._connection.close()
             self._connection = None
 
     def _flush(self) -> None:
         with self._lock:
-            batch, self._unhurried, self._waiting = [*self._unhurried, *self._waiting], [], []
+            unhurried, waiting, self._unhurried, self._waiting = self._unhurried, self._waiting, [], []
+        batch = [*unhurried, *waiting]
         if not batch:
             return
+        try:
+            results = self._transaction([work for work, _ in batch])
+        except OperationalError as error:
+            if not unhurried:
+                self._settle_failed(batch, error)
+                return
+            with self._lock:  # a locked disk is no reason to lose what can wait
+                self._unhurried[:0] = unhurried
+            if waiting:
+                self._settle(waiting)
+        except Exception as error:
+            self._settle_failed(batch, error)
+        else:
+            _acknowledge(batch, results)
+
+    def _settle(self, batch: list[tuple[Work[Any], Future[Any]]]) -> None:
         try:
             results = self._transaction([work for work, _ in batch])
         except Exception as error:
             self._settle_failed(batch, error)
         else:
-            for (_, done), result in zip(batch, results, strict=True):
-                done.set_result(result)
+            _acknowledge(batch, results)
 
     def _settle_failed(self, batch: list[tuple[Work[Any], Future[Any]]], error: Exception) -> None:
         """A full or locked disk fails every write; a bad write must not take its neighbours with it, so then
@@ -172,6 +190,11 @@ class Writer:
         if isinstance(error, DBAPIError):
             return self._database.error(f"{self._database.name}: {error.orig}")
         return error
+
+
+def _acknowledge(batch: list[tuple[Work[Any], Future[Any]]], results: list[Any]) -> None:
+    for (_, done), result in zip(batch, results, strict=True):
+        done.set_result(result)
 
 
 def _log_failure(done: Future[None]) -> None:

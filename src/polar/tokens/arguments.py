@@ -13,7 +13,7 @@ import orjson
 from polar.types import Tool
 
 EXACT_INTEGERS = 2**53
-"""Up to here a double holds every whole number. JavaScript rounds those beyond."""
+"""Below this a double holds every whole number. JavaScript rounds those beyond to their neighbours."""
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "integer": (int, float),
@@ -69,7 +69,7 @@ def _plain_numbers(value: Any) -> Any:
 
 
 def _plain_number(value: float) -> float:
-    if abs(value) > EXACT_INTEGERS:
+    if abs(value) >= EXACT_INTEGERS:
         return float(value)
     return int(value) if float(value).is_integer() else value
 

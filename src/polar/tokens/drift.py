@@ -19,7 +19,7 @@ UNREADABLE = "\ufffd"
 
 
 class Departure:
-    """A prompt that leaves its parent's tokens. What the tokens say is the engine's to tell; see `drifted`."""
+    """A prompt that leaves its parent's tokens. What the tokens say is the engine's to tell; see `explained`."""
 
     def __init__(self, place: Place, expected_ids: TokenIds, prompt_ids: TokenIds) -> None:
         self.place = place
@@ -39,9 +39,14 @@ def compared(forest: CallForest, place: Place, prompt_ids: TokenIds) -> Prepared
     return Departure(place, expected_ids, prompt_ids)
 
 
-def drifted(departure: Departure, expected: str, found: str) -> PreparedPrompt:
-    """The prompt on a branch of its own, with why. The texts are of `expected_ids` and `found_ids`: a prompt that
-    says the same and goes on is the same text in other tokens."""
+def drifted(departure: Departure) -> PreparedPrompt:
+    """The prompt on a branch of its own, as long as nobody has said what the tokens say."""
+    return branched(departure.place, departure.prompt_ids, Drift("drifted", departure.position, "", ""))
+
+
+def explained(departure: Departure, expected: str, found: str) -> PreparedPrompt:
+    """The same with why. The texts are of `expected_ids` and `found_ids`: a prompt that says the same and goes on
+    is the same text in other tokens."""
     said = expected.strip(UNREADABLE)
     drift = Drift(
         kind="retokenised" if found.strip(UNREADABLE).startswith(said) else "rewritten",

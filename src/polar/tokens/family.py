@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from polar.errors import ConfigError
 from polar.tokens.call_block import is_text
 from polar.tokens.gguf_vocabulary import bytes_by_id
-from polar.tokens.own_template import OwnTemplate
+from polar.tokens.own_template import OwnTemplate, wire_message, wire_tools
 from polar.tokens.parity import parity
 from polar.tokens.probes import HISTORIES
 from polar.tokens.reading import read_whole
@@ -115,7 +115,7 @@ class FamilyRenderer:
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
         ids: list[int] = self._renderer.render_ids(
-            [_wire_message(m) for m in messages], tools=_wire_tools(tools), add_generation_prompt=True
+            [wire_message(m) for m in messages], tools=wire_tools(tools), add_generation_prompt=True
         )
         return token_ids(ids)
 
@@ -126,8 +126,8 @@ class FamilyRenderer:
             return None
         config = self._renderer.config
         settings = {name: getattr(config, name) for name in config.template_field_names()}
-        wire = [_wire_message(message) for message in messages]
-        return self.encode(self._own_template.text(wire, _wire_tools(tools), settings))
+        wire = [wire_message(message) for message in messages]
+        return self.encode(self._own_template.text(wire, wire_tools(tools), settings))
 
     def bridge(
         self,
@@ -144,8 +144,8 @@ class FamilyRenderer:
         bridged: Any = self._renderer.bridge_to_next_turn(
             prompt_ids.tolist(),
             completion_ids.tolist(),
-            [_wire_message(m) for m in new_messages],
-            tools=_wire_tools(tools),
+            [wire_message(m) for m in new_messages],
+            tools=wire_tools(tools),
         )
         # A bridge may cut tokens after the end of turn; what was sampled stays or the bridge is not taken.
         if bridged is None or bridged.token_ids[: len(stored)] != stored:
@@ -217,26 +217,6 @@ class _LocalTokenizer:
         if isinstance(tokens, str):
             return self._tokenizer.token_to_id(tokens)
         return [self._tokenizer.token_to_id(token) for token in tokens]
-
-
-def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """In the envelope in which servers hand them to a chat template: templates print it as it is."""
-    functions = ({"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools)
-    return [{"type": "function", "function": function} for function in functions] or None
-
-
-def _wire_message(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
-        wire["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {"type": "function", "id": c.call_id, "function": {"name": c.name, "arguments": c.arguments}}
-            for c in message.tool_calls
-        ]
-    if message.tool_call_id:
-        wire["tool_call_id"] = message.tool_call_id
-    return wire
 
 
 def _is_readable(attempt: ParsedToolCall) -> bool:

@@ -200,15 +200,17 @@ class CallForest:
             node = parent
 
     def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
-        """Of calls with the same visible reply the one whose reasoning the harness sent back, then the one whose
-        tool calls it names by their ids, then one that it has received, then the one with the least to overlook,
-        then the latest."""
+        """Of calls with the same visible reply the one whose tool calls the harness names by their ids, then the
+        one whose reasoning it sent back, then one that it has received, then the one with the least to overlook,
+        then the latest. What a harness leaves out says nothing."""
 
         def likeness(node: Node) -> tuple[bool, bool, bool, int]:
             reply, echo = node.call.response, messages[node.messages]
-            named = [c.call_id for c in reply.tool_calls] == [c.call_id for c in echo.tool_calls]
+            ids = [c.call_id for c in echo.tool_calls if c.call_id]
+            named = bool(ids) and [c.call_id for c in reply.tool_calls] == ids
+            thought = bool(echo.reasoning) and reply.reasoning == echo.reasoning
             received = node.call.call_id in self._received
-            return reply.reasoning == echo.reasoning, named, received, -len(self._overlooked(node, messages))
+            return named, thought, received, -len(self._overlooked(node, messages))
 
         return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
 

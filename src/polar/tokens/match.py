@@ -67,7 +67,7 @@ class Matcher:
         if any(a.name != b.name for a, b in pairs):
             found.append("name_lowered")
         found += sorted({name for a, b in pairs for name in _argument_tolerances(a.arguments, b.arguments)})
-        if any(a.call_id != b.call_id for a, b in pairs):
+        if stored.tool_call_id != again.tool_call_id or any(a.call_id != b.call_id for a, b in pairs):
             found.append("ids_renamed")
         return tuple(found)
 

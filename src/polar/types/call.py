@@ -33,8 +33,9 @@ class PolicySpan(msgspec.Struct, frozen=True):
 class Drift(msgspec.Struct, frozen=True):
     """Where a prompt that the engine laid out leaves the tokens it goes on from."""
 
-    kind: Literal["retokenised", "rewritten"]
-    """retokenised: the same text in other tokens; rewritten: another text."""
+    kind: Literal["retokenised", "rewritten", "drifted"]
+    """retokenised: the same text in other tokens; rewritten: another text; drifted: the engine did not tell what
+    the tokens say."""
     position: int
     """Of the parent's prompt and completion, the first token that is not in the prompt."""
     expected: str

@@ -16,6 +16,8 @@ from toy_model import NoSuchSchema
 class FakeSglangChat(FakeSglang):
     tells_ids: bool = True
     """As from 0.5.13 on."""
+    weight_versions: list[dict[str, Any]] | None = None
+    """By token, as a server that keeps them would tell."""
     aborts: bool = False
     """Ends each reply as if it were aborted."""
 
@@ -78,6 +80,7 @@ class FakeSglangChat(FakeSglang):
             "completion_tokens": len(taken),
             "cached_tokens": cached,
             "weight_version": self.weight_version,
+            "weight_versions": self.weight_versions,
             "output_token_logprobs": [[value, i, "text"] for value, i in zip(values, ids, strict=True)],
         }
         return {"prompt_token_ids": prompt, "token_ids": ids, "meta_info": meta}

@@ -28,6 +28,7 @@ class FakeVllm:
     scores: bool = True
     models: list[dict[str, Any]] = field(default_factory=lambda: [MODEL, ADAPTER])
     versions: list[str] = field(default_factory=lambda: ["default"])
+    """Each samples one token, the last of them all that follow."""
     model: ToyModel = field(default_factory=ToyModel)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -89,8 +90,11 @@ class FakeVllm:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            for sampled in self.model.reply(asked):
-                await _say(response, {"choices": [self._choice(sampled, by_tokens=by_tokens)]})
+            for count, sampled in enumerate(self.model.reply(asked), 1):
+                choice = self._choice(sampled, by_tokens=by_tokens)
+                if by_tokens and sampled.finish:
+                    choice["weight_versions"] = self._weight_versions(count)
+                await _say(response, {"choices": [choice]})
                 await asyncio.sleep(self.step_s)
         except (ConnectionResetError, asyncio.CancelledError):
             self.abandoned += 1
@@ -114,10 +118,11 @@ class FakeVllm:
         listed = {"tokens": [f"token_id:{sampled.id}"], "token_logprobs": [value]}
         choice: dict[str, Any] = {"index": 0, "token_ids": [sampled.id], "finish_reason": sampled.finish}
         choice["logprobs"] = {"content": [named]} if by_tokens else listed
-        if by_tokens and sampled.finish:
-            starts = enumerate(self.versions)
-            choice["weight_versions"] = [{"version": name, "start": n, "end": n + 1} for n, name in starts]
         return choice
+
+    def _weight_versions(self, count: int) -> list[dict[str, Any]]:
+        spans = [{"version": name, "start": n, "end": n + 1} for n, name in enumerate(self.versions)]
+        return [*spans[:-1], {**spans[-1], "end": count}]
 
     def _scored(self, prompt: list[int], knobs: dict[str, Any], *, by_tokens: bool) -> web.Response:
         if "prompt_logprobs" not in knobs:

@@ -16,7 +16,7 @@ from polar.engines.conversing_proof import prove_conversing
 from polar.engines.sglang import SglangEngine, SglangOptions
 from polar.errors import EngineDefect
 from polar.tokens.gguf_vocabulary import Vocabulary
-from polar.types import Message, ToolCall
+from polar.types import Message, PolicySpan, ToolCall
 
 Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]
 
@@ -115,7 +115,16 @@ async def test_a_refusal_is_not_aborted(fake: FakeSglangChat, opened: Opener) ->
     assert fake.aborted == []
 
 
-async def test_the_version_of_the_weights_is_told(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_the_version_at_the_end_is_none_of_the_reply(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
-    fake.weight_version = "step-7"
-    assert (await hear(engine, talk())).pieces[0].piece.policy_version == "step-7"
+    fake.weight_version = "step-8"
+    (heard,) = (await hear(engine, talk())).pieces
+    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", ())
+
+
+async def test_versions_by_token_are_told_as_such(fake: FakeSglangChat, opened: Opener) -> None:
+    engine, _ = await opened()
+    fake.weight_version = "step-8"
+    fake.weight_versions = [{"version": "step-7", "start": 0, "end": 3}]
+    (heard,) = (await hear(engine, talk(max_tokens=3))).pieces
+    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", (PolicySpan("step-7", 0, 3),))

@@ -157,12 +157,17 @@ async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, rea
 async def test_the_versions_that_sampled_a_reply_are_named(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
-    told = []
-    for fake.versions in (["default"], ["step-7"], ["step-7", "step-8"]):
-        pieces = [piece async for piece in engine.generate(ask([500], max_tokens=2))]
-        told.append((pieces[-1].policy_version, pieces[-1].policy_spans))
-    spans = (PolicySpan("step-7", 0, 1), PolicySpan("step-8", 1, 1))
-    assert told == [("", ()), ("step-7", ()), ("step-8", spans)]
+    told: list[Any] = []
+    for fake.versions in (["default"], ["step-7"], ["default", "step-7"], ["step-7", "step-8"]):
+        *before, last = [piece async for piece in engine.generate(ask([500], max_tokens=3))]
+        assert not any(piece.policy_version or piece.policy_spans for piece in before)
+        told.append((last.policy_version, last.policy_spans))
+    assert told == [
+        ("", ()),
+        ("step-7", (PolicySpan("step-7", 0, 3),)),
+        ("step-7", (PolicySpan("", 0, 1), PolicySpan("step-7", 1, 2))),
+        ("step-8", (PolicySpan("step-7", 0, 1), PolicySpan("step-8", 1, 2))),
+    ]
 
 
 async def test_closing_the_iterator_closes_the_connection(fake: FakeVllm, reach: Opener) -> None:

@@ -12,7 +12,7 @@ from playbook import Gateway
 
 from polar.config import GatewayConfig
 from polar.engines.base import Conversation, ConversationPiece, EngineInfo, GenerateRequest, Piece
-from polar.errors import ContextOverflow, ConversationRefused
+from polar.errors import ContextOverflow, ConversationRefused, EngineError
 from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.chat_mode import ChatMode
 from polar.gateway.exchange import Exchange
@@ -28,6 +28,8 @@ from polar.types import TokenIds, logprobs, token_ids
 class ConversingScript(ScriptedEngine):
     """Renders every conversation anew. Says nothing of a reply before it is whole, and then all of it."""
 
+    counts_by_sampling = False
+
     def __init__(self, renderer: Renderer, vocabulary: Any, script: Script, info: EngineInfo) -> None:
         super().__init__(vocabulary, script, strict=False, info=info)
         self.renderer = renderer
@@ -35,11 +37,16 @@ class ConversingScript(ScriptedEngine):
         self.conversations: list[Conversation] = []
         self.hides_prompts = False
         self.refuses = ""
+        self.mute = False
+        self.counted = 0
 
     async def count(self, conversation: Conversation) -> int:
+        self.counted += 1
         return len(self._laid_out(conversation))
 
     async def decode(self, ids: TokenIds) -> str:
+        if self.mute:
+            raise EngineError("no such route")
         return self.renderer.decode(ids)
 
     async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
@@ -76,7 +83,7 @@ async def chatting_gateway(stack: AsyncExitStack, folder: Path, engine: Conversi
     settings = GatewayConfig(heartbeat_s=30.0)
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
     slots, gate, info = SlotTable(journal, "polar", engine.context_tokens), PolicyGate(), await engine.start()
-    exchange = Exchange(ChatMode(engine, info), gate, info, journal, "polar")
+    exchange = Exchange(ChatMode(engine, info, gate), gate, info, journal, "polar")
     server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
     slots.base_url = server.base_url
     await server.start()

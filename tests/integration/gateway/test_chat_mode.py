@@ -17,7 +17,7 @@ from polar.builders.certificate import certify
 from polar.engines.base import EngineInfo
 from polar.testing import Reply, Script
 from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.types import Call, Spec, TrajectoryStatistics
+from polar.types import Call, Policy, Spec, TrajectoryStatistics
 
 HELLO: list[Any] = [{"role": "user", "content": "What is in the harbour?"}]
 BOATS = "There are boats in the harbour of Zürich."
@@ -218,3 +218,40 @@ async def test_tool_calls_get_ids_that_the_harness_answers(open_chat: OpenChat) 
     ids = [c.call_id for c in first.response.tool_calls]
     assert len(set(ids)) == 2 and [m.tool_call_id for m in second.new_messages[1:]] == ids
     assert first.finish_reason == "tool_calls"
+
+
+async def test_a_drift_nobody_can_spell_is_no_reason_to_lose_the_reply(open_chat: OpenChat) -> None:
+    gateway = await open_chat([BOATS, "A hill."])
+    engine: Any = gateway.engine
+    engine.mute = True
+    first, second = await two_turns(gateway)
+    assert second.drift is not None and second.break_reason == second.drift.kind == "drifted"
+    assert (second.drift.expected, second.response.content) == ("", "A hill.")
+    built = statistics_of([first, second])
+    assert (built.dropped_tokens, built.breaks) == (0, {"drifted": 1})
+
+
+async def test_a_reply_ends_when_calls_side_by_side_have_used_up_the_budget(open_chat: OpenChat) -> None:
+    gateway = await open_chat([BOATS * 20] * 4)
+    slot = await gateway.open(budgets={"max_tokens": 40})
+    asked = [[{"role": "user", "content": f"harbour {number}"}] for number in range(4)]
+    await asyncio.gather(*(gateway.post(slot, {"messages": messages}) for messages in asked))
+    calls = await gateway.calls()
+    sampled = sum(len(call.completion_ids) for call in calls)
+    assert 40 <= sampled < 40 + 4 * 8, "no further than the piece that each of them was at"
+    assert {call.finish_reason for call in calls} == {"length"}
+    assert (await gateway.post(slot, {"messages": HELLO}))[1]["error"]["code"] == "budget_exhausted"
+
+
+async def test_an_engine_that_counts_by_sampling_does_not_count_in_a_pause(open_chat: OpenChat) -> None:
+    gateway = await open_chat(["Yes."])
+    slot = await gateway.open()
+    engine: Any = gateway.engine
+    engine.counts_by_sampling = True
+    gateway.gate.set(Policy(version="v1", paused=True))
+    pending = asyncio.create_task(gateway.post(slot, {"messages": HELLO}))
+    await asyncio.sleep(0.1)
+    assert engine.counted == 0 and not pending.done()
+    gateway.gate.set(Policy(version="v2"))
+    assert (await pending)[0] == 200
+    assert [call.policy_version for call in await gateway.calls()] == ["v2"]

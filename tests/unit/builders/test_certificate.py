@@ -165,6 +165,22 @@ def test_a_shifted_mask_is_found_twice_over() -> None:
     assert ("coverage", "call c2, positions 1 to 1") in violations(talk, shifted)
 
 
+def test_a_reply_is_not_cut_short_for_nothing() -> None:
+    """Only what a later prompt overwrites may be left out of a trace, also where the account adds up."""
+    talk = talk_of_three()
+    trajectory = changed(
+        build(talk),
+        response_ids=ids("abTvc"),
+        loss_mask=loss_mask([1, 1, 0, 0, 1]),
+        logprobs=logprobs([-0.25, -0.5, 0, 0, -0.75]),
+        spans=(Span("c1", 0, 2), Span("c2", 4, 1, "v2")),
+    )
+    dropped = (*trajectory.dropped, Dropped("c2", 1, 1, "healed"))
+    assert violations(talk, msgspec.structs.replace(trajectory, dropped=dropped)) == [
+        ("span", "trace 0, position 4")
+    ]
+
+
 def test_tokens_after_the_last_span_were_never_sent() -> None:
     talk = talk_of_three()
     longer = changed(

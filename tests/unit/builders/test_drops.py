@@ -79,7 +79,7 @@ def test_a_reply_held_to_a_schema_was_not_drawn_from_the_whole_distribution(sche
     sampling = PLAIN_SAMPLING | {"json_schema": schema}
     assert drops(build_one("ab", sampling=sampling)) == [("c1", 0, 2, "constrained")]
     assert drops(build_one("ab", sampling=sampling, logprob_mode="")) == [("c1", 0, 2, "constrained")]
-    assert build_one("ab", sampling=sampling, logprob_mode="processed").dropped == ()
+    assert drops(build_one("ab", sampling=sampling, logprob_mode="processed")) == [("c1", 0, 2, "constrained")]
 
 
 def test_no_schema_is_no_constraint() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -21,7 +22,9 @@ def said(**fields: Any) -> WireMessage:
     return msgspec.convert(fields, WireMessage)
 
 
-def fragment(index: int, arguments: str | None = None, name: str | None = None, **more: Any) -> dict[str, Any]:
+def fragment(
+    index: int | None, arguments: str | None = None, name: str | None = None, **more: Any
+) -> dict[str, Any]:
     return {"index": index, "function": {"name": name, "arguments": arguments}, **more}
 
 
@@ -139,6 +142,70 @@ def test_several_calls_may_come_in_one_event() -> None:
     )
 
 
+def replied(*events: list[dict[str, Any]], cut: bool = False) -> list[ToolCall]:
+    """The calls of a stream with these fragments in its events."""
+    reply = StreamedReply()
+    deltas = [delta for calls in events for delta in reply.hear(said(tool_calls=calls))]
+    return [delta.tool_call for delta in (*deltas, *reply.end(cut=cut)) if delta.tool_call is not None]
+
+
+def test_fragments_of_several_calls_may_alternate() -> None:
+    heads = [fragment(0, '{"x":', "a", id="1"), fragment(1, '{"y":', "b", id="2")]
+    tails = [fragment(0, "1}"), fragment(1, "2}")]
+    expected = [ToolCall("a", '{"x":1}', "1"), ToolCall("b", '{"y":2}', "2")]
+    assert replied(heads, tails) == replied([heads[1]], [heads[0], tails[1]], [tails[0]]) == expected
+
+
+def test_a_call_with_open_arguments_is_waited_for_by_those_after_it() -> None:
+    reply = StreamedReply()
+    reply.hear(said(tool_calls=[fragment(0, "{", "a")]))
+    assert reply.hear(said(tool_calls=[fragment(1, "{}", "b"), fragment(2, "{", "c")])) == ()
+    heard = reply.hear(said(tool_calls=[fragment(0, "}")]))
+    assert heard == (Delta(tool_call=ToolCall("a", "{}")), Delta(tool_call=ToolCall("b", "{}")))
+    assert reply.end(cut=True) == ()
+
+
+def test_a_number_may_have_more_digits() -> None:
+    assert replied([fragment(0, "1", "a")], [fragment(1, "{}", "b")], [fragment(0, "2")])[0].arguments == "12"
+    assert replied([fragment(0, "1", "a")], cut=True) == []
+
+
+def test_an_empty_fragment_after_a_call_was_said_is_not_another_call() -> None:
+    calls = replied([fragment(0, "{}", "a", id="1")], [fragment(1, "{}", "b", id="2")], [fragment(0, "", id="1")])
+    assert calls == [ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2")]
+
+
+@pytest.mark.parametrize("index", [None, 0], ids=["no index", "one index"])
+def test_a_new_id_begins_a_new_call(index: int | None) -> None:
+    first = [fragment(index, "{", "a", id="1"), fragment(index, "}", id="1")]
+    second = [fragment(index, "{", "a", id="2"), fragment(index, "}")]
+    assert replied(first, second) == [ToolCall("a", "{}", "1"), ToolCall("a", "{}", "2")]
+
+
+def test_a_new_id_may_come_before_its_name() -> None:
+    calls = replied([fragment(0, "{}", "a", id="1")], [fragment(0, id="2")], [fragment(0, "{}", "b")])
+    assert calls == [ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2")]
+
+
+def test_a_name_may_be_repeated_under_its_index() -> None:
+    assert replied([fragment(0, "{", "a")], [fragment(0, "}", "a")]) == [ToolCall("a", "{}")]
+
+
+def test_without_index_and_id_a_name_begins_a_new_call() -> None:
+    fragments = [fragment(None, "{", "a"), fragment(None, "}"), fragment(None, "{}", "a")]
+    assert replied(fragments) == [ToolCall("a", "{}"), ToolCall("a", "{}")]
+
+
+def test_an_id_may_come_after_its_call_has_begun() -> None:
+    assert replied([fragment(0, "{", "a")], [fragment(0, "}", id="1")]) == [ToolCall("a", "{}", "1")]
+
+
+def test_of_a_reply_that_was_cut_only_complete_calls_are_said() -> None:
+    fragments = [fragment(0, '{"x"', "a"), fragment(1, "{}", "b"), fragment(2, "", "c"), fragment(3, "{", "d")]
+    assert replied(fragments, cut=True) == [ToolCall("b", "{}")]
+    assert [call.name for call in replied(fragments)] == ["a", "b", "c", "d"]
+
+
 def test_arguments_that_are_no_json_are_the_models_own_unless_the_room_cut_them() -> None:
     for cut in (False, True):
         reply = StreamedReply()
@@ -152,36 +219,45 @@ def test_a_call_that_was_whole_before_the_room_ended_is_said() -> None:
     assert reply.end(cut=True) == (Delta(tool_call=ToolCall("look", '{"path": "a"}')),)
 
 
+ARGUMENTS = st.dictionaries(st.text(max_size=4), st.text(max_size=8) | st.integers(), max_size=3).map(json.dumps)
+NO_JSON = st.text(max_size=12).map("<".__add__)
+
+
 @given(
-    calls=st.lists(st.tuples(st.sampled_from(["look", "write"]), st.text(max_size=12)), max_size=4),
-    text=st.text(max_size=12),
+    calls=st.lists(st.tuples(st.sampled_from(["look", "write"]), ARGUMENTS | NO_JSON), max_size=4),
+    cut=st.booleans(),
     data=st.data(),
 )
-def test_however_calls_are_cut_they_come_out_whole(
-    calls: list[tuple[str, str]], text: str, data: st.DataObject
+def test_however_fragments_alternate_the_calls_are_the_same(
+    calls: list[tuple[str, str]], cut: bool, data: st.DataObject
 ) -> None:
-    """Each call as a head and pieces of its arguments, the pieces spread over events as a server likes."""
-    fragments: list[dict[str, Any]] = []
+    """Each call as a head and pieces of its arguments, mixed with those of others and spread over events."""
+    waiting: list[list[dict[str, Any]]] = []
     for index, (name, arguments) in enumerate(calls):
-        cut = data.draw(st.integers(0, len(arguments)))
-        fragments += [fragment(index, name=name, id=f"c{index}"), fragment(index, arguments[:cut])]
-        fragments.append(fragment(index, arguments[cut:]))
-    reply, deltas = StreamedReply(), list(StreamedReply().hear(said(content=text)))
-    while fragments:
-        count = data.draw(st.integers(1, len(fragments)))
-        deltas += reply.hear(said(tool_calls=fragments[:count]))
-        fragments = fragments[count:]
-    deltas += reply.end(cut=False)
-    assert "".join(delta.content for delta in deltas) == text
-    heard = [delta.tool_call for delta in deltas if delta.tool_call is not None]
-    assert heard == [ToolCall(name, arguments, f"c{n}") for n, (name, arguments) in enumerate(calls)]
+        at = data.draw(st.integers(0, len(arguments)))
+        head = fragment(index, name=name, id=f"c{index}")
+        waiting.append([head, fragment(index, arguments[:at]), fragment(index, arguments[at:])])
+    events: list[list[dict[str, Any]]] = [[]]
+    while any(waiting):
+        events[-1].append(data.draw(st.sampled_from([call for call in waiting if call])).pop(0))
+        if data.draw(st.booleans()):
+            events.append([])
+    whole = [ToolCall(name, arguments, f"c{n}") for n, (name, arguments) in enumerate(calls)]
+    expected = [call for call in whole if not (cut and call.arguments.startswith("<"))]
+    assert replied(*events, cut=cut) == expected
 
 
 def test_a_whole_message_says_each_of_its_calls() -> None:
     calls = [fragment(0, "{}", "look", id="c0"), fragment(0, "{}", "look", id="c1")]
-    deltas = whole_deltas(said(content="", reasoning_content="hm", tool_calls=calls))
+    deltas = whole_deltas(said(content="", reasoning_content="hm", tool_calls=calls), cut=False)
     assert deltas == (
         Delta(reasoning="hm"),
         Delta(tool_call=ToolCall("look", "{}", "c0")),
         Delta(tool_call=ToolCall("look", "{}", "c1")),
     )
+
+
+def test_a_whole_message_that_was_cut_says_only_complete_calls() -> None:
+    calls = [fragment(0, "{}", "look", id="c0"), fragment(0, '{"path', "look", id="c1")]
+    deltas = whole_deltas(said(content="So", tool_calls=calls), cut=True)
+    assert deltas == (Delta(content="So"), Delta(tool_call=ToolCall("look", "{}", "c0")))

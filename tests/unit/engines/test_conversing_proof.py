@@ -19,6 +19,8 @@ WHOLE = Piece(token_ids([5]), logprobs([-0.5]), "stop")
 class SomeEngine:
     """Says these pieces, whatever it is asked."""
 
+    counts_by_sampling = False
+
     def __init__(self, *pieces: ConversationPiece, text: str = f"user: {SAID} assistant: hi") -> None:
         self._pieces = pieces
         self._text = text

@@ -59,6 +59,8 @@ def test_the_version_is_the_one_that_sampled() -> None:
     meta = event([5, 6], 2, weight_version="b", weight_versions=spans).meta_info
     assert [meta.version_at(position) for position in (0, 1)] == ["a", "b"]
     assert meta.policy_spans == (PolicySpan("a", 0, 1), PolicySpan("b", 1, 1))
+    single = event([5], 1, weight_version="b", weight_versions=spans[:1]).meta_info
+    assert (single.version_at(0), single.policy_spans) == ("a", (PolicySpan("a", 0, 1),))
     assert event([5], 1, weight_version="b").meta_info.version_at(0) == "b"
     assert event([5], 1, weight_version="default").meta_info.version_at(0) == ""
     assert event([5], 1).meta_info.version_at(0) == ""

@@ -103,8 +103,18 @@ def test_the_end_of_a_reply_tells_which_weights_sampled_what() -> None:
     piece = last_piece(choice(finish_reason="stop", weight_versions=told), None, before=4)
     assert piece.policy_version == "b"
     assert piece.policy_spans == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 2))
-    piece = last_piece(choice(finish_reason="stop", weight_versions=told[:1]), None, before=2)
-    assert (piece.policy_version, piece.policy_spans) == ("a", ())
+
+
+def test_a_single_version_is_told_for_the_whole_reply_also_without_ids_at_its_end() -> None:
+    told = [{"version": "a", "start": 0, "end": 3}]
+    piece = last_piece(choice(token_ids=[], finish_reason="stop", weight_versions=told), None, before=3)
+    assert (piece.policy_version, piece.policy_spans) == ("", (PolicySpan("a", 0, 3),))
+
+
+def test_a_server_that_was_told_no_version_tells_none() -> None:
+    told = [{"version": "default", "start": 0, "end": 3}]
+    piece = last_piece(choice(finish_reason="stop", weight_versions=told), None, before=2)
+    assert (piece.policy_version, piece.policy_spans) == ("", ())
 
 
 @pytest.mark.parametrize(

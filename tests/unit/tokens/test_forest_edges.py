@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from talk import Talk, assistant, system, user
 
+from polar.tokens.forest import CallForest
 from polar.tokens.match import message_key
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.tokens.tool_calls import parse_tool_calls
@@ -75,6 +77,28 @@ class TestEqualReplies:
         first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
         for call in (first, second):
             assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
+
+    def test_reasoning_that_is_left_out_says_nothing_against_the_ids(
+        self, talk: Talk, smollm2: SmolLM2Renderer
+    ) -> None:
+        """A harness that drops reasoning means the call it names, not the one that had none to drop."""
+        text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
+        other = CallForest()
+        other.add(first)
+        other.add(replace(second, response=replace(second.response, reasoning="hm")))
+        other.mark_received("c1")
+        place = other.find([*START, second.response, user("go on")], ())
+        assert place.parent is not None and place.parent.call.call_id == "c2"
+        assert place.overlooked == ("reasoning_dropped",)
+
+    def test_results_that_name_other_calls_are_noted(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        first = talk.say(START, sampled(smollm2, '<tool_call>{"name": "f", "arguments": {}}</tool_call>'))
+        history = [*START, first.response, Message("tool", "ok", tool_call_id="call_1_0")]
+        talk.say(history, sampled(smollm2, "Done"))
+        history[-1] = Message("tool", "ok", tool_call_id="another")
+        prompt = talk.ask([*history, assistant("Done"), user("x")])
+        assert prompt.parent_id == "c2" and "ids_renamed" in prompt.tolerant
 
 
 class TestStructure:

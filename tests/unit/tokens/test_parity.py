@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from qwen_tokens import make
 from real_families import (
+    AS_IS,
     DEEPSEEK,
+    DEEPSEEK_AS_IS,
     FAMILIES,
     LLAMA,
     LLAMA_SYSTEM,
     QWEN3,
     QWEN3_QUIET,
+    QWEN3_QUIET_AS_IS,
     SMOLLM2,
     RealFamily,
     differences,
@@ -40,7 +43,7 @@ def registries_are_there() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("which", [QWEN3, LLAMA, LLAMA_SYSTEM, SMOLLM2], ids=str)
+@pytest.mark.parametrize("which", [QWEN3, LLAMA, LLAMA_SYSTEM, SMOLLM2, *AS_IS], ids=str)
 def test_every_probe_is_laid_out_as_the_models_own_template_does_it(which: RealFamily) -> None:
     found = differences(which, [*FIRST_PROMPTS, *HISTORIES])
     assert found and set(found.values()) == {""}
@@ -61,13 +64,14 @@ def test_the_page_shows_what_is_found_here() -> None:
     assert table() in PAGE.read_text(), "print the new one with `python tests/unit/tokens/real_families.py`"
 
 
-@pytest.mark.parametrize("which", [DEEPSEEK, QWEN3_QUIET], ids=str)
+@pytest.mark.parametrize("which", [DEEPSEEK, QWEN3_QUIET, QWEN3_QUIET_AS_IS], ids=str)
 def test_by_a_habit_that_is_not_ours_nothing_is_bridged(which: RealFamily) -> None:
     assert continued(loaded(which).retaining("template")) == (False, "bridge_refused")
 
 
-def test_a_family_that_is_not_proven_forks_whatever_is_kept() -> None:
-    renderer = loaded(DEEPSEEK)
+@pytest.mark.parametrize("which", [DEEPSEEK, DEEPSEEK_AS_IS], ids=str)
+def test_a_family_that_is_not_proven_forks_whatever_is_kept(which: RealFamily) -> None:
+    renderer = loaded(which)
     assert not preflight(renderer).bridges
     assert continued(renderer)[0], "left to itself it would go on"
     assert continued(forking(renderer)) == (False, "bridge_refused")
@@ -110,6 +114,11 @@ class TestOwnTemplate:
         template = OwnTemplate("{{ raise_exception('no system') }}", {})
         with pytest.raises(ValueError, match="no system"):
             template.text([], None, {})
+
+    def test_arguments_that_are_no_json_are_shown_as_they_are(self) -> None:
+        template = OwnTemplate("{% for c in messages[0].tool_calls %}{{ c.function.arguments }}{% endfor %}", {})
+        calls = [{"function": {"name": "f", "arguments": "{broken"}}]
+        assert template.text([{"role": "assistant", "content": "", "tool_calls": calls}], None, {}) == "{broken"
 
     def test_a_template_that_shows_no_call_says_nothing_about_calls(self) -> None:
         template = OwnTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})

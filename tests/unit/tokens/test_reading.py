@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from qwen_tokens import TAGS, spell
+from real_families import LLAMA_AS_IS, QWEN3_AS_IS, QWEN25, RealFamily, loaded
 from renderers import ToolCallParseStatus
 
+from polar.errors import ConfigError, HarnessError
 from polar.tokens.base import Renderer, ReplyReader
 from polar.tokens.family import READ_BY_ID_TAGS, FamilyRenderer
 from polar.tokens.reading import message_of
@@ -179,8 +181,8 @@ THINKING = "<|im_start|>assistant\n<think>\n"
 PROMPTS = ["<|im_start|>assistant\n", THINKING, THINKING + "\n</think>\n\n", THINKING + "Half a"]
 
 
-def tagged_ids(renderer: FamilyRenderer, fragments: list[str], control: bool) -> TokenIds:
-    encode = renderer.encode if control else renderer._tokenizer.encode  # pyright: ignore[reportPrivateUsage]
+def tagged_ids(renderer: Any, fragments: list[str], control: bool) -> TokenIds:
+    encode = renderer.encode if control else renderer._tokenizer.encode
     return token_ids(i for fragment in fragments for i in encode(fragment))
 
 
@@ -332,3 +334,18 @@ class TestTagsAsTokens:
 
     def test_ids_that_the_tokenizer_has_not_say_nothing(self, qwen3: FamilyRenderer) -> None:
         assert qwen3.parse(NO_PROMPT, token_ids([151_900, *spell(qwen3, "Yes.")])).content == "Yes."
+
+
+@pytest.mark.parametrize("which", [QWEN25, QWEN3_AS_IS, LLAMA_AS_IS], ids=str)
+@relaxed
+@given(fragments=texts, cuts=seams, control=st.booleans(), lost=st.integers(0, 3))
+def test_whatever_tags_a_model_has_any_split_is_the_message(
+    which: RealFamily, fragments: list[str], cuts: list[int], control: bool, lost: int
+) -> None:
+    """Tags of calls alone, of thinking too, and none that are read."""
+    try:
+        renderer = loaded(which)
+    except (HarnessError, ConfigError) as error:
+        pytest.skip(str(error))
+    ids = tagged_ids(renderer, fragments, control)
+    assert_any_split_is_the_message(renderer, NO_PROMPT, ids[: len(ids) - lost], cuts)
