@@ -271,7 +271,12 @@ def _sessions(connection: Connection) -> list[JournalledSession]:
 
 
 def _call(body: bytes, received: bool) -> Call:
-    return msgspec.structs.replace(decode(body, Call), received=received)
+    try:
+        return msgspec.structs.replace(decode(body, Call), received=received)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"a call in the journal cannot be read: {error}; another version of Polar wrote it, or it is damaged"
+        ) from error
 
 
 def _lease(body: str, stage: str) -> Lease:

@@ -7,6 +7,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,17 @@ async def test_a_locked_disk_delays_a_mark_and_does_not_lose_it(
     with pytest.raises(JournalError, match="locked"):
         await journal.append_call(make_call("c2"))
     assert [(call.call_id, call.received) for call in await journal.calls("add-0")] == [("c1", True)]
+
+
+async def test_a_call_of_another_shape_is_said_to_be_one(
+    journal: Journal, make_lease: MakeLease, make_call: MakeCall
+) -> None:
+    await journal.add_session(make_lease())
+    await journal.append_call(make_call("c1"))
+    with closing(sqlite3.connect(journal.path)) as other, other:
+        other.execute("UPDATE calls SET body = ?", (b"\x81\xa1x\x01",))
+    with pytest.raises(JournalError, match="another version of Polar wrote it"):
+        await journal.calls("add-0")
 
 
 async def test_a_mark_is_on_disk_when_the_journal_is_closed(
