@@ -12,31 +12,31 @@ from polar.node.upload import upload_of
 from polar.types import LeaseRequest, Registration, SessionResult, Stage
 
 
-async def test_a_task_comes_back_as_results_with_trajectories_and_calls(service: Service) -> None:
-    await service.add_node()
-    await service.client.submit(agent_task(task_id="t", num_samples=3))
-    results = await results_of(service, "t")
+async def test_a_task_comes_back_as_results_with_trajectories_and_calls(patient: Service) -> None:
+    await patient.add_node()
+    await patient.client.submit(agent_task(task_id="t", num_samples=3))
+    results = await results_of(patient, "t")
     assert sorted(results) == ["t-0", "t-1", "t-2"]
     assert {(r.stage, r.attempt) for r in results.values()} == {(Stage.COMPLETED, 1)}
-    upload = await service.client.upload("t-1")
-    trajectory = await service.client.trajectory("t-1")
+    upload = await patient.client.upload("t-1")
+    trajectory = await patient.client.trajectory("t-1")
     assert [call.received for call in upload.calls] == [True, True]
     assert upload.trajectory == trajectory and trajectory.traces[0].reward == 1.0
     assert SessionResult.model_validate_json(upload.result) == results["t-1"]
 
 
-async def test_the_server_sees_the_stage_of_a_session_that_runs(service: Service) -> None:
-    node = await service.add_node()
-    command, here, go = service.held_up("t")
-    await service.client.submit(agent_task(command, task_id="t"))
+async def test_the_server_sees_the_stage_of_a_session_that_runs(patient: Service) -> None:
+    node = await patient.add_node()
+    command, here, go = patient.held_up("t")
+    await patient.client.submit(agent_task(command, task_id="t"))
     await eventually(here.exists)
     async with asyncio.timeout(10):
-        while (await service.client.session("t-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
+        while (await patient.client.session("t-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    (status,) = await service.client.nodes()
+    (status,) = await patient.client.nodes()
     assert status.alive and status.sessions == ("t-0",) and status.slots == node.node.config.pools.running
     go.touch()
-    assert (await results_of(service, "t"))["t-0"].stage is Stage.COMPLETED
+    assert (await results_of(patient, "t"))["t-0"].stage is Stage.COMPLETED
 
 
 async def test_a_node_that_stops_hands_its_sessions_back(patient: Service) -> None:
@@ -55,14 +55,14 @@ async def test_a_node_that_stops_hands_its_sessions_back(patient: Service) -> No
     assert {(r.stage, r.attempt) for r in results.values()} == {(Stage.COMPLETED, 2)}
 
 
-async def test_a_session_that_just_finished_is_uploaded_by_a_node_that_stops(service: Service) -> None:
-    node = await service.add_node()
-    await service.client.submit(agent_task(task_id="t"))
+async def test_a_session_that_just_finished_is_uploaded_by_a_node_that_stops(patient: Service) -> None:
+    node = await patient.add_node()
+    await patient.client.submit(agent_task(task_id="t"))
     async with asyncio.timeout(30):
         while not (await node.node.journal.results()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     await node.leave()
-    assert (await results_of(service, "t"))["t-0"].attempt == 1
+    assert (await results_of(patient, "t"))["t-0"].attempt == 1
 
 
 async def test_what_a_lost_node_held_runs_again_and_its_late_result_is_dropped(service: Service) -> None:
@@ -118,54 +118,54 @@ async def test_the_upload_of_an_old_attempt_is_refused(service: Service) -> None
             await uplink.upload(session.session_id, 1, upload_of(late, None, ()))
 
 
-async def test_a_cancel_reaches_a_session_that_runs(service: Service) -> None:
-    await service.add_node()
-    command, here, _ = service.held_up("t")
-    await service.client.submit(agent_task(command, task_id="t"))
+async def test_a_cancel_reaches_a_session_that_runs(patient: Service) -> None:
+    await patient.add_node()
+    command, here, _ = patient.held_up("t")
+    await patient.client.submit(agent_task(command, task_id="t"))
     await eventually(here.exists)
-    assert await service.client.cancel_session("t-0") == 1
-    result = (await results_of(service, "t"))["t-0"]
+    assert await patient.client.cancel_session("t-0") == 1
+    result = (await results_of(patient, "t"))["t-0"]
     assert (result.stage, result.attempt) == (Stage.CANCELLED, 1)
     assert result.statistics.calls == 2, "what was captured is kept"
-    assert (await service.client.trajectory("t-0")).traces
+    assert (await patient.client.trajectory("t-0")).traces
 
 
-async def test_a_pause_holds_calls_and_they_go_on_under_the_new_version(service: Service) -> None:
-    served = await service.add_node()
-    await service.client.set_policy_version("1")
-    await service.client.submit(agent_task(task_id="before"))
-    await results_of(service, "before")
-    await service.client.pause()
+async def test_a_pause_holds_calls_and_they_go_on_under_the_new_version(patient: Service) -> None:
+    served = await patient.add_node()
+    await patient.client.set_policy_version("1")
+    await patient.client.submit(agent_task(task_id="before"))
+    await results_of(patient, "before")
+    await patient.client.pause()
     await eventually(lambda: served.node.gate.policy.paused)
     seen = len(served.engine.requests)
-    await service.client.submit(agent_task(task_id="after"))
+    await patient.client.submit(agent_task(task_id="after"))
     async with asyncio.timeout(30):
-        while (await service.client.session("after-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
+        while (await patient.client.session("after-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)  # time enough for the harness to call
     assert len(served.engine.requests) == seen
-    await service.client.set_policy_version("2")
-    await service.client.resume()
-    assert (await results_of(service, "after"))["after-0"].stage is Stage.COMPLETED
+    await patient.client.set_policy_version("2")
+    await patient.client.resume()
+    assert (await results_of(patient, "after"))["after-0"].stage is Stage.COMPLETED
     for name, version in (("before-0", "1"), ("after-0", "2")):
-        assert {call.policy_version for call in (await service.client.upload(name)).calls} == {version}
+        assert {call.policy_version for call in (await patient.client.upload(name)).calls} == {version}
 
 
-async def test_what_ended_while_the_server_was_away_is_delivered(service: Service) -> None:
-    served = await service.add_node()
-    command, here, go = service.held_up("t")
-    await service.client.submit(agent_task(command, task_id="t"))
+async def test_what_ended_while_the_server_was_away_is_delivered(patient: Service) -> None:
+    served = await patient.add_node()
+    command, here, go = patient.held_up("t")
+    await patient.client.submit(agent_task(command, task_id="t"))
     await eventually(here.exists)
     served.uplink.cut()
     go.touch()
     await eventually(lambda: not list(served.node.paths.root.glob("sessions/*/place")))
     served.uplink.mend()
-    result = (await results_of(service, "t"))["t-0"]
+    result = (await results_of(patient, "t"))["t-0"]
     assert result.stage is Stage.COMPLETED and result.attempt in (1, 2)
 
 
-async def test_two_nodes_share_the_work(service: Service) -> None:
-    nodes = [await service.add_node(init=1, ready=1, running=1) for _ in range(2)]
-    await service.client.submit(agent_task(f"{AGENT}; sleep 0.2", task_id="t", num_samples=6))
-    assert len(await results_of(service, "t")) == 6
+async def test_two_nodes_share_the_work(patient: Service) -> None:
+    nodes = [await patient.add_node(init=1, ready=1, running=1) for _ in range(2)]
+    await patient.client.submit(agent_task(f"{AGENT}; sleep 0.2", task_id="t", num_samples=6))
+    assert len(await results_of(patient, "t")) == 6
     assert all([await served.node.journal.session_ids() for served in nodes])
