@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from polar.engines.base import Conversation
+from polar.engines.remote import sampling_fields
 from polar.types import Delta, Message, Tool, ToolCall
 
 CHAT = "/v1/chat/completions"
@@ -40,20 +41,11 @@ class WireMessage(msgspec.Struct, frozen=True):
 
 
 def chat_body(conversation: Conversation) -> dict[str, Any]:
-    """Every sampling value is sent: servers take those left out from the model's generation config."""
-    sampling = conversation.sampling
     body: dict[str, Any] = {
         **prompt_fields(conversation),
         "n": 1,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        **sampling_fields(conversation.sampling),
         "min_tokens": 0,
-        "ignore_eos": False,
         "stop": list(conversation.stop),
         "logprobs": True,
         "top_logprobs": 0,

@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field, field_validator
 
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
-from polar.types import Strict
+from polar.types import Sampling, Strict
 
 CONNECT_TIMEOUT_S = 10.0
 RETRY_AFTER_S = 1.0
@@ -169,6 +169,21 @@ class RemoteServer:
             404: f"see that `url` is the root of a {self.product} server ({self._hint})",
         }.get(status, "see the server's log")
         return Refused(f"{message}; {advice}", status, reason)
+
+
+def sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    """Every value under the name all of these servers have for it: they take those left out from the model's
+    generation config, or from preferences of their own."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "ignore_eos": False,
+    }
 
 
 def _sent(body: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from polar.engines.base import GenerateRequest
+from polar.engines.remote import sampling_fields
 from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, named_version, spans_of, version_at
 from polar.errors import EngineDefect
@@ -92,21 +93,12 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 def generation_body(request: GenerateRequest, max_tokens: int, request_id: str) -> dict[str, Any]:
-    """Every sampling value is sent: a server may have preferences of its own, and those of the model."""
-    sampling = request.sampling
     knobs: dict[str, Any] = {
         "max_new_tokens": max_tokens,
         "min_new_tokens": 0,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        **sampling_fields(request.sampling),
         "stop": [],
         "stop_token_ids": list(request.stop_ids),
-        "ignore_eos": False,
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
+from polar.engines.remote import sampling_fields
 from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.errors import EngineDefect
@@ -95,23 +96,14 @@ class ServerVersion(msgspec.Struct, frozen=True):
 
 
 def generation_body(route: Route, model: str, request: GenerateRequest, max_tokens: int) -> dict[str, Any]:
-    """Every sampling value is sent: vLLM takes those left out from the model's generation config."""
-    sampling = request.sampling
     knobs: dict[str, Any] = {
         "n": 1,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        **sampling_fields(request.sampling),
         "max_tokens": max_tokens,
         "min_tokens": 0,
         "seed": request.seed,
         "stop": [],
         "stop_token_ids": list(request.stop_ids),
-        "ignore_eos": False,
         "skip_special_tokens": False,
         "logprobs": 0,
     }

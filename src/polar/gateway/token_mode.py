@@ -93,7 +93,7 @@ class TokenMode:
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
         assert admitted.prompt is not None, "token mode lays prompts out when it admits"
         sampled.begin(admitted.prompt)
-        speech = self._speech(slot, generation, admitted.call_id, admitted)
+        speech = self._speech(slot, generation, admitted)
         with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
@@ -132,11 +132,11 @@ class TokenMode:
             json_schema=generation.asked.request.json_schema,
         )
 
-    def _speech(self, slot: OpenSlot, generation: Generation, call_id: str, admitted: Admitted) -> Speech:
+    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
         assert admitted.prompt is not None
         raw = generation.asked.request.prompt is not None
         try:
-            return Speech(self._renderer, admitted.prompt.prompt_ids, call_id, admitted.stop, raw=raw)
+            return Speech(self._renderer, admitted.prompt.prompt_ids, admitted.call_id, admitted.stop, raw=raw)
         except Exception as error:
             raise call_lost(slot, "renderer", error) from error
 

@@ -128,31 +128,26 @@ class Writer:
     def _flush(self) -> None:
         with self._lock:
             unhurried, waiting, self._unhurried, self._waiting = self._unhurried, self._waiting, [], []
-        batch = [*unhurried, *waiting]
+        try:
+            self._settle([*unhurried, *waiting], can_wait=bool(unhurried))
+        except OperationalError:
+            with self._lock:  # a locked disk is no reason to lose what can wait
+                self._unhurried[:0] = unhurried
+            self._settle(waiting)
+
+    def _settle(self, batch: list[tuple[Work[Any], Future[Any]]], *, can_wait: bool = False) -> None:
+        """`can_wait`: a locked disk is raised, and nobody is told yet."""
         if not batch:
             return
         try:
             results = self._transaction([work for work, _ in batch])
-        except OperationalError as error:
-            if not unhurried:
-                self._settle_failed(batch, error)
-                return
-            with self._lock:  # a locked disk is no reason to lose what can wait
-                self._unhurried[:0] = unhurried
-            if waiting:
-                self._settle(waiting)
         except Exception as error:
+            if can_wait and isinstance(error, OperationalError):
+                raise
             self._settle_failed(batch, error)
         else:
-            _acknowledge(batch, results)
-
-    def _settle(self, batch: list[tuple[Work[Any], Future[Any]]]) -> None:
-        try:
-            results = self._transaction([work for work, _ in batch])
-        except Exception as error:
-            self._settle_failed(batch, error)
-        else:
-            _acknowledge(batch, results)
+            for (_, done), result in zip(batch, results, strict=True):
+                done.set_result(result)
 
     def _settle_failed(self, batch: list[tuple[Work[Any], Future[Any]]], error: Exception) -> None:
         """A full or locked disk fails every write; a bad write must not take its neighbours with it, so then
@@ -190,11 +185,6 @@ class Writer:
         if isinstance(error, DBAPIError):
             return self._database.error(f"{self._database.name}: {error.orig}")
         return error
-
-
-def _acknowledge(batch: list[tuple[Work[Any], Future[Any]]], results: list[Any]) -> None:
-    for (_, done), result in zip(batch, results, strict=True):
-        done.set_result(result)
 
 
 def _log_failure(done: Future[None]) -> None:
