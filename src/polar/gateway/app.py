@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from polar.config import GatewayConfig
 from polar.gateway.connection import Receive, Send
 from polar.gateway.exchange import Exchange
-from polar.gateway.handler import Service
+from polar.gateway.handler import DOOR, Service
 from polar.gateway.routes import make_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
 
@@ -33,6 +33,18 @@ class GatewayApp:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         scope["path"] = DOUBLED_VERSION.sub("", scope["path"])
         await self._inner(scope, receive, send)
+
+
+class DoorApp:
+    """What is served at one session's own socket: the same routes, and only that session's key opens them."""
+
+    def __init__(self, app: GatewayApp, session_id: str) -> None:
+        self._app = app
+        self._session_id = session_id
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        scope[DOOR] = self._session_id
+        await self._app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -62,12 +74,13 @@ class GatewayServer:
                 timeout_keep_alive=75,
             )
         )
+        self._app = app
+        self._doors: dict[str, asyncio.Server] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
     def base_url(self) -> str:
-        host, port = self._socket.getsockname()[:2]
-        return f"http://{host}:{port}"
+        return _address(self._socket)
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
@@ -76,8 +89,37 @@ class GatewayServer:
                 self._task.result()
             await asyncio.sleep(0.01)
 
+    async def open_door(self, session_id: str, listener: socket.socket) -> str:
+        """Serves a session at a socket that listens in its own network; gives the base URL seen there."""
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        app = DoorApp(self._app, session_id)
+
+        config, state = self._server.config, self._server.server_state
+        kind: Any = config.http_protocol_class
+
+        def protocol() -> asyncio.Protocol:
+            made = kind(config=config, server_state=state, app_state={})
+            made.app = app
+            return made
+
+        address = _address(listener)
+        self._doors[session_id] = await asyncio.get_running_loop().create_server(protocol, sock=listener)
+        return address
+
+    async def close_door(self, session_id: str) -> None:
+        door = self._doors.pop(session_id, None)
+        if door is not None:
+            door.close()
+
     async def stop(self) -> None:
+        for session_id in tuple(self._doors):
+            await self.close_door(session_id)
         self._server.should_exit = True
         if self._task is not None:
             await self._task
         self._socket.close()
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"

@@ -21,6 +21,8 @@ from polar.gateway.generation import Asked
 from polar.gateway.sampling import call_lost
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
+DOOR = "polar.door"
+"""In the scope of a request that came through a session's own socket: whose it is."""
 SHORT_BODY_BYTES = 2**18
 """Longer bodies are read in a thread: other sessions' tokens do not wait for a megabyte of JSON."""
 
@@ -33,9 +35,10 @@ def key_of(headers: Headers, query: QueryParams) -> str:
     return headers.get("x-api-key") or headers.get("x-goog-api-key") or query.get("key", "")
 
 
-def authenticate(slots: SlotTable, headers: Headers, query: QueryParams) -> OpenSlot:
-    slot = slots.find(key_of(headers, query))
-    if slot is None:
+def authenticate(slots: SlotTable, scope: Any) -> OpenSlot:
+    """The slot of the request's key. A key that was carried into another session opens nothing there."""
+    slot = slots.find(key_of(Headers(scope=scope), QueryParams(scope["query_string"])))
+    if slot is None or scope.get(DOOR, slot.session_id) != slot.session_id:
         raise Problem(401, "invalid_api_key", "unknown key: use the key of the session's slot")
     return slot
 
@@ -69,7 +72,7 @@ class _Route:
         connection = Connection(receive, send)
         headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         try:
-            slot = authenticate(self._slots, headers, query)
+            slot = authenticate(self._slots, scope)
             if slot.sealed:
                 raise sealed_problem()
             await self._take(slot, connection, headers, dict(query))

@@ -71,7 +71,7 @@ def _listings(version: str, service: Service) -> list[Route]:
         dialect = dialect_of(request.headers, request.url.path)
         model, asked = service.exchange.model, request.path_params.get("model")
         try:
-            authenticate(service.slots, request.headers, request.query_params)
+            authenticate(service.slots, request.scope)
             if asked is not None and asked.removeprefix("models/") != model:
                 raise Problem(404, "model_not_found", f"no such model; this gateway serves {model!r}")
         except Problem as problem:

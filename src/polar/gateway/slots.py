@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Protocol
 
 from polar.gateway.dialects.base import Problem
 from polar.gateway.generation import Generation
@@ -124,6 +126,14 @@ def sealed_problem() -> Problem:
     return Problem(400, "session_sealed", "this session has ended; no further calls are served")
 
 
+class DoorKeeper(Protocol):
+    """Serves sessions at sockets of their own."""
+
+    async def open_door(self, session_id: str, listener: socket.socket) -> str: ...
+
+    async def close_door(self, session_id: str) -> None: ...
+
+
 class SlotTable:
     """All slots of a node's gateway; fills the session's `Slots` port."""
 
@@ -135,15 +145,17 @@ class SlotTable:
         self._by_session: dict[str, OpenSlot] = {}
         self.base_url = ""
         """Known when the gateway listens."""
+        self.doors: DoorKeeper | None = None
 
     def find(self, key: str) -> OpenSlot | None:
         return self._by_key.get(key)
 
-    async def open(self, lease: Lease, profile: CallProfile) -> Slot:
+    async def open(self, lease: Lease, profile: CallProfile, door: socket.socket | None = None) -> Slot:
         slot = OpenSlot(lease, profile, CallForest(profile.matching))
+        base_url = self.base_url if door is None else await self._open_door(slot.session_id, door)
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
-        return Slot(base_url=self.base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)
+        return Slot(base_url=base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)
 
     async def seal(self, session_id: str) -> None:
         await self._by_session[session_id].seal()
@@ -164,3 +176,9 @@ class SlotTable:
                 await slot.seal()
             finally:
                 del self._by_key[slot.key]
+                if self.doors is not None:
+                    await self.doors.close_door(session_id)
+
+    async def _open_door(self, session_id: str, door: socket.socket) -> str:
+        assert self.doors is not None, "a gateway that serves sessions has a server"
+        return await self.doors.open_door(session_id, door)

@@ -27,7 +27,7 @@ class HarnessContext(msgspec.Struct, frozen=True):
     workspace: str
     home: str
     installed: dict[str, Path]
-    """Package name to the folder its tarball was unpacked into."""
+    """Package name to the folder its tarball was unpacked into, as the runtime sees it."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -36,6 +36,8 @@ class Launch(msgspec.Struct, frozen=True):
     home_files: dict[str, str] = {}
     """Files of the harness's home, such as its settings: relative path to text."""
     workspace_files: dict[str, str] = {}
+    logs: tuple[str, ...] = ()
+    """Files and folders of the home that tell what the harness did; kept after the session where they are."""
 
 
 class Harness(Protocol):

@@ -133,7 +133,7 @@ async def open_node(
             slots = SlotTable(journal, config.model.name, info.context_tokens)
             exchange = Exchange(mode, gate, info, journal, config.model.name)
             server = GatewayServer(GatewayApp(slots, exchange, config.gateway), config.gateway)
-            slots.base_url = server.base_url
+            slots.base_url, slots.doors = server.base_url, server
             try:
                 await server.start()
                 yield Node(config, paths, journal, chosen, info, prompts, slots, gate)

@@ -5,11 +5,21 @@ Stopping is total: when `stop` returns, nothing started in the runtime is alive.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from pydantic import BaseModel
+
+from polar.runtimes.options import RuntimeOptions
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A folder of the node that the session may read and not write: a harness, the Node program it needs."""
+
+    name: str
+    """What a runtime with a file system of its own calls it; `Runtime.tool` says where."""
+    source: Path
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -17,9 +27,13 @@ class Place(msgspec.Struct, frozen=True):
 
     session_id: str
     root: Path
-    """Holds the workspace and the home; gone after `stop`."""
+    """Holds what the session writes; gone after `stop`."""
     logs: Path
     """Stays after `stop`."""
+    base: Path | None = None
+    """A folder whose content the workspace begins with. It is shared: the session never changes it. A runtime lays
+    the workspace over it where it can and copies it where it cannot."""
+    tools: tuple[Tool, ...] = ()
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -40,10 +54,34 @@ class Finished(msgspec.Struct, frozen=True):
     stderr_tail: str = ""
 
 
+class Fetched(msgspec.Struct, frozen=True):
+    """What came out of a runtime."""
+
+    files: int = 0
+    size_bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    """`path: why` of each thing that stayed behind: over the cap, a link that leads outside, not a plain file."""
+
+
 class Runtime(Protocol):
-    Options: type[BaseModel]
+    Options: type[RuntimeOptions]
+
+    @classmethod
+    async def lacking(cls) -> str:
+        """What this machine lacks for the runtime, and how to get it; empty: nothing."""
+        ...
+
+    @classmethod
+    async def sweep(cls) -> int:
+        """Ends and removes what nodes that died have left of this runtime on this machine. How much that was."""
+        ...
 
     async def start(self, place: Place) -> None: ...
+
+    async def door(self) -> socket.socket | None:
+        """A socket that listens on loopback inside the runtime's own network, for the gateway to serve. None: the
+        runtime shares the node's network, or has none to call a model from."""
+        ...
 
     async def exec(self, command: Command) -> Finished:
         """Runs to the end. When cancelled, everything the command started is killed first."""
@@ -57,12 +95,25 @@ class Runtime(Protocol):
         """Reads a file of the workspace; FileNotFoundError where there is none."""
         ...
 
+    async def put_folder(self, source: Path, path: str) -> None:
+        """Copies a folder of the node, links and modes kept, over what stands at `path` of the workspace."""
+        ...
+
+    async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
+        """Copies a file or folder out to `target`, which is not there yet. What comes out is safe to read: plain
+        files and folders, and links that stay inside. FileNotFoundError where there is nothing at `path`."""
+        ...
+
     async def kill(self) -> None:
-        """Ends every process of the runtime and keeps its files."""
+        """Ends every process of the runtime and keeps its files; another `exec` may follow."""
         ...
 
     async def stop(self) -> None:
         """Ends every process and removes workspace and home. May be called twice."""
+        ...
+
+    def tool(self, tool: Tool) -> str:
+        """Where processes inside find a tool of the place."""
         ...
 
     @property

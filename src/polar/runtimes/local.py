@@ -12,45 +12,49 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, Field
+from typing import ClassVar
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Finished, Place
+from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.copies import copy_in, copy_out
 from polar.runtimes.folders import inside, read_file, remove_tree, write_file
-from polar.runtimes.output import CappedLog, Pump
-from polar.runtimes.processes import OWNER, Family, end, owner
-from polar.types import Strict, is_id
+from polar.runtimes.options import Capabilities, RuntimeOptions
+from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
+from polar.runtimes.spawn import Job, Spawner, to_the_end
 
 FOLDERS = ("work", "home", "tmp")
 MARKER = "POLAR_PLACE"
 INHERITED = ("PATH", "LANG", "LC_ALL")
+CONTAINS_NOTHING = "the local runtime contains nothing; bubblewrap, docker and apptainer do"
 
 
-class LocalOptions(Strict):
-    output_cap_bytes: int = Field(default=10 * 2**20, gt=0)
-    """Of each log file."""
-    tail_bytes: int = Field(default=8192, gt=0)
-    """How much of the end of each output a `Finished` carries."""
-    kill_grace_s: float = Field(default=2.0, ge=0)
-    """Between asking a process to end and killing it."""
+class LocalOptions(RuntimeOptions):
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        networks=("open",), reasons={"network": CONTAINS_NOTHING, "limits": CONTAINS_NOTHING}
+    )
 
 
 class LocalRuntime:
-    Options: type[BaseModel] = LocalOptions
+    Options: type[RuntimeOptions] = LocalOptions
 
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
         self._place: Place | None = None
+        self._spawner: Spawner | None = None
         self._stopped = False
         self._stopping = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._running: set[int] = set()
         self._ended: set[int] = set()
-        self._pumps: set[Pump] = set()
+
+    @classmethod
+    async def lacking(cls) -> str:
+        return ""
+
+    @classmethod
+    async def sweep(cls) -> int:
+        return await sweep_orphans()
 
     async def start(self, place: Place) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
@@ -59,32 +63,46 @@ class LocalRuntime:
         if strangers := [name for name in left if name not in FOLDERS]:
             raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._place = Place(place.session_id, root.resolve(), place.logs)
+        self._place = Place(place.session_id, root.resolve(), place.logs, place.base, place.tools)
         if left:
             await end(self._family(), grace_s=0)
         for name in FOLDERS:
             await asyncio.to_thread(remove_tree, self._place.root / name)
             (self._place.root / name).mkdir(mode=0o700)
         place.logs.mkdir(parents=True, exist_ok=True)
+        self._spawner = Spawner(place.logs, self._options)
+        if place.base is not None:
+            await self.put_folder(place.base, ".")
+
+    async def door(self) -> None:
+        """The network is the node's, and so is the gateway's address."""
 
     async def exec(self, command: Command) -> Finished:
         place, number = self._alive(), next(self._numbers)
-        out, err = self._pump(place, command, "stdout"), self._pump(place, command, "stderr")
-        process: asyncio.subprocess.Process | None = None
+        assert self._spawner is not None
+        pids: set[int] = set()
+
+        def began(pid: int) -> None:
+            pids.add(pid)
+            self._running.add(pid)
+
+        async def break_off(process: asyncio.subprocess.Process | None) -> None:
+            mark = f"{self._mark(place, number)}\0".encode()
+            await end(Family(mark, frozenset(pids)), grace_s=self._options.kill_grace_s)
+
+        job = Job(
+            command.argv,
+            self._environment(place, number, command),
+            self._folder(place, command.cwd),
+            command.log_name,
+            break_off,
+            began,
+        )
         try:
-            process = await self._spawn(place, number, command, (out, err))
-            self._running.add(process.pid)
-            exit_code = await process.wait()
-            await out.drain()
-            await err.drain()
-        except BaseException:
-            await to_the_end(self._break_off(self._mark(place, number), process, (out, err)))
-            raise
+            return await self._spawner.run(job)
         finally:
-            if process is not None:
-                self._running.discard(process.pid)
-                self._ended.add(process.pid)
-        return Finished(exit_code, out.log.tail(), err.log.tail())
+            self._running -= pids
+            self._ended |= pids
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         base = Path(self.home if home else self.workspace)
@@ -94,14 +112,26 @@ class LocalRuntime:
     async def get(self, path: str) -> bytes:
         return await asyncio.to_thread(read_file, inside(Path(self.workspace), path))
 
+    async def put_folder(self, source: Path, path: str) -> None:
+        await asyncio.to_thread(copy_in, source, inside(Path(self.workspace), path))
+
+    async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
+        base = Path(self.home if home else self.workspace)
+        return await asyncio.to_thread(copy_out, inside(base, path), target, cap_bytes)
+
     async def kill(self) -> None:
         if self._place is not None:
             await to_the_end(self._kill())
 
     async def stop(self) -> None:
         self._stopped = True
+        if self._spawner is not None:
+            self._spawner.refuse()
         if self._place is not None:
             await to_the_end(self._stop(self._place))
+
+    def tool(self, tool: Tool) -> str:
+        return str(tool.source)
 
     @property
     def workspace(self) -> str:
@@ -121,41 +151,11 @@ class LocalRuntime:
             raise RuntimeFailure("the runtime is stopped")
         return self._started()
 
-    def _pump(self, place: Place, command: Command, stream: str) -> Pump:
-        if not is_id(command.log_name):
-            raise RuntimeFailure(f"{command.log_name!r} cannot be the name of a log")
-        path = place.logs / f"{command.log_name}.{stream}"
-        options = self._options
-        pump = Pump(CappedLog(path, cap_bytes=options.output_cap_bytes, tail_bytes=options.tail_bytes))
-        self._pumps.add(pump)
-        pump.ended.add_done_callback(lambda _: self._pumps.discard(pump))
-        return pump
-
-    async def _spawn(
-        self, place: Place, number: int, command: Command, pumps: tuple[Pump, Pump]
-    ) -> asyncio.subprocess.Process:
-        cwd = inside(place.root / "work", command.cwd)
+    def _folder(self, place: Place, path: str) -> Path:
+        cwd = inside(place.root / "work", path)
         if not cwd.is_dir():
-            raise RuntimeFailure(f"the workspace has no folder {command.cwd!r}")
-        out, err = pumps
-        await out.start()
-        await err.start()
-        self._alive()  # a process that begins behind the back of a `stop` would outlive it
-        try:
-            return await asyncio.create_subprocess_exec(
-                *command.argv,
-                stdin=asyncio.subprocess.DEVNULL,  # harnesses wait for ever at an open idle pipe
-                stdout=out.write_fd,
-                stderr=err.write_fd,
-                cwd=cwd,
-                env=self._environment(place, number, command),
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise RuntimeFailure(_why_not(command, error)) from error
-        finally:
-            out.release_writer()
-            err.release_writer()
+            raise RuntimeFailure(f"the workspace has no folder {path!r}")
+        return cwd
 
     def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -180,46 +180,12 @@ class LocalRuntime:
         marker = f"{MARKER}={self._started().root}:".encode()
         return Family(marker, frozenset(self._running), frozenset(self._ended))
 
-    async def _break_off(
-        self, mark: str, process: asyncio.subprocess.Process | None, pumps: tuple[Pump, ...]
-    ) -> None:
-        leaders = frozenset({process.pid} if process else ())
-        await end(Family(f"{mark}\0".encode(), leaders), grace_s=self._options.kill_grace_s)
-        if process is not None:
-            await process.wait()
-        await close_all(pumps)
-
     async def _kill(self) -> None:
         await end(self._family(), grace_s=self._options.kill_grace_s)
 
     async def _stop(self, place: Place) -> None:
         async with self._stopping:
             await self._kill()
-            await close_all(tuple(self._pumps))
+            if self._spawner is not None:
+                await self._spawner.close()
             await asyncio.to_thread(remove_tree, place.root)
-
-
-def _why_not(command: Command, error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"cannot start {command.argv[0]!r}: there is no such program"
-    return f"cannot start {command.argv[0]!r}: {error}"
-
-
-async def close_all(pumps: tuple[Pump, ...]) -> None:
-    for pump in pumps:
-        await pump.drain()
-        await pump.close()
-
-
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work` to its end even when cancelled meanwhile; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from task.exception()
-    task.result()

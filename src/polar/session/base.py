@@ -7,6 +7,7 @@ fills `SessionSource`.
 
 from __future__ import annotations
 
+import socket
 from typing import Protocol
 
 from polar.types import Call, CallProfile, Failure, Lease, SessionResult, Slot, Stage, Trajectory
@@ -23,7 +24,9 @@ class SessionSource(Protocol):
 
 
 class Slots(Protocol):
-    async def open(self, lease: Lease, profile: CallProfile) -> Slot: ...
+    async def open(self, lease: Lease, profile: CallProfile, door: socket.socket | None) -> Slot:
+        """`door`: a socket that listens in the session's own network; None: it reaches the gateway's address."""
+        ...
 
     async def seal(self, session_id: str) -> None:
         """From now on calls get a hard stop and are not recorded; running generations are aborted."""

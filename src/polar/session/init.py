@@ -1,45 +1,72 @@
-"""INIT: the runtime is started, the task's files laid in, the harness installed and its slot opened."""
+"""INIT: the runtime is started, its workspace readied, the harness installed and its slot opened.
+
+The slot comes last: what readies the workspace holds no key.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from polar import registry
 from polar.errors import boundary
-from polar.harnesses.base import Harness, HarnessContext
+from polar.harnesses.base import Harness, HarnessContext, Launch
 from polar.harnesses.install import install
-from polar.runtimes.base import Place, Runtime
+from polar.runtimes.base import Place, Runtime, Tool
 from polar.session.live import LiveSession
+from polar.session.patch import note_baseline
+from polar.session.workspace import base_of, prepare
 
 
 async def init(live: LiveSession) -> None:
-    task, slots = live.task, live.services.slots
     with boundary("harness"):
-        harness: Harness = registry.make("harness", task.harness)
+        harness: Harness = registry.make("harness", live.task.harness)
         live.harness = harness
-        installed = await install(harness.requirements())
+        tools = {
+            name: Tool(folder.name, folder) for name, folder in (await install(harness.requirements())).items()
+        }
+    runtime = await _start(live, tuple(tools.values()))
+    with boundary("files"):
+        for path, text in live.task.files.items():
+            await runtime.put(path, text.encode())
+    with boundary("prepare"):
+        await prepare(runtime, live.task)
     with boundary("runtime"):
-        runtime: Runtime = registry.make("runtime", task.runtime)
+        door = await runtime.door()
+    with boundary("gateway"):
+        slots = live.services.slots
+        live.slot = await slots.open(live.lease, harness.profile(), door)
+        live.teardown.push_async_callback(slots.close, live.session_id)
+    with boundary("harness"):
+        context = HarnessContext(
+            instruction=live.task.instruction,
+            slot=live.slot,
+            session_id=live.session_id,
+            workspace=runtime.workspace,
+            home=runtime.home,
+            installed={name: Path(runtime.tool(tool)) for name, tool in tools.items()},
+        )
+        live.launch = harness.launch(context)
+    with boundary("files"):
+        await _lay_in(runtime, live.launch, taken=live.task.files)
+    with boundary("prepare"):
+        await note_baseline(live)
+
+
+async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
+    with boundary("files"):
+        base = await base_of(live.task.workspace)
+    with boundary("runtime"):
+        runtime: Runtime = registry.make("runtime", live.task.runtime)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
         paths = live.paths.create()
-        await runtime.start(Place(session_id=live.session_id, root=paths.place, logs=paths.logs))
-    with boundary("gateway"):
-        slot = await slots.open(live.lease, harness.profile())
-        live.slot = slot
-        live.teardown.push_async_callback(slots.close, live.session_id)
-    with boundary("harness"):
-        live.launch = harness.launch(
-            HarnessContext(
-                instruction=task.instruction,
-                slot=slot,
-                session_id=live.session_id,
-                workspace=runtime.workspace,
-                home=runtime.home,
-                installed=installed,
-            )
-        )
-    with boundary("files"):
-        # The task's files come last: what the task says about its workspace is what stands there.
-        for path, text in {**live.launch.workspace_files, **task.files}.items():
+        await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools))
+    return runtime
+
+
+async def _lay_in(runtime: Runtime, launch: Launch, taken: dict[str, str]) -> None:
+    for path, text in launch.workspace_files.items():
+        if path not in taken:  # what the task says about its workspace is what stands there
             await runtime.put(path, text.encode())
-        for path, text in live.launch.home_files.items():
-            await runtime.put(path, text.encode(), home=True)
+    for path, text in launch.home_files.items():
+        await runtime.put(path, text.encode(), home=True)

@@ -51,6 +51,15 @@ class SessionPaths:
         return self.root / "logs"
 
     @property
+    def artifacts(self) -> Path:
+        """What the task wanted kept of the workspace; there only where there is something."""
+        return self.root / "artifacts"
+
+    @property
+    def patch(self) -> Path:
+        return self.root / "patch.diff"
+
+    @property
     def traces(self) -> Path:
         return self.root / "traces.msgpack"
 
@@ -71,6 +80,8 @@ class RunPaths:
       sessions/<session_id>/
         place/                 the runtime's work and home, gone after the session
         logs/                  what the harness and the runtime wrote
+        artifacts/             files of the workspace that the task wanted kept
+        patch.diff             what changed in the workspace, where the task wanted it
         traces.msgpack         the trajectory
     ```
     """

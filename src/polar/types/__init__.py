@@ -51,7 +51,17 @@ from polar.types.service import (
     TaskStatus,
 )
 from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
-from polar.types.task import Budgets, Retention, Sampling, Spec, Staleness, TaskRequest
+from polar.types.task import (
+    Budgets,
+    Keep,
+    PrepareStep,
+    Retention,
+    Sampling,
+    Spec,
+    Staleness,
+    TaskRequest,
+    WorkspaceSource,
+)
 from polar.types.trace import Break, Dropped, Span, Trace, TraceError, Trajectory, TrajectoryStatistics
 
 __all__ = [
@@ -82,6 +92,7 @@ __all__ = [
     "Id",
     "IllegalTransition",
     "Image",
+    "Keep",
     "KindRule",
     "LastWordRule",
     "Lease",
@@ -96,6 +107,7 @@ __all__ = [
     "Policy",
     "PolicyChange",
     "PolicySpan",
+    "PrepareStep",
     "Registration",
     "ResultEntry",
     "ResultPage",
@@ -124,6 +136,7 @@ __all__ = [
     "TrajectoryStatistics",
     "Violation",
     "VolatileLine",
+    "WorkspaceSource",
     "is_id",
     "logprobs",
     "loss_mask",

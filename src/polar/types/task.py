@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from polar.types.base import Id, Strict
 
@@ -66,6 +66,53 @@ class Staleness(Strict):
     """cancel: it is broken off at once. mark: it goes on, and its result says so."""
 
 
+class WorkspaceSource(Strict):
+    """What the workspace begins with, found on the node's own disk."""
+
+    folder: str | None = Field(default=None, min_length=1)
+    """As it is."""
+    git: str | None = Field(default=None, min_length=1)
+    """A repository, or a bundle of one. The workspace is a clone of its own, without remotes."""
+    ref: str = Field(default="HEAD", min_length=1, max_length=500)
+    """The commit, branch or tag to check out."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> WorkspaceSource:
+        if (self.folder is None) == (self.git is None):
+            raise ValueError("give either folder or git")
+        return self
+
+
+class PrepareStep(Strict):
+    """A command that readies the workspace; a bare string is the command alone."""
+
+    run: str = Field(min_length=1)
+    """For `sh -c`, in the workspace. It runs before the session has a key."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Of each try; `budgets.init_s` bounds them all."""
+    retries: int = Field(default=0, ge=0, le=20)
+    env: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _command_alone(cls, value: Any) -> Any:
+        return {"run": value} if isinstance(value, str) else value
+
+
+class Keep(Strict):
+    """What is kept of a session's files in its run folder."""
+
+    artifacts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Files and folders of the workspace."""
+    patch: bool = False
+    """What the session changed in the workspace, new and binary files included, as `git apply` takes it. Needs git
+    in the runtime."""
+    harness_logs: bool = True
+    """What the harness writes about itself in its home."""
+    cap_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=0)
+    """Of each of the above. What is over it is left out, and that is said."""
+
+
 class TaskRequest(Strict):
     task_id: Id | None = None
     instruction: str = Field(min_length=1, max_length=1_000_000)
@@ -82,6 +129,11 @@ class TaskRequest(Strict):
     """None: a session may live through any number of policy updates."""
     files: dict[str, str] = {}
     """Files laid into the workspace before the harness starts: relative path to text."""
+    workspace: WorkspaceSource | None = None
+    """None: it begins empty, or as the runtime's image has it."""
+    prepare: tuple[PrepareStep, ...] = Field(default=(), max_length=100)
+    """Run in order after `workspace` and `files`."""
+    keep: Keep = Keep()
     callback_url: str | None = None
     priority: int = 0
     metadata: dict[str, Any] = {}

@@ -1,0 +1,73 @@
+"""Listening where a session is and serving where the gateway is.
+
+A runtime with a network of its own lets nothing out. So a short-lived child joins that network, listens on its
+loopback, and hands the socket back; the gateway accepts from it as from any other. The session needs no route, no
+address of the node and nothing installed inside.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from polar.errors import RuntimeFailure
+
+LISTEN = """
+import array, fcntl, socket, struct, sys
+UP_AND_RUNNING, SET_FLAGS = 0x41, 0x8914
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+fcntl.ioctl(listener, SET_FLAGS, struct.pack("16sh", b"lo", UP_AND_RUNNING))
+if len(sys.argv) > 1:
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(2048)
+    home = socket.socket(fileno=int(sys.argv[1]))
+    home.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))])
+"""
+"""Brings loopback up, which a new network has down, and with an argument listens on it. Runs by itself."""
+
+
+async def raise_loopback(pid: int, *, user: bool) -> None:
+    """For a network without a door: its own servers still find each other."""
+    await _in_network(pid, (), user=user, pass_fds=())
+
+
+async def open_door(pid: int, *, user: bool) -> socket.socket:
+    """A socket that listens on 127.0.0.1 in the network of process `pid`. `user`: it has a user namespace of its
+    own, which is joined first; without one the node has to be root."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        await _in_network(pid, (str(theirs.fileno()),), user=user, pass_fds=(theirs.fileno(),))
+        received = array.array("i")
+        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(received.itemsize))
+        for _, _, data in ancillary:
+            received.frombytes(data)
+    if len(received) != 1:
+        raise RuntimeFailure("no socket came back from the runtime's network")
+    listener = socket.socket(fileno=received[0])
+    listener.setblocking(False)
+    return listener
+
+
+async def _in_network(pid: int, arguments: Sequence[str], *, user: bool, pass_fds: tuple[int, ...]) -> None:
+    spaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
+    process = await asyncio.create_subprocess_exec(
+        *("nsenter", "--target", str(pid), *spaces, sys.executable, "-I", "-S", "-c", LISTEN, *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=pass_fds,
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+    )
+    try:
+        _, errors = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise RuntimeFailure(f"the gateway cannot listen in the runtime's network: {last}")

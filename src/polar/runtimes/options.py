@@ -1,0 +1,89 @@
+"""What is asked of a runtime, and what it can give: network policy and limits.
+
+Each runtime declares its capabilities beside its options, so a spec that asks for more is refused where the
+options are checked: when the task is submitted.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+from pydantic import ByteSize, Field, model_validator
+
+from polar.types import Strict
+
+Network = Literal["gateway_only", "open", "none"]
+"""gateway_only: the session's model and nothing else. open: what the node reaches. none: not even the model."""
+
+Containment = Literal["files", "processes", "network"]
+"""files: of the node's files only those it is given are seen, and nothing outside the session is written.
+processes: no others are seen or signalled. network: the policy holds."""
+
+
+class Limits(Strict):
+    """What a session may use at most, all its processes together. None: as much as there is."""
+
+    cpus: float | None = Field(default=None, gt=0)
+    memory_bytes: ByteSize | None = Field(default=None, ge=4 * 2**20)
+    """A number, or a text such as "512MiB". Whoever asks for more is killed."""
+    pids: int | None = Field(default=None, ge=1)
+    """Processes and threads."""
+    disk_bytes: ByteSize | None = Field(default=None, ge=2**20)
+    """What it writes, workspace, home and temporary files together."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    networks: tuple[Network, ...]
+    """The first is the default: the strictest under which a harness reaches its model."""
+    limits: tuple[str, ...] = ()
+    """Fields of `Limits` that it holds."""
+    contains: tuple[Containment, ...] = ()
+    reasons: dict[str, str] = {}
+    """Why something is missing, by `network` or the limit's name, where there is more to say."""
+
+
+class RuntimeOptions(Strict):
+    capabilities: ClassVar[Capabilities] = Capabilities(networks=("open",))
+
+    network: Network | None = None
+    """None: the strictest the runtime can hold."""
+    limits: Limits = Limits()
+    output_cap_bytes: int = Field(default=10 * 2**20, gt=0)
+    """Of each log file."""
+    tail_bytes: int = Field(default=8192, gt=0)
+    """How much of the end of each output a `Finished` carries."""
+    kill_grace_s: float = Field(default=2.0, ge=0)
+    """Between asking a process to end and killing it, where a runtime asks first."""
+
+    @property
+    def policy(self) -> Network:
+        return self.network or self.offered.networks[0]
+
+    @property
+    def offered(self) -> Capabilities:
+        """A runtime whose capabilities hang on its other options says so here."""
+        return self.capabilities
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> RuntimeOptions:
+        offered = self.offered
+        if self.network is not None and self.network not in offered.networks:
+            raise ValueError(
+                f"network {self.network!r} cannot be held here, only {' or '.join(offered.networks)}"
+                + _because(offered, "network")
+            )
+        for name in self.limits.asked:
+            if name not in offered.limits:
+                can = f"only {', '.join(offered.limits)}" if offered.limits else "nor any other limit"
+                raise ValueError(f"the limit {name} cannot be held here, {can}" + _because(offered, name))
+        return self
+
+
+def _because(offered: Capabilities, what: str) -> str:
+    reason = offered.reasons.get(what) or offered.reasons.get("limits" if what != "network" else "")
+    return f": {reason}" if reason else ""
