@@ -29,7 +29,7 @@ DRAWERS = {"utils", "util", "helpers", "common", "misc", "manager", "models", "c
 PLUG_POINTS = {
     "engines": {"embedded", "llamacpp", "scripted", "sglang", "vllm"},
     "harnesses": {"claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"},
-    "runtimes": {"local"},
+    "runtimes": {"apptainer", "bubblewrap", "docker", "local"},
     "dialects": {"anthropic", "google", "openai_chat", "openai_completions", "openai_responses"},
 }
 MAX_LINES = 400

@@ -15,7 +15,12 @@ from polar.errors import ConfigError, PolarError, UnknownPlugin
 from polar.types import Spec, TaskRequest
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "runtime": {"local": "polar.runtimes.local:LocalRuntime"},
+    "runtime": {
+        "apptainer": "polar.runtimes.apptainer:ApptainerRuntime",
+        "bubblewrap": "polar.runtimes.bubblewrap:BubblewrapRuntime",
+        "docker": "polar.runtimes.docker:DockerRuntime",
+        "local": "polar.runtimes.local:LocalRuntime",
+    },
     "harness": {
         "claude_code": "polar.harnesses.claude_code:ClaudeCode",
         "codex": "polar.harnesses.codex:Codex",
