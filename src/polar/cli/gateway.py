@@ -51,11 +51,11 @@ def gateway(
 async def serve(config: Config, address: str, paths: RunPaths) -> None:
     """One node in this process, until it is told to stop."""
     from polar.cli.processes import log_to_stderr, stop_requested
-    from polar.runtimes.processes import sweep_orphans
+    from polar.node import sweep
 
     log_to_stderr()
     stop, up = stop_requested(), asyncio.Event()
-    await sweep_orphans()
+    await sweep(paths.root.parent)
     node = asyncio.create_task(_node(config, address, paths, up, stop))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([node, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -112,12 +112,9 @@ class Worker:
 
     async def clear(self) -> None:
         """Ends what a node that died has left running, and removes where it ran."""
-        from polar.runtimes.folders import remove_tree
-        from polar.runtimes.processes import sweep_orphans
+        from polar.node import sweep
 
-        await sweep_orphans()
-        for place in (self.runs_dir / self.run_id).glob("sessions/*/place"):
-            await asyncio.to_thread(remove_tree, place)
+        await sweep(self.runs_dir)
 
 
 def worker(number: int, address: str, runs_dir: Path, config: Path | None, log: Path | None = None) -> Worker:

@@ -94,7 +94,7 @@ async def _run(
     import time
 
     from polar.data.source import TaskFileSource
-    from polar.node import open_node
+    from polar.node import open_node, sweep
     from polar.store.paths import RunRecord
     from polar.types import Trajectory
 
@@ -105,6 +105,7 @@ async def _run(
     _cancel_on_sigterm()
     record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
     paths.write_record(record)
+    await sweep(paths.root.parent)
     with progress.status("Installing the harness (downloads once)"):
         await install_harnesses(tasks)
     status = progress.status("Starting the engine (downloads its weights once)")

@@ -1,5 +1,6 @@
 """One gateway node: a gateway wired to a pipeline, and where its sessions come from."""
 
+from polar.node.leftovers import sweep
 from polar.node.server_source import Controls, ServerSource
 from polar.node.service import serve_server
 from polar.node.uplink import Uplink
@@ -13,4 +14,5 @@ __all__ = [
     "Uplink",
     "open_node",
     "serve_server",
+    "sweep",
 ]

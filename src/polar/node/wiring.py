@@ -23,6 +23,7 @@ from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
 from polar.gateway.token_mode import TokenMode
+from polar.node.leftovers import claim, release
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline, to_the_end
@@ -126,6 +127,7 @@ async def open_node(
     """Brings a node up and takes it down again. Engine and renderer are the config's unless they are given."""
     prompts = await _prompts(config, renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
+    claim(paths)
     try:
         info, gate = await chosen.start(), PolicyGate()
         mode = await _mode(prompts, chosen, info, gate)
@@ -141,6 +143,7 @@ async def open_node(
                 await server.stop()
     finally:
         await chosen.stop()
+        release(paths)
 
 
 async def _prompts(config: Config, given: Renderer | None) -> Prompts:

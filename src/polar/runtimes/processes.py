@@ -76,6 +76,15 @@ async def _outlive(
     return set()
 
 
+def home() -> str:
+    """This boot of this machine and the pid namespace within: where an owner's name means something."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot_id}.{os.stat(PROC / 'self' / 'ns' / 'pid').st_ino}"
+    except OSError:
+        return ""
+
+
 def owner() -> str:
     """This process, told apart from any that gets its id later."""
     return f"{os.getpid()}.{_started_at(os.getpid())}"
@@ -95,7 +104,7 @@ def _dead_owners() -> set[str]:
     if here is None:
         return set()
     owners = {_owner_of(process.pid) for process in _table() if _namespace(str(process.pid)) == here}
-    return {name for name in owners if name and not _owner_lives(name)}
+    return {name for name in owners if name and not owner_lives(name)}
 
 
 def _namespace(pid: str) -> str | None:
@@ -113,7 +122,8 @@ def _owner_of(pid: int) -> str:
     return ""
 
 
-def _owner_lives(name: str) -> bool:
+def owner_lives(name: str) -> bool:
+    """Whether the process that `owner` named is alive. In another pid namespace the same id is another process."""
     pid, _, started_at = name.partition(".")
     return _started_at(int(pid)) == int(started_at)
 

@@ -76,6 +76,7 @@ class RunPaths:
     ```
     <runs_dir>/<run_id>/
       run.json                 config, versions, task count, started, finished
+      owner                    the process that works here, gone with a clean end
       journal.db               sessions, stages, calls, results (SQLite)
       sessions/<session_id>/
         place/                 the runtime's work and home, gone after the session
@@ -107,6 +108,11 @@ class RunPaths:
     @property
     def record(self) -> Path:
         return self.root / "run.json"
+
+    @property
+    def owner(self) -> Path:
+        """There while a node works in the run, and after it if it was killed."""
+        return self.root / "owner"
 
     @property
     def journal(self) -> Path:

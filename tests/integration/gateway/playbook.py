@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -47,13 +48,19 @@ class Gateway:
     exchange: Exchange
     renderer: Any
 
-    async def open(self, session_id: str = "s1", profile: CallProfile | None = None, **task: Any) -> Slot:
+    async def open(
+        self,
+        session_id: str = "s1",
+        profile: CallProfile | None = None,
+        door: socket.socket | None = None,
+        **task: Any,
+    ) -> Slot:
         lease = Lease(
             session=Session(session_id=session_id, task_id="t", index=0),
             task=TaskRequest.model_validate({"instruction": "go", **task}),
         )
         await self.journal.add_session(lease)
-        return await self.slots.open(lease, profile or CallProfile())
+        return await self.slots.open(lease, profile or CallProfile(), door)
 
     def client(self, slot: Slot, **options: Any) -> AsyncOpenAI:
         """The official SDK, pointed at the slot."""
@@ -93,7 +100,7 @@ async def running_gateway(
     gate, started = PolicyGate(), await engine.start()
     exchange = Exchange(TokenMode(renderer, engine, started), gate, started, journal, "polar")
     server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
-    slots.base_url = server.base_url
+    slots.base_url, slots.doors = server.base_url, server
     await server.start()
     stack.push_async_callback(server.stop)
     http = await stack.enter_async_context(aiohttp.ClientSession())

@@ -1,0 +1,82 @@
+"""A door: listening in a network that leads nowhere, accepting outside it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from polar.errors import RuntimeFailure
+from polar.runtimes.doors import open_door, raise_loopback
+
+CONNECT = (
+    "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5); s.sendall(b'hello')"
+)
+
+
+@pytest.fixture
+def island() -> Iterator[int]:
+    """The process id of a shell in a network of its own, owned by whoever runs the test."""
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("unshare and nsenter are missing: install util-linux")
+    shell = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo ready; read _"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert shell.stdin and shell.stdout and shell.stderr
+    with shell.stdin, shell.stdout, shell.stderr:
+        if shell.stdout.readline() != b"ready\n":
+            pytest.skip(f"user namespaces are closed here: {shell.stderr.read().decode().strip()}")
+        yield shell.pid
+        shell.kill()
+        shell.wait()
+
+
+def inside(pid: int, *arguments: str) -> subprocess.Popen[bytes]:
+    enter = ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--net"]
+    return subprocess.Popen([*enter, sys.executable, "-I", "-S", "-c", *arguments])
+
+
+def dead_process() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+async def test_who_listens_inside_is_reached_inside_and_accepts_outside(island: int) -> None:
+    with await open_door(island, user=True) as listener:
+        address, port = listener.getsockname()
+        assert address == "127.0.0.1"
+        caller = inside(island, CONNECT, str(port))
+        listener.setblocking(True)
+        listener.settimeout(20)
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(5) == b"hello"
+        assert caller.wait(20) == 0
+
+
+async def test_the_door_is_not_in_the_nodes_network(island: int) -> None:
+    with await open_door(island, user=True) as listener:
+        with socket.socket() as stranger:
+            assert stranger.connect_ex(listener.getsockname()) != 0
+
+
+async def test_without_a_door_there_is_still_loopback(island: int) -> None:
+    serve_and_connect = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname(), 5)"
+    )
+    assert inside(island, serve_and_connect).wait(20) != 0
+    await raise_loopback(island, user=True)
+    assert inside(island, serve_and_connect).wait(20) == 0
+
+
+async def test_a_network_that_cannot_be_joined_is_said() -> None:
+    with pytest.raises(RuntimeFailure, match="the gateway cannot listen in the runtime's network: nsenter: "):
+        await open_door(dead_process(), user=True)

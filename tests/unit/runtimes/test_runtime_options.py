@@ -1,0 +1,54 @@
+"""A runtime declares what it can hold; a spec that asks for more is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from pydantic import ValidationError
+
+from polar.registry import plugin_problems
+from polar.runtimes.local import LocalOptions
+from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
+from polar.types import Spec, TaskRequest
+
+
+class CageOptions(RuntimeOptions):
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        networks=("gateway_only", "none"), limits=("pids",), reasons={"disk_bytes": "there is no quota"}
+    )
+
+
+def test_the_default_network_is_the_strictest_that_reaches_the_model() -> None:
+    assert CageOptions().policy == "gateway_only"
+    assert CageOptions(network="none").policy == "none"
+    assert LocalOptions().policy == "open"
+
+
+def test_a_network_that_cannot_be_held_is_refused_with_those_that_can() -> None:
+    with pytest.raises(ValidationError, match=r"network 'open' cannot be held here, only gateway_only or none"):
+        CageOptions(network="open")
+    with pytest.raises(ValidationError, match="the local runtime contains nothing; bubblewrap"):
+        LocalOptions(network="gateway_only")
+
+
+def test_a_limit_that_cannot_be_held_is_refused_with_the_reason() -> None:
+    assert CageOptions(limits=Limits(pids=10)).limits.asked == ("pids",)
+    with pytest.raises(ValidationError, match=r"limit cpus cannot be held here, only pids"):
+        CageOptions(limits=Limits(cpus=0.5))
+    with pytest.raises(ValidationError, match="disk_bytes cannot be held here, only pids: there is no quota"):
+        CageOptions(limits=Limits(disk_bytes=2**20))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValidationError, match="nor any other limit: the local runtime contains nothing"):
+        LocalOptions(limits=Limits(pids=10))
+
+
+def test_sizes_may_be_written_as_people_do() -> None:
+    assert Limits.model_validate({"memory_bytes": "512MiB", "disk_bytes": "1GB"}).memory_bytes == 512 * 2**20
+    with pytest.raises(ValidationError):
+        Limits.model_validate({"memory_bytes": "much"})
+
+
+def test_a_task_that_asks_local_for_containment_is_refused_when_submitted() -> None:
+    task = TaskRequest(instruction="x", runtime=Spec(name="local", options={"network": "gateway_only"}))
+    (problem,) = plugin_problems(task)
+    assert problem.startswith("runtime: runtime LocalRuntime: ") and "only open" in problem
