@@ -19,10 +19,10 @@ from polar.data.source import TaskFileSource
 from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.errors import EngineBusy, EngineError
 from polar.node import open_node
-from polar.store.paths import RunPaths
+from polar.store.paths import RunPaths, SessionPaths
 from polar.testing import ScriptedEngine, Turn
 from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.types import Call, SessionResult, TaskRequest, TokenIds, Trajectory
+from polar.types import Call, Keep, SessionResult, Spec, TaskRequest, TokenIds, Trajectory
 
 CONTEXT_TOKENS = 131_072
 INSTRUCTION = "Write the word hello into the file answer.txt."
@@ -50,6 +50,7 @@ class Outcome:
     engine: FaultyEngine
     words: str
     """What the harness printed."""
+    files: SessionPaths
 
     @property
     def kinds(self) -> list[str]:
@@ -139,6 +140,8 @@ class Loop:
     instruction: str = INSTRUCTION
     plug_in: str = ""
     """The harness the task names, where it is one of the tests' own around a real one."""
+    runtime: Spec = field(default_factory=lambda: Spec(name="local"))
+    keep: Keep = field(default_factory=Keep)
     config: Config = field(default_factory=Config)
     results: dict[str, SessionResult] = field(default_factory=dict[str, SessionResult])
     trajectories: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
@@ -151,6 +154,8 @@ class Loop:
                 "task_id": harness.replace("_", "-"),
                 "instruction": self.instruction,
                 "harness": {"name": self.plug_in or harness, "options": options},
+                "runtime": self.runtime,
+                "keep": self.keep,
                 "evaluator": {
                     "name": "test_on_output",
                     "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"},
@@ -172,8 +177,9 @@ class Loop:
             await node.serve(TaskFileSource([task], self._keep))
             session_id = task.session_id(0)
             calls = await node.journal.calls(session_id)
-        printed = (paths.session(session_id).logs / "harness.stdout").read_text(errors="replace")
-        return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, printed)
+        files = paths.session(session_id)
+        printed = (files.logs / "harness.stdout").read_text(errors="replace")
+        return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, printed, files)
 
     def _script_of(self, harness: str) -> Callable[[int, TokenIds], Turn]:
         script = self.script
