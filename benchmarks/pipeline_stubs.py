@@ -48,6 +48,9 @@ class StubRuntime(Sleeper):
     async def start(self, place: Place) -> None:
         await asyncio.sleep(self._seconds)
 
+    async def door(self) -> None:
+        pass
+
     async def exec(self, command: Command) -> Finished:
         await asyncio.sleep(float(command.argv[0]))
         return Finished(exit_code=0)
@@ -92,7 +95,7 @@ class StubEvaluator(Sleeper):
 class StubSlots:
     """No gateway: a slot that nobody calls, and one call for the builder to ignore."""
 
-    async def open(self, lease: Lease, profile: CallProfile) -> Slot:
+    async def open(self, lease: Lease, profile: CallProfile, door: object = None) -> Slot:
         return Slot(base_url="http://127.0.0.1:9", key="none", model="none", context_tokens=1)
 
     async def seal(self, session_id: str) -> None:

@@ -107,7 +107,7 @@ async def _run(
     paths.write_record(record)
     await sweep(paths.root.parent)
     with progress.status("Installing the harness (downloads once)"):
-        await install_harnesses(tasks)
+        await ready_machine(tasks)
     status = progress.status("Starting the engine (downloads its weights once)")
     status.start()
     try:
@@ -129,11 +129,15 @@ def _cancel_on_sigterm() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
 
 
-async def install_harnesses(tasks: list[TaskRequest]) -> None:
-    """Before the first session, so that no session's set-up time holds a download."""
+async def ready_machine(tasks: list[TaskRequest]) -> None:
+    """Before the first session: a runtime that is not here is said once, and no set-up time holds a download."""
     from polar import registry
+    from polar.errors import ConfigError
     from polar.harnesses.install import install
 
+    for name in sorted({task.runtime.name for task in tasks}):
+        if missing := await registry.find("runtime", name).lacking():
+            raise ConfigError(f"runtime {name}: {missing}")
     packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
     await install(tuple(sorted(packs, key=lambda pack: pack.package)))
 

@@ -122,7 +122,7 @@ async def _run(
     import time
 
     from polar.cli.processes import stop_requested
-    from polar.cli.run import install_harnesses
+    from polar.cli.run import ready_machine
     from polar.cli.up_tasks import TasksUnderWay
     from polar.client import PolarClient
     from polar.store.journal import Journal
@@ -135,7 +135,7 @@ async def _run(
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
         with progress.status("Installing the harness (downloads once)"):
-            await install_harnesses(tasks)
+            await ready_machine(tasks)
         status = progress.status("Starting server and engine (downloads its weights once)")
         status.start()
         try:
