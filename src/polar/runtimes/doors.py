@@ -18,16 +18,19 @@ from polar.errors import RuntimeFailure
 
 LISTEN = """
 import array, fcntl, socket, struct, sys
-UP_AND_RUNNING, SET_FLAGS = 0x41, 0x8914
+UP, RUNNING, GET_FLAGS, SET_FLAGS = 0x1, 0x40, 0x8913, 0x8914
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-fcntl.ioctl(listener, SET_FLAGS, struct.pack("16sh", b"lo", UP_AND_RUNNING))
+(flags,) = struct.unpack("16xh", fcntl.ioctl(listener, GET_FLAGS, struct.pack("16sh", b"lo", 0)))
+if not flags & UP:
+    fcntl.ioctl(listener, SET_FLAGS, struct.pack("16sh", b"lo", UP | RUNNING))
 if len(sys.argv) > 1:
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)
     home = socket.socket(fileno=int(sys.argv[1]))
     home.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))])
 """
-"""Brings loopback up, which a new network has down, and with an argument listens on it. Runs by itself."""
+"""Brings loopback up where it is down, as in a new network, which takes privileges there; with an argument it
+listens on it. Runs by itself."""
 
 
 async def raise_loopback(pid: int, *, user: bool) -> None:
