@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
 
-.PHONY: demo test lint harnesses e2e bench fidelity clean
+.PHONY: demo test lint harnesses e2e bench fidelity clean runtimes bubblewrap docker apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
@@ -31,6 +31,22 @@ bench: $(VENV)/.dev  ## measurements, each a script of its own
 
 fidelity: $(VENV)/.dev  ## every harness and model: do trainable tokens stand where they were sampled? Rewrites a table
 	$(BIN)/python benchmarks/fidelity.py --write
+
+runtimes: bubblewrap docker apptainer image  ## what the runtimes need on this machine, and an image for them
+
+bubblewrap:
+	@scripts/need.sh bwrap bubblewrap nsenter util-linux
+
+docker:  ## also starts an engine where none answers; scripts/start-docker.sh stop ends it
+	@scripts/need.sh dockerd docker.io
+	@scripts/start-docker.sh
+
+apptainer:
+	@scripts/install-apptainer.sh
+
+image: $(VENV)/.dev  ## polar-base, from Debian packages; rebuilt when its recipe changes
+	@scripts/need.sh mmdebstrap mmdebstrap newuidmap uidmap
+	@$(BIN)/polar image build
 
 clean:
 	rm -rf $(VENV) polar-runs .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -8,6 +8,8 @@ Python's path: `PYTHONPATH=examples polar run TASKS`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import BaseModel
 
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
@@ -40,6 +42,10 @@ class AskOnce:
         self._options = options
 
     def requirements(self) -> tuple[NpmPack, ...]:
+        return ()
+
+    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
+        """No program that could be asked for its version: all of it is the script above."""
         return ()
 
     def launch(self, context: HarnessContext) -> Launch:

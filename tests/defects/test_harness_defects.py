@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from polar.harnesses.base import Harness, HarnessContext, Launch
 from polar.types import Slot, Spec
 
 HARNESSES = ("claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code")
+SERVERS_OF_TOOLS = (
+    ("claude_code", ".claude/polar-mcp.json", "mcpServers"),
+    ("codex", ".codex/config.toml", "mcp_servers"),
+    ("gemini_cli", ".gemini/settings.json", "mcpServers"),
+    ("qwen_code", ".qwen/polar-mcp.json", "mcpServers"),
+)
+"""The file and the table of it that hold them; the other two spell a server in their own way."""
 SECRET = "sk-secret-1234"
 URL = "http://127.0.0.1:9"
 
@@ -48,6 +56,15 @@ def test_settings_in_toml_stand_in_the_table_they_belong_to() -> None:
     settings = tomllib.loads(launched("codex").home_files[".codex/config.toml"])
     provider = settings["model_providers"][settings["model_provider"]]
     assert provider["base_url"] == f"{URL}/v1" and "base_url" not in settings
+
+
+@pytest.mark.parametrize(("name", "file", "table"), SERVERS_OF_TOOLS)
+def test_servers_of_tools_stand_by_their_names(name: str, file: str, table: str) -> None:
+    """34: the settings of tool servers were a list, which the harness does not read."""
+    made = launched(name, mcp_servers={"colours": {"command": ["run", "it"]}})
+    read = tomllib.loads if file.endswith(".toml") else json.loads
+    server = read(made.home_files[file])[table]["colours"]
+    assert (server["command"], server["args"]) == ("run", ["it"])
 
 
 @pytest.mark.parametrize("name", [*HARNESSES, "shell"])

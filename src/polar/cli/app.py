@@ -16,6 +16,8 @@ from polar.cli.audit import audit
 from polar.cli.cancel import cancel
 from polar.cli.doctor import doctor
 from polar.cli.gateway import gateway
+from polar.cli.harness import harness
+from polar.cli.image import image
 from polar.cli.ls import ls
 from polar.cli.output import print_error
 from polar.cli.replay import replay
@@ -87,6 +89,8 @@ app.command("cancel")(cancel)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)
+app.add_typer(harness, name="harness")
+app.add_typer(image, name="image")
 
 
 def main() -> None:

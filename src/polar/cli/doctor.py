@@ -16,6 +16,8 @@ from polar.cli.output import console, one_line, print_json
 if TYPE_CHECKING:
     from polar.config import Config
     from polar.engines.base import Engine, Piece
+    from polar.runtimes.base import Runtime
+    from polar.runtimes.options import Capabilities
 
 
 class Found(NamedTuple):
@@ -25,6 +27,8 @@ class Found(NamedTuple):
     details: list[dict[str, str]] = []
     """One for each thing that was tried, as `about`, `probe`, `state` and `detail`."""
     ok: bool = True
+    noted: bool = False
+    """Something is missing that nobody has asked for."""
 
 
 Check = tuple[str, Callable[[], Awaitable[str | Found]]]
@@ -32,20 +36,25 @@ Check = tuple[str, Callable[[], Awaitable[str | Found]]]
 
 
 HELLO = "Say hello."
+WORDS = {"ok": "ok  ", "noted": "note", "failed": "FAIL"}
 STYLES = {"ok": None, "noted": "yellow", "failed": "red"}
 
 
 def doctor(
     config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harnesses to check.", show_default="pi")] = None,
-    runtime: Annotated[list[str] | None, typer.Option(help="Runtimes to check.", show_default="local")] = None,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(help="Runtimes to check. One that is named must be usable.", show_default="all"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check the engine, the renderer, harnesses and runtimes. Exit code 1 when something is missing."""
     from polar import config as configuration
 
     chosen = configuration.load(config)
-    found = asyncio.run(_run_checks(_checks(chosen, harness or ["pi"], runtime or ["local"]), quiet=json))
+    checks = [*_checks(chosen, harness or ["pi"]), *_runtime_checks(runtime)]
+    found = asyncio.run(_run_checks(checks, quiet=json))
     if json:
         print_json({"ok": all(row["ok"] for row in found), "checks": found})
     if not all(row["ok"] for row in found):
@@ -67,12 +76,14 @@ async def _run_checks(checks: list[Check], *, quiet: bool) -> list[dict[str, Any
 
 def _row(name: str, found: Found) -> dict[str, Any]:
     row: dict[str, Any] = {"check": name, "ok": found.ok, "found": found.text}
+    if found.noted:
+        row["noted"] = True
     return {**row, "details": found.details} if found.details else row
 
 
 def _print(row: dict[str, Any]) -> None:
-    out, style = console(), None if row["ok"] else "red"
-    out.print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['check']}: {one_line(row['found'], 400)}", style=style)
+    out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
+    out.print(f"{WORDS[state]} {row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])
     for detail in row.get("details", ()):
         told = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
         out.print(
@@ -80,15 +91,25 @@ def _print(row: dict[str, Any]) -> None:
         )
 
 
-def _checks(config: Config, harnesses: list[str], runtimes: list[str]) -> list[Check]:
+def _checks(config: Config, harnesses: list[str]) -> list[Check]:
     return [
         ("node and npm", _npm),
         ("cache", _cache),
         (f"renderer {_renderer_name(config)}", lambda: _renderer(config)),
         (f"engine {config.engine.name}", lambda: _engine(config)),
         *((f"harness {name}", lambda name=name: _harness(name)) for name in harnesses),
-        *((f"runtime {name}", lambda name=name: _runtime(name)) for name in runtimes),
     ]
+
+
+def _runtime_checks(named: list[str] | None) -> list[Check]:
+    """Of all that we know, those must be usable that were named, else the one a task has by default."""
+    from polar.registry import BUILT_IN
+    from polar.types import TaskRequest
+
+    usual: list[str] = [TaskRequest.model_fields["runtime"].default.name]
+    asked = named or usual
+    names = named or [*usual, *(name for name in BUILT_IN["runtime"] if name not in usual)]
+    return [(f"runtime {name}", lambda name=name: _runtime(name, asked=name in asked)) for name in names]
 
 
 def _renderer_name(config: Config) -> str:
@@ -194,13 +215,47 @@ async def _harness(name: str) -> str:
     return f"{harness.name} {harness.version}".strip() + "".join(f", {folder}" for folder in folders.values())
 
 
-async def _runtime(name: str) -> str:
-    """Runs a command in it and sees that nothing stays behind."""
+async def _runtime(name: str, *, asked: bool) -> Found:
     from polar import registry
-    from polar.runtimes.base import Command, Place, Runtime
-    from polar.types import Spec
+    from polar.errors import PolarError
+    from polar.runtimes.options import RuntimeOptions
 
-    runtime: Runtime = registry.make("runtime", Spec(name=name))
+    plugin = registry.find("runtime", name)
+    options = registry.options_of("runtime", plugin, {})
+    details = _contained(options.offered) if isinstance(options, RuntimeOptions) else []
+    try:
+        missing = await plugin.lacking()
+        found = Found(missing or await _tried(plugin(options)), details, ok=not missing)
+    except PolarError as error:
+        found = Found(str(error), details, ok=False)
+    return found if found.ok or asked else found._replace(ok=True, noted=True)
+
+
+def _contained(offered: Capabilities) -> list[dict[str, str]]:
+    """What it can hold a session to, and why not to more."""
+    reasons = dict(offered.reasons)
+    network, limits = reasons.pop("network", ""), [reasons.pop("limits", "")]
+    limits += [f"{name}: {reason}" for name, reason in reasons.items()]
+    held = (
+        ("network", offered.networks, network),
+        ("limits", offered.limits, "; ".join(filter(None, limits))),
+        ("contains", offered.contains, ""),
+    )
+    return [
+        {
+            "about": about,
+            "probe": ", ".join(names) or "nothing",
+            "state": "ok" if names else "noted",
+            "detail": reason,
+        }
+        for about, names, reason in held
+    ]
+
+
+async def _tried(runtime: Runtime) -> str:
+    """Runs a command in it and sees that nothing stays behind."""
+    from polar.runtimes.base import Command, Place
+
     with tempfile.TemporaryDirectory(prefix="polar-doctor-") as folder:
         place = Place(session_id="doctor", root=Path(folder) / "place", logs=Path(folder) / "logs")
         place.logs.mkdir()

@@ -11,6 +11,8 @@ from polar.cli.output import clock, console, number, one_line, print_json, print
 from polar.cli.remote import ServerOption, ask
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from polar.cli.stored import StoredSession
     from polar.types import Call, SessionResult, Staleness, Trace
 
@@ -41,6 +43,7 @@ def show(
         _print_verdict(stored.result)
         _print_age(stored.result, stored.lease.task.staleness)
         _print_certificate(stored.result)
+        _print_files(stored.result, _folder_of(stored))
     _print_traces(traces)
     if tokens:
         print_traces(stored, traces)
@@ -56,10 +59,19 @@ def _load(ctx: typer.Context, session: str, run: str | None, server: str | None)
     return asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
 
 
+def _folder_of(stored: StoredSession) -> Path | None:
+    """None: on the node of the rollout server that ran it."""
+    from polar.cli.stored import RunSession
+
+    return stored.run.session(stored.session_id).root if isinstance(stored, RunSession) else None
+
+
 def _as_json(stored: StoredSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
     result = stored.result
+    folder = _folder_of(stored)
     return {
         **stored.origin,
+        "folder": str(folder) if folder else None,
         "session": stored.lease.session.model_dump(mode="json"),
         "task": stored.lease.task.model_dump(mode="json"),
         "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in _timed(stored)],
@@ -214,6 +226,15 @@ def _print_certificate(result: SessionResult) -> None:
     console().print(
         f"certificate: {verdict}, {visible(builder)}, {digests}", style="red" if made.findings else None
     )
+
+
+def _print_files(result: SessionResult, folder: Path | None) -> None:
+    """Logs are there in any case; the rest is what the task wanted."""
+    out = console()
+    where = f"in {folder}" if folder else f"in sessions/{result.session_id} of the run folder of its node"
+    out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)
+    for line in result.left_out:
+        out.print(f"  left out: {visible(line, newline=' ')}")
 
 
 def _print_traces(traces: tuple[Trace, ...]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from polar.errors import ConfigError
 
 SHOWN_PROBLEMS = 10
-MERGED_TABLES = frozenset({"sampling", "budgets", "files", "metadata"})
+MERGED_TABLES = frozenset({"sampling", "budgets", "files", "keep", "metadata"})
 """Fields whose default and own table are merged key by key. Any other field of a task replaces its default
 whole: the options of one harness mean nothing to another."""
 

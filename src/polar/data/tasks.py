@@ -33,7 +33,16 @@ def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskReque
     problems.raise_if_any()
     if not tasks:
         raise ConfigError(f"{path}: there is no task in it")
-    return [task for _, task in tasks]
+    return [_placed(task, path.absolute().parent) for _, task in tasks]
+
+
+def _placed(task: TaskRequest, folder: Path) -> TaskRequest:
+    """What a file calls its workspace is found from where the file stands, wherever the sessions run."""
+    source = task.workspace
+    if source is None:
+        return task
+    paths = {name: str(folder / path) for name in ("folder", "git") if (path := getattr(source, name)) is not None}
+    return task.model_copy(update={"workspace": source.model_copy(update=paths)})
 
 
 def named(task: TaskRequest, position: int) -> TaskRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,9 @@ class Evidence(msgspec.Struct, frozen=True):
     exit_code: int | None
     """None: the harness was killed, by a time-out or by us."""
     timed_out: bool
+    patch: Path | None = None
+    """What the harness changed in the workspace, on the node's disk. None: the task did not ask for it, or it
+    could not be taken."""
 
 
 class Evaluator(Protocol):

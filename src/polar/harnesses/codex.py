@@ -7,14 +7,19 @@ takes as it is. The model's name should be none that Codex knows: for those it h
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
+from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.machine import fitting
-from polar.types import CallProfile, HeaderRule, Slot, Strict
+from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.skills import skill_files
+from polar.types import CallProfile, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"
 PROVIDER = "polar"
@@ -27,9 +32,11 @@ BUILDS = {
 """The end of the version that holds the programs for a machine, and the folder they stand in."""
 IDLE_TIMEOUT_MS = 3_600_000
 """A reply may wait long for its engine."""
+MCP_START_S = 60
+"""What a server of tools has to be ready. Codex holds its first request back for it."""
 
 
-class CodexOptions(Strict):
+class CodexOptions(HarnessOptions):
     version: str = "0.166.0"
     append_system_prompt: str | None = Field(default=None, min_length=1)
     """Stands behind Codex's own as a developer message."""
@@ -42,19 +49,27 @@ class CodexOptions(Strict):
 class Codex:
     Options: type[BaseModel] = CodexOptions
     name = "codex"
+    apis: tuple[Api, ...] = ("openai-responses",)
 
     def __init__(self, options: CodexOptions) -> None:
         self._options = options
         self.version = options.version
 
     def requirements(self) -> tuple[NpmPack, ...]:
+        if self._options.program is not None:
+            return ()
         build, _ = fitting(BUILDS, "Codex CLI")
         return (NpmPack(CODEX_PACKAGE, f"{self.version}-{build}"),)
 
-    def launch(self, context: HarnessContext) -> Launch:
+    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
+        if self._options.program is not None:
+            return self._options.program
         _, target = fitting(BUILDS, "Codex CLI")
-        program = (
-            str(context.installed[CODEX_PACKAGE] / "vendor" / target / "bin/codex"),
+        return (str(installed[CODEX_PACKAGE] / "vendor" / target / "bin/codex"),)
+
+    def launch(self, context: HarnessContext) -> Launch:
+        command = (
+            *self.program(context.installed),
             *("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"),
             *self._options.extra_args,
             "-",
@@ -62,8 +77,9 @@ class Codex:
         home_files = {
             ".codex/config.toml": toml_of(self._settings(context.slot)),
             INSTRUCTION_FILE: context.instruction,
+            **skill_files(".codex/skills", self._options.skills),
         }
-        return Launch(reading_stdin(program, context), home_files=home_files)
+        return Launch(reading_stdin(command, context), home_files=home_files, logs=(".codex/sessions",))
 
     def profile(self) -> CallProfile:
         return CallProfile(
@@ -101,16 +117,32 @@ class Codex:
             settings["project_doc_max_bytes"] = 0
         if self._options.append_system_prompt is not None:
             settings["developer_instructions"] = self._options.append_system_prompt
+        if self._options.mcp_servers:
+            settings["mcp_servers"] = {name: _server(server) for name, server in self._options.mcp_servers.items()}
         return settings
 
 
+def _server(server: McpServer) -> dict[str, Any]:
+    """`required`: a server that does not start ends Codex with 1, where it would go on without the tools."""
+    settings: dict[str, Any] = {"required": True, "startup_timeout_sec": MCP_START_S}
+    if server.command is not None:
+        program, *arguments = server.command
+        return {"command": program, "args": arguments, "env": server.env, **settings}
+    return {"url": server.url, "http_headers": server.headers, **settings}
+
+
 def toml_of(settings: dict[str, Any]) -> str:
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in settings.items())
+    return "".join(f"{_toml_key(name)} = {_toml_value(value)}\n" for name, value in settings.items())
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
 
 
 def _toml_value(value: Any) -> str:
-    """JSON's strings, numbers and truth values are TOML's too, but for the one letter TOML wants escaped."""
+    """JSON's texts, numbers, truth values and lists of them are TOML's too, but for the one letter TOML wants
+    escaped."""
     if isinstance(value, dict):
         entries = cast(dict[str, Any], value).items()
-        return "{ " + ", ".join(f"{name} = {_toml_value(inner)}" for name, inner in entries) + " }"
+        return "{ " + ", ".join(f"{_toml_key(name)} = {_toml_value(inner)}" for name, inner in entries) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from polar.config import cache_dir
 from polar.errors import HarnessError
 from polar.harnesses.base import NpmPack
 from polar.store.cache import cached_folder
@@ -30,6 +31,12 @@ async def install(packs: Iterable[NpmPack]) -> dict[str, Path]:
     return {pack.package: await _installed(pack) for pack in packs}
 
 
+def cached(pack: NpmPack) -> Path | None:
+    """Its folder if the cache holds it."""
+    folder = cache_dir() / _cache_name(pack)
+    return folder if folder.is_dir() else None
+
+
 async def _installed(pack: NpmPack) -> Path:
     async def fill(folder: Path) -> None:
         download = folder / ".download"
@@ -38,10 +45,10 @@ async def _installed(pack: NpmPack) -> Path:
         await asyncio.to_thread(_unpack, tarball, folder)
         await asyncio.to_thread(shutil.rmtree, download)
 
-    return await cached_folder(f"npm/{_folder_name(pack)}", fill)
+    return await cached_folder(_cache_name(pack), fill)
 
 
-def _folder_name(pack: NpmPack) -> str:
+def _cache_name(pack: NpmPack) -> str:
     """One name per package and version: `+` stands for the slash, because no package name holds one."""
     if not re.fullmatch(PACKAGE_PATTERN, pack.package):
         raise HarnessError(f"{pack.package!r} is not the name of an npm package")
@@ -50,7 +57,7 @@ def _folder_name(pack: NpmPack) -> str:
             f"{pack.version!r} is not an exact version of {pack.package}; write one such as 1.2.3, because a range"
             " or a tag means something else tomorrow"
         )
-    return f"{pack.package.removeprefix('@').replace('/', '+')}-{pack.version}"
+    return f"npm/{pack.package.removeprefix('@').replace('/', '+')}-{pack.version}"
 
 
 async def _download(pack: NpmPack, folder: Path) -> Path:

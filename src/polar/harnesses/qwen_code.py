@@ -6,16 +6,19 @@ Base URL and key stand in `~/.qwen/settings.json`, out of sight of the tools the
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from polar.harnesses.apis import Api
+from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
 from polar.harnesses.node_runtime import node_pack, node_program
+from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.skills import skill_files
 from polar.harnesses.window import reply_tokens
-from polar.types import CallProfile, Slot, Strict, ToolRule
+from polar.types import CallProfile, Slot, ToolRule
 
 QWEN_PACKAGE = "@qwen-code/qwen-code"
 AUTH_TYPES: dict[Api, str] = {
@@ -29,11 +32,16 @@ NO_CONTEXT_FILE = "polar-reads-no-context-file"
 """Qwen Code always looks for some file; this one is nowhere."""
 REPLY_TIMEOUT_MS = 3_600_000
 """A reply may wait long for its engine."""
+MCP_FILE = ".qwen/polar-mcp.json"
+"""Beside the settings, in whose texts Qwen Code puts the values of variables."""
+MCP_START_MS = 60_000
+"""What a server of tools has to be ready. Qwen Code holds its first request back for it."""
 ADDED_TO_STDIN = "\n\n"
 """Qwen Code puts these behind what it reads from stdin."""
+LOGS = (".qwen/projects",)
 
 
-class QwenCodeOptions(Strict):
+class QwenCodeOptions(HarnessOptions):
     version: str = "0.24.4"
     api: Api = "openai-completions"
     max_turns: int | None = Field(default=None, gt=0)
@@ -43,27 +51,30 @@ class QwenCodeOptions(Strict):
     append_system_prompt: str | None = Field(default=None, min_length=1, max_length=30_000)
     context_files: bool = False
     """Whether QWEN.md and AGENTS.md are read."""
-    extra_args: tuple[str, ...] = ()
 
 
 class QwenCode:
     Options: type[BaseModel] = QwenCodeOptions
     name = "qwen_code"
+    apis = ALL_APIS
 
     def __init__(self, options: QwenCodeOptions) -> None:
         self._options = options
         self.version = options.version
 
     def requirements(self) -> tuple[NpmPack, ...]:
+        if self._options.program is not None:
+            return ()
         return (node_pack(), NpmPack(QWEN_PACKAGE, self.version))
+
+    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
+        if self._options.program is not None:
+            return self._options.program
+        return (node_program(installed), str(installed[QWEN_PACKAGE] / "cli-entry.js"))
 
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Qwen Code")
-        program = (
-            node_program(context.installed),
-            str(context.installed[QWEN_PACKAGE] / "cli-entry.js"),
-            *self._flags(context.slot),
-        )
+        command = (*self.program(context.installed), *self._flags(context))
         env = {
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
             "QWEN_STREAM_IDLE_TIMEOUT_MS": str(REPLY_TIMEOUT_MS),
@@ -71,11 +82,19 @@ class QwenCode:
         }
         if self._options.api == "anthropic-messages":
             env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this one API the settings are not enough
-        home_files = {".qwen/settings.json": json.dumps(self._settings(context.slot), indent=1)}
+        home_files = {
+            ".qwen/settings.json": json.dumps(self._settings(context.slot), indent=1),
+            **skill_files(".qwen/skills", self._options.skills),
+        }
+        if self._options.mcp_servers:
+            servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
+            home_files[MCP_FILE] = json.dumps({"mcpServers": servers}, indent=1)
         if fits_an_argument(context.instruction):
-            return Launch((*program, f"--prompt={context.instruction}"), env, home_files)
-        home_files[INSTRUCTION_FILE] = context.instruction.removesuffix(ADDED_TO_STDIN)
-        return Launch(reading_stdin(program, context), env, home_files)
+            command = (*command, f"--prompt={context.instruction}")
+        else:
+            home_files[INSTRUCTION_FILE] = context.instruction.removesuffix(ADDED_TO_STDIN)
+            command = reading_stdin(command, context)
+        return Launch(command, env, home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
         """Its requests say nothing of threads. Goals are the main agent's alone, so sub-agents lack the tools for
@@ -84,9 +103,11 @@ class QwenCode:
             kind_without_tools="compaction", kind_rules=(ToolRule("get_goal", "subagent", offered=False),)
         )
 
-    def _flags(self, slot: Slot) -> list[str]:
+    def _flags(self, context: HarnessContext) -> list[str]:
         options = self._options
-        flags = ["--yolo", "--auth-type", AUTH_TYPES[options.api], "-m", slot.model]
+        flags = ["--yolo", "--auth-type", AUTH_TYPES[options.api], "-m", context.slot.model]
+        if options.mcp_servers:
+            flags += ["--mcp-config", f"{context.home}/{MCP_FILE}"]
         if options.max_turns is not None:
             flags += ["--max-session-turns", str(options.max_turns)]
         if options.append_system_prompt is not None:
@@ -100,7 +121,7 @@ class QwenCode:
             "security": {"auth": {"selectedType": auth_type, "apiKey": slot.key, "baseUrl": base_url}},
             "privacy": {"usageStatisticsEnabled": False},
             "telemetry": {"enabled": False},
-            "general": {"enableAutoUpdate": False},
+            "general": {"enableAutoUpdate": False, "preventSystemSleep": False},
             # After the answer these would call the model again, to note what the next session should know.
             "memory": {
                 "enableManagedAutoMemory": False,
@@ -119,3 +140,13 @@ class QwenCode:
         if not self._options.context_files:
             settings["context"] = {"fileName": NO_CONTEXT_FILE}
         return settings
+
+
+def _server(server: McpServer) -> dict[str, Any]:
+    """`alwaysLoadTools`: the tools stand in the prompt, where the model would have to search for them first."""
+    if server.command is not None:
+        program, *arguments = server.command
+        kind: dict[str, Any] = {"command": program, "args": arguments, "env": server.env}
+    else:
+        kind = {"httpUrl": server.url, "headers": server.headers}
+    return {**kind, "trust": True, "alwaysLoadTools": True, "discoveryTimeoutMs": MCP_START_MS}

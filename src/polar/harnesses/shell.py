@@ -7,6 +7,7 @@ says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or w
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -59,6 +60,10 @@ class Shell:
 
     def requirements(self) -> tuple[NpmPack, ...]:
         return ()
+
+    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
+        """A command of a shell has no one program that could be asked for its version."""
+        return self._options.argv[:1] if self._options.argv is not None else ()
 
     def launch(self, context: HarnessContext) -> Launch:
         instruction = context.instruction

@@ -1,7 +1,8 @@
 """Trees copied into a session and out of it.
 
 What comes out was written by an agent, and whoever reads it trusts the node: so only plain files, folders and
-links that stay inside are taken, up to a cap, and what is left out is said.
+links that stay inside are taken, up to a cap, and what is left out is said. What goes in is never written through
+a link that an agent has laid in its way.
 """
 
 from __future__ import annotations
@@ -9,25 +10,35 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections import deque
+from itertools import islice
 from pathlib import Path
+from typing import IO
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
+from polar.runtimes.folders import remove_tree
 
 SHOWN_LEFT_OUT = 100
 """How much of what is left out is named."""
+SHOWN_NAME = 300
 MAX_ENTRIES = 200_000
 """Files and folders of one copy: names cost the node too."""
+MAX_DEPTH = 100
+"""Folders within folders: each costs an open one while it is walked."""
+MAX_STEPS = 100
+"""Names on the way of one link to where it leads."""
+BLOCK_BYTES = 2**20
 
 
 def copy_in(source: Path, target: Path) -> None:
-    """`source` over what stands at `target`, links, modes and times kept."""
+    """`source` over what stands at `target`, links, modes and times kept. A pipe or socket in it stays behind."""
     if not source.is_dir():
         raise RuntimeFailure(f"{source} is not a folder")
     try:
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-    except (OSError, shutil.Error) as error:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _lay(source, target)
+    except OSError as error:
         raise RuntimeFailure(f"cannot copy {source} into the workspace: {error}") from error
 
 
@@ -35,75 +46,168 @@ def copy_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
     """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile."""
     if not os.path.lexists(source):
         raise FileNotFoundError(f"there is no {source.name!r}")
-    copy = _Copy(source, cap_bytes)
-    if source.is_dir():
-        target.mkdir(parents=True)
-        for path in _walk(source):
-            copy.take(path, target / path.relative_to(source))
+    copy = _Copy(target, cap_bytes)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        copy.take(parent, source.name, target)
+    finally:
+        os.close(parent)
+    copy.drop_links_outside()
+    return copy.fetched()
+
+
+def printable(name: str) -> str:
+    """A name as text that any encoding takes: bytes that are not UTF-8 are spelled out, length is bounded."""
+    text = os.fsencode(name).decode(errors="backslashreplace")
+    return text if len(text) <= SHOWN_NAME else f"{text[:SHOWN_NAME]}..."
+
+
+def _lay(source: Path, target: Path) -> None:
+    pending, made = [(source, target)], list[tuple[Path, Path]]()
+    while pending:
+        folder, into = pending.pop()
+        if into.is_symlink() or not into.is_dir():
+            _make_way(into)
+            into.mkdir()
+            made.append((folder, into))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                to = into / entry.name
+                if entry.is_symlink():
+                    _make_way(to)
+                    to.symlink_to(os.readlink(entry.path))
+                elif entry.is_dir():
+                    pending.append((Path(entry.path), to))
+                elif entry.is_file():
+                    _make_way(to)
+                    shutil.copy2(entry.path, to)
+    for folder, into in reversed(made):  # a folder may be read-only, so its mode comes after what it holds
+        shutil.copystat(folder, into)
+
+
+def _make_way(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy.take(source, target)
-    copy.drop_links_outside(target)
-    return Fetched(copy.files, copy.size_bytes, tuple(copy.left_out))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below, folders before what they hold; links are not followed."""
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        yield Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
+        path.unlink(missing_ok=True)
 
 
 class _Copy:
+    """One copy out. It holds on to open folders instead of names: a name may lead elsewhere the next time."""
+
     def __init__(self, root: Path, cap_bytes: int) -> None:
         self._root = root
         self._room_bytes = cap_bytes
-        self._entries = 0
-        self._links: list[tuple[Path, Path]] = []
-        self.files = 0
-        self.size_bytes = 0
-        self.left_out: list[str] = []
+        self._room_entries = MAX_ENTRIES
+        self._links: list[Path] = []
+        self._files = 0
+        self._size_bytes = 0
+        self._left_out: list[str] = []
+        self._more_left_out = 0
 
-    def take(self, path: Path, target: Path) -> None:
-        found = path.lstat()
-        self._entries += 1
-        if self._entries > MAX_ENTRIES:
-            self._leave(path, "too many files")
-        elif stat.S_ISDIR(found.st_mode):
-            target.mkdir(exist_ok=True)
-        elif stat.S_ISLNK(found.st_mode):
-            self._link(path, target)
-        elif not stat.S_ISREG(found.st_mode):
-            self._leave(path, "not a plain file")
-        elif found.st_size > self._room_bytes:
-            self._leave(path, f"{found.st_size} bytes are over the cap")
-        else:
-            shutil.copyfile(path, target)
-            target.chmod(0o755 if found.st_mode & 0o100 else 0o644)
-            self._room_bytes -= found.st_size
-            self.size_bytes += found.st_size
-            self.files += 1
+    def take(self, folder: int, name: str, target: Path, depth: int = 0) -> None:
+        self._room_entries -= 1
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                self._folder(folder, name, target, depth)
+            elif stat.S_ISLNK(found.st_mode):
+                self._link(folder, name, target)
+            elif not stat.S_ISREG(found.st_mode):
+                self._leave(target, "not a plain file")
+            elif found.st_size > self._room_bytes:
+                self._leave(target, f"{found.st_size} bytes are over the cap")
+            else:
+                self._file(folder, name, target)
+        except OSError as error:
+            self._leave(target, (error.strerror or str(error)).lower())
 
-    def drop_links_outside(self, target: Path) -> None:
+    def drop_links_outside(self) -> None:
         """Looked at when all are there: a link can lead outside by way of others that do not."""
-        base = target.resolve() if target.is_dir() and not target.is_symlink() else target.parent.resolve()
-        for path, link in self._links:
-            if not Path(os.path.realpath(link)).is_relative_to(base):
-                link.unlink()
-                self._leave(path, "a link that leads outside")
+        for link in [link for link in self._links if not _stays_inside(self._root, link)]:
+            link.unlink()
+            self._leave(link, "a link that leads outside")
 
-    def _link(self, path: Path, target: Path) -> None:
-        to = os.readlink(path)
-        if os.path.isabs(to):
-            self._leave(path, "a link that leads outside")
+    def fetched(self) -> Fetched:
+        more = (f"and {self._more_left_out} more",) if self._more_left_out else ()
+        return Fetched(self._files, self._size_bytes, (*self._left_out, *more))
+
+    def _folder(self, folder: int, name: str, target: Path, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            return self._leave(target, f"deeper than {MAX_DEPTH} folders")
+        here = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            target.mkdir()
+            with os.scandir(here) as entries:
+                names = sorted(entry.name for entry in islice(entries, self._room_entries + 1))
+            for inner in names:
+                if self._room_entries <= 0:
+                    return self._leave(target, "too many files, the rest of it is not there")
+                self.take(here, inner, target / inner, depth + 1)
+        finally:
+            os.close(here)
+
+    def _file(self, folder: int, name: str, target: Path) -> None:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with open(handle, "rb") as source:
+            try:
+                with target.open("xb") as copy:
+                    size_bytes = _pour(source, copy, self._room_bytes)
+            except OSError:
+                target.unlink(missing_ok=True)
+                raise
+            target.chmod(0o755 if os.fstat(handle).st_mode & 0o100 else 0o644)
+        self._room_bytes -= size_bytes
+        self._size_bytes += size_bytes
+        self._files += 1
+
+    def _link(self, folder: int, name: str, target: Path) -> None:
+        to = os.readlink(name, dir_fd=folder)
+        if os.path.isabs(to) or target == self._root:
+            self._leave(target, "a link that leads outside")
         else:
             target.symlink_to(to)
-            self._links.append((path, target))
+            self._links.append(target)
 
-    def _leave(self, path: Path, why: str) -> None:
-        if len(self.left_out) < SHOWN_LEFT_OUT:
-            name = path.name if path == self._root else str(path.relative_to(self._root))
-            self.left_out.append(f"{name}: {why}")
+    def _leave(self, target: Path, why: str) -> None:
+        name = target.name if target == self._root else str(target.relative_to(self._root))
+        if len(self._left_out) < SHOWN_LEFT_OUT:
+            self._left_out.append(f"{printable(name)}: {why}")
+        else:
+            self._more_left_out += 1
+
+
+def _pour(source: IO[bytes], target: IO[bytes], most_bytes: int) -> int:
+    poured = 0
+    while block := source.read(min(BLOCK_BYTES, most_bytes - poured)):
+        target.write(block)
+        poured += len(block)
+    return poured
+
+
+def _stays_inside(root: Path, link: Path) -> bool:
+    """Walks the way of a link as the kernel would, and stops before it looks at anything outside."""
+    here, ahead = root, deque(link.relative_to(root).parts)
+    for _ in range(MAX_STEPS):
+        if not ahead:
+            return True
+        name = ahead.popleft()
+        if name != "..":
+            here = here / name
+            if to := _target_of(here):
+                here = here.parent
+                ahead.extendleft(reversed(Path(to).parts))
+        elif here == root:
+            return False
+        else:
+            here = here.parent
+    return False
+
+
+def _target_of(path: Path) -> str:
+    """Empty where it is no link. One that was cut off its folder, or whose name is too long, is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

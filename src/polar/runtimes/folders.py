@@ -4,12 +4,16 @@ copes with whatever an agent has left behind."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 from polar.errors import RuntimeFailure
+
+MAX_READ_BYTES = 256 * 2**20
+"""A file that grows without end must not take the node's memory along."""
 
 
 def inside(base: Path, path: str) -> Path:
@@ -26,8 +30,11 @@ def inside(base: Path, path: str) -> Path:
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
+    """A pipe that stands there gives way: it would be waited at for ever, because nobody alive reads it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
+            path.unlink()
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(content)
@@ -36,19 +43,39 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe in the workspace would be read for ever
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a pipe in the workspace would be read for ever
         raise FileNotFoundError(f"{path.name!r} is not a file")
+    if found.st_size > MAX_READ_BYTES:
+        raise RuntimeFailure(
+            f"{path.name!r} has {found.st_size} bytes, more than the {MAX_READ_BYTES} read at once"
+        )
     return path.read_bytes()
+
+
+def refuse_mounts(root: Path) -> None:
+    """A file system mounted below would be emptied with the folder, and it is not the session's."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:  # elsewhere than on Linux
+        return
+    below = f"{root.resolve()}/"
+    points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
+    if found := next((point for point in points if f"{point}/".startswith(below)), None):
+        raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")
 
 
 def remove_tree(root: Path) -> None:
     """Removes a folder whose processes are dead, also where folders in it are read-only, closed or very deep."""
     if not os.path.lexists(root):
         return
+    refuse_mounts(root)
     try:
         shutil.rmtree(root)
     except (OSError, RecursionError):
         subprocess.run(["chmod", "-R", "u+rwx", "--", str(root)], stderr=subprocess.DEVNULL)
-        removal = subprocess.run(["rm", "-rf", "--", str(root)], capture_output=True, text=True)
+        removal = subprocess.run(
+            ["rm", "-rf", "--one-file-system", "--", str(root)], capture_output=True, text=True
+        )
         if removal.returncode != 0:
             raise RuntimeFailure(f"cannot remove {root}: {removal.stderr.strip()[:500]}") from None

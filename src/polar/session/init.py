@@ -12,6 +12,7 @@ from polar.errors import boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch
 from polar.harnesses.install import install
 from polar.runtimes.base import Place, Runtime, Tool
+from polar.session.keep import clear
 from polar.session.live import LiveSession
 from polar.session.patch import note_baseline
 from polar.session.workspace import base_of, prepare
@@ -21,9 +22,8 @@ async def init(live: LiveSession) -> None:
     with boundary("harness"):
         harness: Harness = registry.make("harness", live.task.harness)
         live.harness = harness
-        tools = {
-            name: Tool(folder.name, folder) for name, folder in (await install(harness.requirements())).items()
-        }
+        installed = await install(harness.requirements())
+        tools = {name: Tool(folder.name, folder) for name, folder in installed.items()}
     runtime = await _start(live, tuple(tools.values()))
     with boundary("files"):
         for path, text in live.task.files.items():
@@ -32,6 +32,8 @@ async def init(live: LiveSession) -> None:
         await prepare(runtime, live.task)
     with boundary("runtime"):
         door = await runtime.door()
+        if door is not None:
+            live.teardown.callback(door.close)
     with boundary("gateway"):
         slots = live.services.slots
         live.slot = await slots.open(live.lease, harness.profile(), door)
@@ -60,6 +62,7 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
         paths = live.paths.create()
+        await clear(paths)
         await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools))
     return runtime
 

@@ -38,6 +38,12 @@ class LiveSession:
     harness: Harness | None = None
     launch: Launch | None = None
     slot: Slot | None = None
+    baseline: str = ""
+    """How the workspace stood before the harness ran, as a tree of git; only where a patch is wanted."""
+    kept: list[str] = field(default_factory=list[str])
+    """Relative to the session's folder."""
+    left_out: list[str] = field(default_factory=list[str])
+    """`path: why` of what was to be kept and is not."""
     exit_code: int | None = None
     harness_words: str = ""
     """The last the harness printed."""

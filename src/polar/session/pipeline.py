@@ -15,7 +15,9 @@ from polar.config import PoolConfig
 from polar.errors import SessionError, failure_of
 from polar.session.base import SessionSource
 from polar.session.init import init
+from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.live import LiveSession, Services
+from polar.session.patch import keep_patch
 from polar.session.postrun import blame, build, final_stage, judge, result_of, write
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
@@ -153,9 +155,27 @@ class Pipeline:
 
     async def _run_postrun(self, live: LiveSession) -> None:
         live.advance(Stage.POSTRUN)
+        await self._keep(live)
         budget_s = live.task.budgets.postrun_s
         if await self._attempt(live, "postrun", _build_and_judge(live), budget_s):
             live.fail(Failure(where="postrun", type="TimedOut", message=f"no verdict within {budget_s:g} s"))
+
+    async def _keep(self, live: LiveSession) -> None:
+        """What cannot be kept is told beside the session's outcome, and does not become it."""
+        budget_s = live.task.budgets.postrun_s
+        deadline = asyncio.get_running_loop().time() + budget_s
+        steps = (("artifacts", keep_artifacts), ("harness logs", keep_harness_logs), ("patch.diff", keep_patch))
+        for what, step in steps:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await step(live)
+            except TimeoutError:
+                live.left_out.append(f"{what}: not kept within {budget_s:g} s")
+            except Exception as error:
+                live.left_out.append(f"{what}: {failure_of('keep', error).message}")
+        if live.baseline:  # a picture of the workspace is taken by a program in it, which may have left others
+            async with asyncio.timeout(budget_s):
+                await silence(live)
 
     async def _attempt(self, live: LiveSession, where: str, work: Awaitable[None], budget_s: float) -> bool:
         """Does a stage's work and keeps its failure. True when the stage's own deadline broke it off."""
@@ -176,7 +196,13 @@ class Pipeline:
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
         """Traces of what there is, teardown, the last stage, the report: whatever happened before."""
         budget_s = live.task.budgets.postrun_s
-        ends = (("teardown", silence), ("builder", _build_if_missing), ("store", write), ("teardown", _tear_down))
+        ends = (
+            ("teardown", silence),
+            ("builder", _build_if_missing),
+            ("store", write),
+            ("teardown", _tear_down),
+            ("store", hide_key),
+        )
         for where, step in ends:
             if await self._attempt(live, where, step(live), budget_s):
                 live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))

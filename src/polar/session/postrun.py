@@ -16,7 +16,9 @@ from polar.builders.base import Builder
 from polar.builders.certificate import examine
 from polar.errors import SessionError, boundary
 from polar.evaluators.base import Evaluator, Evidence
+from polar.session.keep import told
 from polar.session.live import LiveSession
+from polar.session.patch import PATCH
 from polar.session.staleness import is_stale
 from polar.store.trajectories import write_trajectory
 from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
@@ -47,6 +49,7 @@ async def judge(live: LiveSession) -> None:
         trajectory=live.trajectory,
         exit_code=live.exit_code,
         timed_out=live.timed_out,
+        patch=live.paths.patch if PATCH in live.kept else None,
     )
     with boundary("evaluator"):
         evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
@@ -76,6 +79,8 @@ def result_of(live: LiveSession) -> SessionResult:
         statistics=statistics,
         certificate=live.certificate,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
+        kept=told(live.kept),
+        left_out=told(live.left_out),
         exit_code=live.exit_code,
         ended_by=live.ended_by,
         policy_updates=live.policy_updates,

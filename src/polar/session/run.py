@@ -13,7 +13,8 @@ async def run(live: LiveSession) -> None:
     with boundary("harness"):
         finished = await live.runtime.exec(command)
     live.exit_code = finished.exit_code
-    live.harness_words = finished.stderr_tail.strip() or finished.stdout_tail.strip()
+    words = finished.stderr_tail.strip() or finished.stdout_tail.strip()
+    live.harness_words = words.replace(live.slot.key, "***") if live.slot else words
 
 
 async def silence(live: LiveSession) -> None:

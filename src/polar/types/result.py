@@ -40,6 +40,10 @@ class SessionResult(Strict):
     """Of the trajectory, made when it was built; `polar audit` makes it again. None where nothing was built."""
     traces: str | None = None
     """Reference to the trajectory blob: a path relative to the run folder."""
+    kept: tuple[str, ...] = ()
+    """Files and folders that were kept, relative to the session's folder on the node that ran it."""
+    left_out: tuple[str, ...] = ()
+    """`path: why` of what was to be kept and is not there, or not whole."""
     exit_code: int | None = None
     ended_by: str = ""
     """The budget that ended the session, where one did: `max_calls` or `max_tokens`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import AfterValidator, ByteSize, Field, model_validator
 
 from polar.types.base import Id, Strict
 
@@ -99,11 +100,20 @@ class PrepareStep(Strict):
         return {"run": value} if isinstance(value, str) else value
 
 
+def _stays_inside(path: str) -> str:
+    if path.startswith("/") or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError("must be a relative path inside the workspace")
+    return str(PurePosixPath(path))
+
+
+InnerPath = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_stays_inside)]
+
+
 class Keep(Strict):
     """What is kept of a session's files in its run folder."""
 
-    artifacts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Files and folders of the workspace."""
+    artifacts: tuple[InnerPath, ...] = Field(default=(), max_length=100)
+    """Files and folders of the workspace; `.` is all of it. None may stand inside another."""
     patch: bool = False
     """What the session changed in the workspace, new and binary files included, as `git apply` takes it. Needs git
     in the runtime."""
@@ -111,6 +121,15 @@ class Keep(Strict):
     """What the harness writes about itself in its home."""
     cap_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=0)
     """Of each of the above. What is over it is left out, and that is said."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Keep:
+        paths = [PurePosixPath(path) for path in self.artifacts]
+        for index, path in enumerate(paths):
+            others = paths[:index] + paths[index + 1 :]
+            if holder := next((other for other in others if path.is_relative_to(other)), None):
+                raise ValueError(f"artifacts: {str(path)!r} is kept by {str(holder)!r} already; name one of them")
+        return self
 
 
 class TaskRequest(Strict):

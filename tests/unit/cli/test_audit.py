@@ -230,7 +230,7 @@ def test_show_has_the_certificate_in_one_line(run: RunPaths, polar: Polar) -> No
     assert certificate is not None
     digests = f"calls {certificate.calls_digest[:12]}, traces {certificate.traces_digest[:12]}"
     assert f"certificate: exact, prefix_merging 1, {digests}\n" in polar("show", "add-0").stdout
-    assert "certificate" not in polar("show", "add-1").stdout
+    assert "certificate:" not in polar("show", "add-1").stdout
     assert json.loads(polar("show", "add-0", "--json").stdout)["result"]["certificate"]["exact"] is True
 
 

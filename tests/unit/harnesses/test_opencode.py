@@ -17,6 +17,11 @@ from polar.types import Spec, Tool
 MakeContext = Callable[..., HarnessContext]
 LaunchOpenCode = Callable[..., Launch]
 CONFIG = ".config/opencode/opencode.json"
+SKILL = "---\nname: chart\ndescription: Tells colours.\n---\n\nSeven is blue.\n"
+SERVERS = {
+    "files": {"command": ["mcp-files", "--root", "."], "env": {"TOKEN": "$HOME"}},
+    "docs": {"url": "http://127.0.0.1:9/mcp", "headers": {"x-key": "!id {env:HOME}"}},
+}
 
 
 @pytest.fixture
@@ -37,6 +42,7 @@ def test_the_whole_launch(launch: LaunchOpenCode) -> None:
     made = launch()
     assert made.argv == (
         *("/bin/sh", "-c", 'exec "$@" <"$0"', "/s/home/instruction.txt"),
+        *("/bin/sh", "-c", 'export PATH="$PATH:$0"; exec "$@"', "/cache/@vscode/ripgrep-linux-x64/bin"),
         "/cache/opencode-linux-x64-baseline/bin/opencode",
         *("run", "-m", "polar/polar", "--title", "s-1"),
     )
@@ -46,8 +52,10 @@ def test_the_whole_launch(launch: LaunchOpenCode) -> None:
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
         "OPENCODE_DISABLE_CLAUDE_CODE_PROMPT": "1",
+        "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
     }
     assert made.workspace_files == {}
+    assert made.logs[:2] == (".local/share/opencode/log", ".local/share/opencode/opencode.db")
 
 
 def test_the_settings(launch: LaunchOpenCode) -> None:
@@ -56,6 +64,7 @@ def test_the_settings(launch: LaunchOpenCode) -> None:
         "small_model": "polar/polar",
         "autoupdate": False,
         "share": "disabled",
+        "snapshot": False,
         "permission": {"*": "allow"},
         "provider": {
             "polar": {
@@ -115,7 +124,7 @@ def test_options(launch: LaunchOpenCode) -> None:
         context_files=True,
         extra_args=("--pure",),
     )
-    assert made.argv[5:] == ("run", "-m", "polar/polar", "--pure")
+    assert made.argv[9:] == ("run", "-m", "polar/polar", "--pure")
     assert settings_of(made)["instructions"] == ["/s/home/.config/opencode/polar-append-system-prompt.md"]
     assert made.home_files[".config/opencode/polar-append-system-prompt.md"] == "Be terse."
     assert settings_of(made)["provider"]["polar"]["models"]["polar"]["limit"]["output"] == 500
@@ -125,7 +134,49 @@ def test_options(launch: LaunchOpenCode) -> None:
 @pytest.mark.parametrize("machine", OPENCODE_PACKAGES, ids=" ".join)
 def test_the_package_is_chosen_by_the_machine(on_machine: Callable[..., None], machine: tuple[str, str]) -> None:
     on_machine(*machine)
-    assert OpenCode(OpenCodeOptions()).requirements() == (NpmPack(OPENCODE_PACKAGES[machine], "1.18.33"),)
+    opencode, ripgrep = OpenCode(OpenCodeOptions()).requirements()
+    assert opencode == NpmPack(OPENCODE_PACKAGES[machine], "1.18.33")
+    assert ripgrep.package.startswith("@vscode/ripgrep-")
+
+
+def test_servers_of_tools(launch: LaunchOpenCode) -> None:
+    made = launch(mcp_servers=SERVERS)
+    started = {"enabled": True, "timeout": 60_000}
+    assert settings_of(made)["mcp"] == {
+        "files": {
+            "type": "local",
+            "command": ["mcp-files", "--root", "."],
+            "environment": {"TOKEN": "$HOME"},
+            **started,
+        },
+        "docs": {
+            "type": "remote",
+            "url": "http://127.0.0.1:9/mcp",
+            "headers": {"x-key": "!id {env:HOME}"},
+            "oauth": False,
+            **started,
+        },
+    }
+
+
+@pytest.mark.parametrize("key", ["{env:HOME}", "{file:/etc/passwd}", "a{env:A}b{file:~/x}", "{}", "{environment}"])
+def test_nothing_is_put_in_the_place_of_what_a_setting_says(launch: LaunchOpenCode, key: str) -> None:
+    made = launch(key=key)
+    assert "{env:" not in made.home_files[CONFIG] and "{file:" not in made.home_files[CONFIG]
+    assert settings_of(made)["provider"]["polar"]["options"]["apiKey"] == key
+
+
+def test_skills(launch: LaunchOpenCode) -> None:
+    made = launch(skills={"chart": SKILL})
+    assert made.home_files[".config/opencode/skills/chart/SKILL.md"] == SKILL
+
+
+def test_a_program_of_the_image(session: MakeContext) -> None:
+    """It finds the image's own ripgrep, or none."""
+    harness = OpenCode(OpenCodeOptions(program=("opencode",)))
+    assert harness.requirements() == ()
+    assert harness.program({}) == ("opencode",)
+    assert harness.launch(session()).argv[4:6] == ("opencode", "run")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from polar.errors import ConfigError
+from polar.errors import ConfigError, HarnessError
 from polar.harnesses import machine
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.pi import PI_PACKAGE, Pi, PiOptions
 from polar.registry import make
 from polar.types import Slot, Spec
+
+SKILL = "---\nname: chart\ndescription: Tells colours.\n---\n\nSeven is blue.\n"
+SERVERS = {
+    "files": {"command": ["mcp-files", "--root", "."], "env": {"TOKEN": "$HOME"}},
+    "docs": {"url": "http://127.0.0.1:9/mcp", "headers": {"x-key": "!id {env:HOME}"}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +38,66 @@ def launch(instruction: str = "Say hello", key: str = "sk-1", **options: Any) ->
 def test_the_whole_command_line() -> None:
     assert launch().argv == (
         *("/cache/node/bin/node", "/cache/pi/dist/bundle/cli.js"),
-        *("-p", "--provider", "polar", "--model", "polar", "--no-session", "--offline"),
+        *("-p", "--provider", "polar", "--model", "polar", "--offline"),
         *("--no-extensions", "--no-context-files", "--", "Say hello"),
     )
+
+
+def test_what_it_writes_about_itself_is_kept() -> None:
+    assert launch().logs == launch("@file").logs == (".pi/agent/sessions",)
+
+
+def test_servers_of_tools() -> None:
+    """pi would put something in the place of `$HOME`, and run what follows `!`."""
+    made = launch(mcp_servers=SERVERS)
+    assert made.argv[made.argv.index("--no-extensions") + 1 :][:2] == ("--extension", "builtin:mcp")
+    assert json.loads(made.home_files[".pi/agent/mcp.json"])["mcpServers"] == {
+        "files": {
+            "command": "mcp-files",
+            "args": ["--root", "."],
+            "env": {"TOKEN": "$$HOME"},
+            "exposure": "direct",
+        },
+        "docs": {
+            "url": "http://127.0.0.1:9/mcp",
+            "headers": {"x-key": "$!id {env:HOME}"},
+            "exposure": "direct",
+        },
+    }
+
+
+@pytest.mark.parametrize("instruction", ["/mcp", "/mcp login", "/mcp\nnow"])
+def test_with_servers_one_command_is_pis_own(instruction: str) -> None:
+    with pytest.raises(HarnessError, match="'/mcp'"):
+        launch(instruction, mcp_servers=SERVERS)
+    assert launch(instruction).argv[-1] == instruction
+
+
+@pytest.mark.parametrize("instruction", ["/mcp/servers.json is broken", "/mcps", " /mcp"])
+def test_with_servers_other_words_are_not(instruction: str) -> None:
+    assert launch(instruction, mcp_servers=SERVERS).argv[-1] == instruction
+
+
+@pytest.mark.parametrize(("tools", "listed"), [(("bash", "read"), "bash,read,mcp__*"), ((), "mcp__*")])
+def test_the_tools_of_servers_are_there_whatever_is_chosen_of_pis_own(tools: tuple[str, ...], listed: str) -> None:
+    argv = launch(tools=tools, mcp_servers=SERVERS).argv
+    assert argv[argv.index("--tools") + 1] == listed and "--no-tools" not in argv
+    options = PiOptions.model_validate({"tools": tools, "mcp_servers": SERVERS})
+    assert Pi(options).profile().kind_of({}) == "compaction"
+
+
+def test_skills() -> None:
+    assert launch(skills={"chart": SKILL}).home_files[".pi/agent/skills/chart/SKILL.md"] == SKILL
+
+
+@pytest.mark.parametrize("instruction", ["Say hello", "@file"])
+def test_a_program_of_the_image(instruction: str) -> None:
+    harness = Pi(PiOptions(program=("npx", "pi")))
+    assert harness.requirements() == ()
+    assert harness.program({}) == ("npx", "pi")
+    argv = launch(instruction, program=("npx", "pi")).argv
+    assert argv[argv.index("npx") :][:3] == ("npx", "pi", "-p")
+    assert not any("/cache" in word for word in argv)
 
 
 def test_the_provider_is_the_slot() -> None:

@@ -16,6 +16,11 @@ from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
 LaunchQwen = Callable[..., Launch]
+SKILL = "---\nname: chart\ndescription: Tells colours.\n---\n\nSeven is blue.\n"
+SERVERS = {
+    "files": {"command": ["mcp-files", "--root", "."], "env": {"TOKEN": "$HOME"}},
+    "docs": {"url": "http://127.0.0.1:9/mcp", "headers": {"x-key": "!id {env:HOME}"}},
+}
 
 
 @pytest.fixture
@@ -43,6 +48,7 @@ def test_the_whole_launch(launch: LaunchQwen) -> None:
     }
     assert list(made.home_files) == [".qwen/settings.json"]
     assert made.workspace_files == {}
+    assert made.logs == (".qwen/projects",)
 
 
 def test_the_settings(launch: LaunchQwen) -> None:
@@ -50,7 +56,7 @@ def test_the_settings(launch: LaunchQwen) -> None:
         "security": {"auth": {"selectedType": "openai", "apiKey": "sk-1", "baseUrl": "http://127.0.0.1:9/v1"}},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
-        "general": {"enableAutoUpdate": False},
+        "general": {"enableAutoUpdate": False, "preventSystemSleep": False},
         "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False, "enableAutoSkill": False},
         "model": {
             "name": "polar",
@@ -132,6 +138,35 @@ def test_options(launch: LaunchQwen) -> None:
     )
     assert settings_of(made)["model"]["generationConfig"]["samplingParams"] == {"max_tokens": 500}
     assert "context" not in settings_of(made)
+
+
+def test_servers_of_tools_stand_in_a_file_of_their_own(launch: LaunchQwen) -> None:
+    """In the settings `$HOME` would become the home."""
+    made = launch(mcp_servers=SERVERS)
+    assert made.argv[7:9] == ("--mcp-config", "/s/home/.qwen/polar-mcp.json")
+    in_the_prompt = {"trust": True, "alwaysLoadTools": True, "discoveryTimeoutMs": 60_000}
+    assert json.loads(made.home_files[".qwen/polar-mcp.json"])["mcpServers"] == {
+        "files": {"command": "mcp-files", "args": ["--root", "."], "env": {"TOKEN": "$HOME"}, **in_the_prompt},
+        "docs": {
+            "httpUrl": "http://127.0.0.1:9/mcp",
+            "headers": {"x-key": "!id {env:HOME}"},
+            **in_the_prompt,
+        },
+    }
+
+
+def test_skills(launch: LaunchQwen) -> None:
+    assert launch(skills={"chart": SKILL}).home_files[".qwen/skills/chart/SKILL.md"] == SKILL
+
+
+@pytest.mark.parametrize("instruction", ["Say hello", "x" * 200_000])
+def test_a_program_of_the_image(session: MakeContext, instruction: str) -> None:
+    harness = QwenCode(QwenCodeOptions(program=("npx", "qwen")))
+    assert harness.requirements() == ()
+    assert harness.program({}) == ("npx", "qwen")
+    argv = harness.launch(session(instruction)).argv
+    assert argv[argv.index("npx") :][:3] == ("npx", "qwen", "--yolo")
+    assert not any("/cache" in word for word in argv)
 
 
 def test_node_comes_with_it(session: MakeContext) -> None:

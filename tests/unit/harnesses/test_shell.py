@@ -132,3 +132,8 @@ def test_threads_of_a_command_are_told_apart_by_the_headers_it_names() -> None:
     profile = Shell(ShellOptions(command="run", attribution_headers=("X-Thread",))).profile()
     assert profile.attribution({"x-thread": "2"}) == ("2",)
     assert Shell(ShellOptions(command="run")).profile().attribution({"x-thread": "2"}) == ()
+
+
+def test_its_program_is_the_first_word_of_an_argv() -> None:
+    assert Shell(ShellOptions(argv=("agent", "--quick"))).program({}) == ("agent",)
+    assert Shell(ShellOptions(command="agent | tee log")).program({}) == ()

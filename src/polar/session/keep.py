@@ -1,0 +1,123 @@
+"""What is kept of a session's files when its runtime is gone: artefacts and what the harness wrote about itself.
+
+They are taken after the harness is dead and before the evaluator works in the workspace: what is kept is the
+agent's work. The session's key is in none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from polar.errors import RuntimeFailure
+from polar.runtimes.base import Fetched
+from polar.runtimes.copies import printable
+from polar.runtimes.folders import remove_tree
+from polar.session.live import LiveSession
+from polar.store.paths import SessionPaths
+
+HARNESS_HOME = "harness-home"
+"""Folder of the logs that holds what was in the harness's home."""
+SHOWN_LEFT_OUT = 200
+
+
+async def clear(paths: SessionPaths) -> None:
+    """Away with what an earlier attempt has kept."""
+    paths.patch.unlink(missing_ok=True)
+    for folder in (paths.artifacts, paths.logs / HARNESS_HOME):
+        await asyncio.to_thread(remove_tree, folder)
+
+
+async def keep_artifacts(live: LiveSession) -> None:
+    keep = live.task.keep
+    room_bytes = int(keep.cap_bytes)
+    for path in keep.artifacts:
+        fetched = await _fetch(live, path, live.paths.artifacts / path, room_bytes)
+        if fetched is None:
+            live.left_out.append(f"artifacts/{path}: the workspace has none")
+        else:
+            room_bytes -= fetched.size_bytes
+
+
+async def keep_harness_logs(live: LiveSession) -> None:
+    keep = live.task.keep
+    room_bytes = int(keep.cap_bytes)
+    for path in _apart(live.launch.logs if live.launch and keep.harness_logs else ()):
+        target = live.paths.logs / HARNESS_HOME / path
+        fetched = await _fetch(live, path, target, room_bytes, home=True)
+        room_bytes -= fetched.size_bytes if fetched else 0
+
+
+async def hide_key(live: LiveSession) -> None:
+    """Stars in place of the key wherever it stands as it is. It is dead by now, but nobody who reads a log should
+    have to know that."""
+    if live.slot is None:
+        return
+    key, root = live.slot.key.encode(), live.paths.root
+    try:
+        for path in await asyncio.to_thread(_blot, live.paths, key):
+            live.left_out.append(f"{printable(str(path.relative_to(root)))}: the session's key, replaced by stars")
+    except OSError as error:
+        live.left_out.append(f"logs: not searched for the session's key: {error}")
+
+
+def told(lines: list[str]) -> tuple[str, ...]:
+    """For the result, which is no place for a list of any length."""
+    more = len(lines) - SHOWN_LEFT_OUT
+    return tuple(lines) if more <= 0 else (*lines[:SHOWN_LEFT_OUT], f"and {more} more")
+
+
+async def _fetch(
+    live: LiveSession, path: str, target: Path, cap_bytes: int, *, home: bool = False
+) -> Fetched | None:
+    """None: there is nothing at `path`."""
+    assert live.runtime is not None, "the runtime is started first"
+    name = str(target.relative_to(live.paths.root))
+    try:
+        fetched = await live.runtime.fetch(path, target, cap_bytes=cap_bytes, home=home)
+    except FileNotFoundError:
+        return None
+    except (RuntimeFailure, OSError) as error:
+        live.left_out.append(f"{name}: {error}")
+        return Fetched()
+    if target.exists():
+        live.kept.append(name)
+    holder = name if target.is_dir() else str(PurePosixPath(name).parent)
+    live.left_out += [f"{holder}: {line}" for line in fetched.left_out]
+    return fetched
+
+
+def _apart(paths: tuple[str, ...]) -> list[str]:
+    """Without those that stand in another of them, or would lead out of the folder they are kept in."""
+    found = [PurePosixPath(path) for path in dict.fromkeys(paths)]
+    sound = [path for path in found if not path.is_absolute() and ".." not in path.parts]
+    return [str(path) for path in sound if not any(other in path.parents for other in sound)]
+
+
+def _blot(paths: SessionPaths, key: bytes) -> list[Path]:
+    """The files that held it."""
+    return [path for path in _plain_files(paths) if _blot_file(path, key)]
+
+
+def _plain_files(paths: SessionPaths) -> Iterator[Path]:
+    if paths.patch.is_file():
+        yield paths.patch
+    for folder in (paths.logs, paths.artifacts):
+        if folder.is_file():
+            yield folder
+        for parent, _, names in os.walk(folder):
+            yield from (path for name in names if not (path := Path(parent, name)).is_symlink())
+
+
+def _blot_file(path: Path, key: bytes) -> bool:
+    if path.stat().st_size == 0:
+        return False
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        at = first = content.find(key)
+        while at >= 0:
+            content[at : at + len(key)] = b"*" * len(key)
+            at = content.find(key, at + len(key))
+    return first >= 0

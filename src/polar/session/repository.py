@@ -1,0 +1,162 @@
+"""A git repository or bundle of the node, checked out once for all sessions that begin with the same commit.
+
+The checkout knows the commit and what came before it, and nothing else: no remote, no other branch, no later
+commit, from which an agent could read the answer to its task. Only `git upload-pack` looks at the source, which
+git means to be safe with a repository nobody trusts; none of its hooks, filters or settings come along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from polar.errors import PolarError
+from polar.store.cache import cached_folder
+
+BASE_REF = "refs/polar/base"
+SHOWN_REFS = 10
+
+
+class RepositoryError(PolarError):
+    """A repository that cannot be read, or that does not have what is asked of it."""
+
+
+class _Commit(NamedTuple):
+    sha: str
+    branch: str
+    """Which the checkout is on; empty: on none."""
+
+
+async def checkout_of(source: Path, ref: str) -> Path:
+    """A folder in the cache, shared and not to be changed."""
+    origin = await _mirror_of(source) if source.is_file() else source
+    commit = await _resolve(source, origin, ref)
+
+    async def fill(folder: Path) -> None:
+        await _check_out(origin, commit, folder)
+
+    name = f"{commit.sha[:16]}-{_digest(str(source), commit.sha, commit.branch)}"
+    return await cached_folder(f"workspaces/{name}", fill)
+
+
+async def _mirror_of(bundle: Path) -> Path:
+    """A bundle unpacked, so that it can be asked for any of its commits."""
+    found = bundle.stat()
+
+    async def fill(folder: Path) -> None:
+        try:
+            await _git("clone", "--quiet", "--mirror", "--template=", str(bundle), str(folder))
+        except RepositoryError as error:
+            raise RepositoryError(
+                f"{bundle} is neither a repository nor a whole bundle of one: {error}"
+            ) from error
+
+    name = _digest(str(bundle), str(found.st_size), str(found.st_mtime_ns))
+    return await cached_folder(f"bundles/{name}", fill)
+
+
+async def _resolve(source: Path, origin: Path, ref: str) -> _Commit:
+    try:
+        listed = await _git("ls-remote", "--symref", "--", str(origin))
+    except RepositoryError as error:
+        raise RepositoryError(f"{source} cannot be read as a git repository: {_reason(str(error))}") from error
+    refs, head = _parsed(listed)
+    if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", ref):
+        return _Commit(ref, "")
+    if ref == "HEAD" and "HEAD" in refs:
+        return _Commit(refs["HEAD"], head)
+    for full in (ref, f"refs/heads/{ref}", f"refs/tags/{ref}"):
+        if full in refs and full != "HEAD":
+            is_branch = full.startswith("refs/heads/")
+            return _Commit(refs[full], full.removeprefix("refs/heads/") if is_branch else "")
+    names = sorted(re.sub("^refs/(heads|tags)/", "", name) for name in refs if name != "HEAD")
+    more = f" and {len(names) - SHOWN_REFS} more" if len(names) > SHOWN_REFS else ""
+    known = ", ".join(names[:SHOWN_REFS]) or "nothing"
+    raise RepositoryError(
+        f"{source} has no ref {ref!r}; give a branch, a tag or a whole commit id. It has: {known}{more}"
+    )
+
+
+def _parsed(listed: str) -> tuple[dict[str, str], str]:
+    """Commit of each ref, a tag's own where it has an object of its own; and the branch that is HEAD."""
+    refs: dict[str, str] = {}
+    head = ""
+    for line in listed.splitlines():
+        value, _, name = line.partition("\t")
+        if value.startswith("ref: refs/heads/") and name == "HEAD":
+            head = value.removeprefix("ref: refs/heads/")
+        elif not value.startswith("ref: "):
+            refs[name.removesuffix("^{}")] = value
+    return refs, head
+
+
+async def _check_out(origin: Path, commit: _Commit, folder: Path) -> None:
+    settings = ("-c", "core.hooksPath=/dev/null", "-c", "core.logAllRefUpdates=false", "-c", "gc.auto=0")
+    here = (*settings, "-C", str(folder))
+    object_format = "sha256" if len(commit.sha) == 64 else "sha1"
+    await _git("init", "--quiet", "--template=", f"--object-format={object_format}", str(folder))
+    fetch = ("fetch", "--quiet", "--update-shallow", "--no-recurse-submodules", "--no-write-fetch-head")
+    try:
+        await _git(*here, *fetch, str(origin), f"{commit.sha}:{BASE_REF}")
+        await _git(*here, "rev-parse", "--quiet", "--verify", f"{BASE_REF}^{{commit}}")
+    except RepositoryError as error:
+        raise RepositoryError(f"no commit {commit.sha} can be had from {origin}: {_reason(str(error))}") from error
+    on_branch = ("-B", commit.branch) if commit.branch else ("--detach",)
+    await _git(*here, "checkout", "--quiet", "--no-recurse-submodules", *on_branch, BASE_REF)
+    await _git(*here, "update-ref", "-d", BASE_REF)
+
+
+async def _git(*arguments: str) -> str:
+    """What git prints. It sees no settings but those given here, and speaks to nothing but local files."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C.UTF-8",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_ALLOW_PROTOCOL": "file",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("git", *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # git starts others, and all of them end with it
+        )
+    except FileNotFoundError as error:
+        raise RepositoryError(
+            "git is needed on the node for workspace.git, but is not on PATH: install it"
+        ) from error
+    try:
+        output, errors = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise RepositoryError(errors.decode(errors="replace").strip() or f"git {arguments[0]} failed")
+    return output.decode(errors="replace")
+
+
+def _reason(errors: str) -> str:
+    """The first that git says is the cause; the rest is advice about remotes."""
+    first = errors.partition("\n")[0].removeprefix("fatal: ")
+    if "dubious ownership" in first:
+        return f"{first}; give it to the user the node runs as, or make a bundle of it"
+    return first
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]

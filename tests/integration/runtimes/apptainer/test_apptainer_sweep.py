@@ -1,0 +1,95 @@
+"""A node that is killed leaves its instances running; whoever comes next ends them, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from apptainer_bench import alive_of, running, sh
+
+from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.base import Place
+from polar.runtimes.cgroups import MOUNT
+
+NODE = """
+import asyncio, sys
+from pathlib import Path
+from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.base import Command, Place
+
+async def node(image, session_id, root, logs, mark):
+    runtime = ApptainerRuntime(ApptainerOptions(image=image))
+    await runtime.start(Place(session_id, Path(root), Path(logs)))
+    await runtime.exec(Command(("sh", "-c", f"setsid sleep {mark} >/dev/null 2>&1 & echo old >answer.txt")))
+    print("ready", flush=True)
+    await runtime.exec(Command(("sleep", mark)))
+
+asyncio.run(node(*sys.argv[1:]))
+"""
+
+
+@contextmanager
+def node(image: Path, place: Place, mark: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own that runs a session."""
+    argv = [sys.executable, "-c", NODE, str(image), place.session_id, str(place.root), str(place.logs), mark]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def groups_of(place: Place) -> list[Path]:
+    return list(MOUNT.glob(f"*/polar/*/{place.session_id}-*"))
+
+
+@pytest.mark.parametrize("kind", ["image", "image_file"])
+async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, place: Place, kind: str) -> None:
+    image: Path = request.getfixturevalue(kind)
+    mark = f"6{os.getpid()}"
+    with node(image, place, mark) as process:
+        await ApptainerRuntime.sweep()
+        assert running(f"sleep {mark}"), "it belongs to a node that lives"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert alive_of(place)
+
+        assert await ApptainerRuntime.sweep() >= 1
+
+        assert not running(f"sleep {mark}")
+        assert not alive_of(place)
+        assert not groups_of(place)
+        assert not [line for line in running("squashfuse") if str(image) in line]
+
+
+async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(
+    image: Path, place: Place, options: ApptainerOptions
+) -> None:
+    mark = f"7{os.getpid()}"
+    with node(image, place, mark) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        fresh = ApptainerRuntime(options)
+        await fresh.start(place)
+
+        assert not running(f"sleep {mark}")
+        assert (await fresh.exec(sh("ls"))).stdout_tail == ""
+        await fresh.stop()
+    assert not alive_of(place)
+    await ApptainerRuntime.sweep()
+    assert not groups_of(place)
+
+
+async def test_what_a_living_node_owns_is_left_alone(runtime: ApptainerRuntime, place: Place) -> None:
+    await ApptainerRuntime.sweep()
+    assert alive_of(place)
+    assert (await runtime.exec(sh("echo fine"))).stdout_tail == "fine\n"

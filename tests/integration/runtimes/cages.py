@@ -1,0 +1,106 @@
+"""What tests of the bubblewrap runtime share: sessions made in passing, and a look at what is alive in them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polar.runtimes.base import Command, Place, Tool
+from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+
+
+@functools.cache
+def why_not() -> str:
+    return asyncio.run(BubblewrapRuntime.lacking())
+
+
+needs_bubblewrap = pytest.mark.skipif(bool(why_not()), reason=f"bubblewrap does not run here: {why_not()}")
+
+
+class Sessions:
+    """Starts runtimes, each in folders of its own, and stops them all at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[BubblewrapRuntime] = []
+
+    def place(self, session_id: str = "s-1", base: Path | None = None, tools: tuple[Tool, ...] = ()) -> Place:
+        folder = self._folder / session_id
+        return Place(session_id, folder / "root", folder / "logs", base, tools)
+
+    async def start(self, place: Place | None = None, **options: Any) -> BubblewrapRuntime:
+        runtime = BubblewrapRuntime(BubblewrapOptions(**options))
+        self._started.append(runtime)
+        await runtime.start(place or self.place())
+        return runtime
+
+    async def stop(self) -> None:
+        for runtime in self._started:
+            await runtime.stop()
+
+
+def sh(script: str, **env: str) -> Command:
+    return Command(argv=("/bin/sh", "-c", script), env=env)
+
+
+def bash(script: str) -> Command:
+    """It can open connections by itself."""
+    return Command(argv=("bash", "-c", script))
+
+
+class Network:
+    """A session's network namespace: every process of the session is in it, and nobody else. It is held open, lest
+    its number be given to the next one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._fd = -1
+        self._fd = os.open(f"/proc/{min(alive_in(self))}/ns/net", os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+async def network_of(runtime: BubblewrapRuntime) -> Network:
+    return Network((await runtime.exec(sh("readlink /proc/self/ns/net"))).stdout_tail.strip())
+
+
+def alive_in(network: Network) -> set[int]:
+    """Process ids, zombies left out. The keeper is one of them until the session is stopped."""
+    found = set[int]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                is_inside = os.readlink(entry / "ns" / "net") == network.name
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if is_inside and state not in "ZX":
+                found.add(int(entry.name))
+    return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - it waits for another process
+            await asyncio.sleep(0.01)
+
+
+async def begin(runtime: BubblewrapRuntime, script: str, ready: str = "ready") -> asyncio.Task[Any]:
+    """Runs a script that writes the file `ready` once it is under way."""
+    task = asyncio.create_task(runtime.exec(sh(script)))
+    async with asyncio.timeout(30):
+        while not task.done():
+            try:
+                await runtime.get(ready)
+                break
+            except FileNotFoundError:
+                await asyncio.sleep(0.01)
+    return task

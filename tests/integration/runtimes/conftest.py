@@ -1,0 +1,65 @@
+"""A real container engine, an image of this machine's own programs, and containers that are gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker_machine import StartDocker, root_tar
+
+from polar.runtimes.base import Place, Tool
+from polar.runtimes.docker import DockerRuntime
+from polar.runtimes.docker_api import connected
+from polar.runtimes.docker_options import DockerOptions
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> str | None:
+    """The address of an engine on this machine; None is the usual one."""
+    if missing := asyncio.run(DockerRuntime.lacking()):
+        pytest.skip(missing)
+    return None
+
+
+@pytest.fixture(scope="session")
+def docker_image(docker_engine: str | None) -> Iterator[str]:
+    """A few programs of this machine with their libraries: nothing is fetched from anywhere."""
+    name = f"polar-test-{uuid.uuid4().hex[:12]}"
+
+    async def create() -> None:
+        query = {"fromSrc": "-", "repo": name, "tag": "latest"}
+        async with (
+            connected(docker_engine) as api,
+            api.request("POST", "/images/create", query=query, body=root_tar()) as response,
+        ):
+            assert b"errorDetail" not in await response.read()
+
+    async def remove() -> None:
+        async with connected(docker_engine) as api:
+            await api.call("DELETE", f"/images/{name}", query={"force": "true"})
+
+    asyncio.run(create())
+    yield name
+    asyncio.run(remove())
+
+
+@pytest.fixture
+async def start_docker(docker_engine: str | None, docker_image: str, tmp_path: Path) -> AsyncIterator[StartDocker]:
+    """Starts a session in a container of its own; takes the runtime's options, and `base` and `tools`."""
+    started: list[DockerRuntime] = []
+
+    async def start(base: Path | None = None, tools: tuple[Tool, ...] = (), **options: Any) -> DockerRuntime:
+        options = {"image": docker_image, "engine": docker_engine, "output_cap_bytes": 1000, **options}
+        runtime = DockerRuntime(DockerOptions.model_validate(options))
+        folder = tmp_path / f"session-{len(started)}"
+        started.append(runtime)
+        await runtime.start(Place(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, tools))
+        return runtime
+
+    yield start
+    for runtime in started:
+        await runtime.stop()
