@@ -18,7 +18,7 @@ import select
 import shutil
 import signal
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -99,17 +99,20 @@ class WayIn(msgspec.Struct, frozen=True):
 
 
 class Init(msgspec.Struct, frozen=True):
-    """The first process inside, held so that its id cannot become another's."""
+    """The first process inside and its watcher, held so that their ids cannot become another's."""
 
     pid: int
     fd: int
+    watcher: int
+    """A descriptor too. Without a watcher nobody is let in, and init is about to die."""
     outside: int | None
     """The user namespace that `unprivileged` has made and the instance's own stands in; None: the node's."""
 
     @property
     def lives(self) -> bool:
         poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
+        for fd in (self.fd, self.watcher):
+            poll.register(fd, select.POLLIN)
         return not poll.poll(0)
 
     @contextmanager
@@ -129,22 +132,32 @@ class Init(msgspec.Struct, frozen=True):
             signal.pidfd_send_signal(self.fd, signal.SIGKILL)
 
     def close(self) -> None:
-        os.close(self.fd)
-        if self.outside is not None:
-            os.close(self.outside)
+        for fd in (self.fd, self.watcher, self.outside):
+            if fd is not None:
+                os.close(fd)
 
 
 def hold(pid_file: Path) -> Init:
-    try:
-        pid = int(pid_file.read_text())
-        fd = os.pidfd_open(pid)
-    except (OSError, ValueError) as error:
-        raise RuntimeFailure(f"the instance ended as soon as it was started: {error}") from error
-    try:
-        return Init(pid, fd, _parent_namespace(pid) if unprivileged() else None)
-    except OSError as error:
-        os.close(fd)
-        raise RuntimeFailure(f"the instance ended as soon as it was started: {error}") from error
+    with ExitStack() as opened:
+
+        def keep(fd: int) -> int:
+            opened.callback(os.close, fd)
+            return fd
+
+        try:
+            pid = int(pid_file.read_text())
+            init = keep(os.pidfd_open(pid))
+            watcher = keep(os.pidfd_open(_parent(pid)))
+            outside = keep(_parent_namespace(pid)) if unprivileged() else None
+        except (OSError, ValueError) as error:
+            raise RuntimeFailure(f"the instance ended as soon as it was started: {error}") from error
+        opened.pop_all()
+    return Init(pid, init, watcher, outside)
+
+
+def _parent(pid: int) -> int:
+    """Its name, which stands before that in brackets, may itself hold brackets."""
+    return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
 
 
 def _parent_namespace(pid: int) -> int:

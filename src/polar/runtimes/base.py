@@ -48,8 +48,8 @@ class Command(msgspec.Struct, frozen=True):
 
 class Finished(msgspec.Struct, frozen=True):
     exit_code: int
-    """Negative: ended by that signal, where the runtime sees it. In a container it is 128 and the signal, as a shell
-    has it, and cannot be told from a command that exits so."""
+    """Negative: ended by that signal, where the runtime sees it. In a container it is 128 and the signal, as a
+    shell has it, and cannot be told from a command that exits so."""
     stdout_tail: str = ""
     """The end of the output as text, for messages and patterns."""
     stderr_tail: str = ""
