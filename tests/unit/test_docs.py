@@ -84,6 +84,7 @@ def test_every_field_stands_in_the_quickstart_with_its_default(name: str, defaul
     shown = default.name if isinstance(default, Spec) else default
     if isinstance(shown, str | int | float | Path):
         text = f"{shown:g}" if isinstance(shown, float) else str(shown)
+        text = text.lower() if isinstance(shown, bool) else text
         assert f"`{text}`" in rows[0], f"{name}: the default is {text}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, COMMAND, MARK, Loop, Outcome, shell_call
@@ -62,11 +63,14 @@ class Restarted:
     def requirements(self) -> tuple[NpmPack, ...]:
         return self._real.requirements()
 
+    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
+        return self._real.program(installed)
+
     def launch(self, context: HarnessContext) -> Launch:
         launch = self._real.launch(context)
         flags = (self._options.killed_at, self._options.again_at)
         argv = ("/bin/bash", "-c", TWICE, "bash", *flags, *launch.argv)
-        return Launch(argv, launch.env, launch.home_files, launch.workspace_files)
+        return msgspec.structs.replace(launch, argv=argv)
 
     def profile(self) -> CallProfile:
         return self._real.profile()
