@@ -30,6 +30,7 @@ from polar.runtimes.apptainer_instance import (
     find_program,
     hold,
     instance_name,
+    is_watched,
     make_layer,
     sweep_instances,
     unprivileged,
@@ -136,17 +137,13 @@ class ApptainerRuntime:
         place = self._alive()
         if not _folder(place, command.cwd).is_dir():
             raise RuntimeFailure(f"the workspace has no folder {command.cwd!r}")
-        init = await self._running()
-        env = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp", **command.env, "POLAR_SESSION": place.session_id}
-        with Beginning(env) as beginning, init.way_in() as way_in:
-            flags = ("--cleanenv", "--no-privs", "--pwd", str(Path(self.workspace, command.cwd)))
-            instance = f"instance://{instance_name(_place_name(place))}"
-            argv = (*way_in.argv, *self._apptainer, "exec", *flags, instance, *beginning.of(command.argv))
-            fds = (*way_in.fds, *beginning.fds)
-            finished = await self._run(argv, command.log_name, self._kill, fds, command.argv[0])
-            if finished.exit_code >= 0 and not beginning.was_made():
-                raise RuntimeFailure(why_not(command.argv[0], finished))
-            return finished
+        finished, has_begun = await self._enter(place, command)
+        if not has_begun and not await is_watched(_place_name(place)):
+            await self._kill()  # it was ending just when the command came
+            finished, has_begun = await self._enter(place, command)
+        if not has_begun:
+            raise RuntimeFailure(why_not(command.argv[0], finished))
+        return finished
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
@@ -234,6 +231,18 @@ class ApptainerRuntime:
                 raise RuntimeFailure(f"apptainer cannot start {self._image}: {last_line(finished)}")
             self._init = hold(pid_file)
             return self._init
+
+    async def _enter(self, place: Place, command: Command) -> tuple[Finished, bool]:
+        """How it ended, and whether it began: one that was killed on its way in counts as begun."""
+        init = await self._running()
+        env = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp", **command.env, "POLAR_SESSION": place.session_id}
+        with Beginning(env) as beginning, init.way_in() as way_in:
+            flags = ("--cleanenv", "--no-privs", "--pwd", str(Path(self.workspace, command.cwd)))
+            instance = f"instance://{instance_name(_place_name(place))}"
+            argv = (*way_in.argv, *self._apptainer, "exec", *flags, instance, *beginning.of(command.argv))
+            fds = (*way_in.fds, *beginning.fds)
+            finished = await self._run(argv, command.log_name, self._kill, fds, command.argv[0])
+            return finished, finished.exit_code < 0 or beginning.was_made()
 
     def _mounts(self, place: Place) -> list[Mount]:
         return [

@@ -99,20 +99,17 @@ class WayIn(msgspec.Struct, frozen=True):
 
 
 class Init(msgspec.Struct, frozen=True):
-    """The first process inside and its watcher, held so that their ids cannot become another's."""
+    """The first process inside, held so that its id cannot become another's."""
 
     pid: int
     fd: int
-    watcher: int
-    """A descriptor too. Without a watcher nobody is let in, and init is about to die."""
     outside: int | None
     """The user namespace that `unprivileged` has made and the instance's own stands in; None: the node's."""
 
     @property
     def lives(self) -> bool:
         poll = select.poll()
-        for fd in (self.fd, self.watcher):
-            poll.register(fd, select.POLLIN)
+        poll.register(self.fd, select.POLLIN)
         return not poll.poll(0)
 
     @contextmanager
@@ -132,7 +129,7 @@ class Init(msgspec.Struct, frozen=True):
             signal.pidfd_send_signal(self.fd, signal.SIGKILL)
 
     def close(self) -> None:
-        for fd in (self.fd, self.watcher, self.outside):
+        for fd in (self.fd, self.outside):
             if fd is not None:
                 os.close(fd)
 
@@ -147,17 +144,11 @@ def hold(pid_file: Path) -> Init:
         try:
             pid = int(pid_file.read_text())
             init = keep(os.pidfd_open(pid))
-            watcher = keep(os.pidfd_open(_parent(pid)))
             outside = keep(_parent_namespace(pid)) if unprivileged() else None
         except (OSError, ValueError) as error:
             raise RuntimeFailure(f"the instance ended as soon as it was started: {error}") from error
         opened.pop_all()
-    return Init(pid, init, watcher, outside)
-
-
-def _parent(pid: int) -> int:
-    """Its name, which stands before that in brackets, may itself hold brackets."""
-    return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return Init(pid, init, outside)
 
 
 def _parent_namespace(pid: int) -> int:
@@ -180,6 +171,11 @@ async def end_instance(place: str, clients: Iterable[int] = ()) -> None:
     while leaders := leaders | await asyncio.to_thread(_watching, place):
         await end(Family(UNMARKED, leaders), grace_s=0)
         leaders = frozenset[int]()
+
+
+async def is_watched(place: str) -> bool:
+    """Without a watcher nobody is let into an instance, and what is left of it dies."""
+    return bool(await asyncio.to_thread(_watching, place))
 
 
 async def sweep_instances() -> int:
