@@ -28,6 +28,7 @@ bench: $(VENV)/.dev  ## measurements, each a script of its own
 	$(BIN)/python benchmarks/gateway.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/default_model.py
+	$(BIN)/python benchmarks/runtimes.py --parallel bubblewrap=100 --parallel docker=20
 
 fidelity: $(VENV)/.dev  ## every harness and model: do trainable tokens stand where they were sampled? Rewrites a table
 	$(BIN)/python benchmarks/fidelity.py --write

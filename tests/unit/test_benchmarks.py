@@ -15,6 +15,7 @@ SMALL = {
     "builders": ("--tokens", "600", "--calls", "3", "12", "--rounds", "1"),
     "gateway": ("--rounds", "1", "--calls", "1", "--turns", "3", "--tokens", "600"),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
+    "runtimes": ("--rounds", "1", "--parallel", "local=3"),
 }
 ROWS = {
     "builders": (
@@ -24,6 +25,7 @@ ROWS = {
     ),
     "gateway": ("**gateway / relay that stores**", "of the gateway's: store", "tokens rendered per call"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
+    "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
 }
 
 

@@ -86,6 +86,7 @@ class ApptainerRuntime:
         self._life = asyncio.Lock()
         self._stopping = asyncio.Lock()
         self._clients: set[int] = set()
+        self._kills = 0
 
     @classmethod
     async def lacking(cls) -> str:
@@ -137,9 +138,10 @@ class ApptainerRuntime:
         place = self._alive()
         if not _folder(place, command.cwd).is_dir():
             raise RuntimeFailure(f"the workspace has no folder {command.cwd!r}")
+        kills = self._kills
         finished, has_begun = await self._enter(place, command)
-        if not has_begun and not await is_watched(_place_name(place)):
-            await self._kill()  # it was ending just when the command came
+        if not has_begun and self._kills == kills and not await is_watched(_place_name(place)):
+            await self._kill()  # the instance ended by itself just when the command came
             finished, has_begun = await self._enter(place, command)
         if not has_begun:
             raise RuntimeFailure(why_not(command.argv[0], finished))
@@ -293,6 +295,7 @@ class ApptainerRuntime:
 
     async def _kill(self) -> None:
         """Twice, because a start may be under way: the first ends it, the second what it has made."""
+        self._kills += 1
         if self._init is not None:
             self._init.kill()
         await end_instance(_place_name(self._started()), self._clients)
