@@ -85,10 +85,10 @@ class Hierarchy:
             (path / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
 
     def left_behind(self) -> list[Path]:
-        """Folders of nodes that are dead."""
+        """Folders of nodes that are dead, as far as they are ours to remove."""
         tops = {path / FOLDER for path in self._homes.values()} | {self._mount / "unified" / FOLDER}
         nodes = [node for top in tops if top.is_dir() for node in top.iterdir() if node.is_dir()]
-        return [node for node in nodes if _is_dead(node.name)]
+        return [node for node in nodes if _is_dead(node.name) and os.access(node, os.W_OK)]
 
 
 class Cgroup:
@@ -181,7 +181,7 @@ async def sweep(hierarchy: Hierarchy | None = None) -> int:
     """Ends and removes what dead nodes have left. How many groups that were."""
     swept = set[str]()
     for node in (hierarchy or Hierarchy()).left_behind():
-        for path in [path for path in node.iterdir() if path.is_dir()]:
+        for path in _groups_in(node):
             group = Cgroup({"": path})
             group.kill()
             await group.remove()
@@ -189,6 +189,13 @@ async def sweep(hierarchy: Hierarchy | None = None) -> int:
         with suppress(OSError):
             node.rmdir()
     return len(swept)
+
+
+def _groups_in(node: Path) -> list[Path]:
+    try:
+        return [path for path in node.iterdir() if path.is_dir()]
+    except FileNotFoundError:  # another node that starts now sweeps too
+        return []
 
 
 def _settings(limits: Limits, *, is_single: bool) -> list[tuple[str, str]]:
