@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
 
-.PHONY: demo test lint harnesses e2e bench fidelity clean runtimes bubblewrap docker apptainer image
+.PHONY: demo test lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
@@ -41,6 +41,10 @@ bubblewrap:
 docker:  ## also starts an engine where none answers; scripts/start-docker.sh stop ends it
 	@scripts/need.sh dockerd docker.io
 	@scripts/start-docker.sh
+
+podman:  ## for tests/e2e/heavy/test_podman.py, which starts a service of its own
+	@scripts/need.sh podman podman netavark netavark aardvark-dns aardvark-dns catatonit catatonit runc runc \
+		newuidmap uidmap slirp4netns slirp4netns
 
 apptainer:
 	@scripts/install-apptainer.sh

@@ -6,7 +6,7 @@ set -euo pipefail
 missing=()
 while [ $# -gt 0 ]; do
     # Programs of the system are not on everybody's PATH.
-    if found=$(PATH="$PATH:/usr/sbin:/sbin" command -v "$1"); then
+    if found=$(PATH="$PATH:/usr/sbin:/sbin:/usr/lib/podman" command -v "$1"); then
         echo "$2: $found is here"
     else
         missing+=("$2")

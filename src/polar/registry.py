@@ -79,7 +79,8 @@ def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseMod
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "options"
-        raise ConfigError(f"{kind} {plugin.__name__}: {where}: {first['msg']}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{kind} {plugin.__name__}: {where}: {message}") from error
 
 
 def make(kind: str, spec: Spec) -> Any:

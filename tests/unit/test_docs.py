@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from polar import registry
 from polar.cli.app import app
 from polar.config import Config
 from polar.types import Spec, TaskRequest
@@ -86,6 +87,26 @@ def test_every_field_stands_in_the_quickstart_with_its_default(name: str, defaul
         text = f"{shown:g}" if isinstance(shown, float) else str(shown)
         text = text.lower() if isinstance(shown, bool) else text
         assert f"`{text}`" in rows[0], f"{name}: the default is {text}"
+
+
+def options_row(name: str) -> str:
+    """What the table of options says of a plug-in."""
+    rows = re.findall(rf"^\| `{name}` \| (.*)$", (ROOT / "docs/quickstart.md").read_text(), re.MULTILINE)
+    assert len(rows) == 1, f"{name} has {len(rows)} rows among the options in docs/quickstart.md"
+    return rows[0]
+
+
+@pytest.mark.parametrize("kind", ["harness", "runtime"])
+def test_every_option_of_a_plug_in_stands_in_the_quickstart(kind: str) -> None:
+    quickstart = (ROOT / "docs/quickstart.md").read_text()
+    of_all = {
+        "harness": re.findall(r"^\| each harness but `shell` \| (.*)$", quickstart, re.MULTILINE)[0],
+        "runtime": options_row("local"),
+    }
+    for name in registry.BUILT_IN[kind]:
+        shared = "" if name == "shell" else of_all[kind]
+        named = set(re.findall(r"`(\w+)`", options_row(name) + shared))
+        assert registry.find(kind, name).Options.model_fields.keys() <= named, name
 
 
 def reasons_in(path: Path) -> set[str]:

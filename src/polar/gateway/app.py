@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.handler import DOOR, Service
 from polar.gateway.routes import make_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
+from polar.gateway.wire import DOOR_BODIES, BoundedBodies, BoundedHttp, DoorHttp
 
 DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
 
@@ -47,6 +48,12 @@ class DoorApp:
         await self._app(scope, receive, send)
 
 
+class _Door(NamedTuple):
+    server: asyncio.Server
+    guests: set[DoorHttp]
+    """Its open connections."""
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -65,6 +72,7 @@ class GatewayServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
+                http=BoundedHttp,
                 log_level="critical",
                 access_log=False,
                 proxy_headers=False,
@@ -75,7 +83,8 @@ class GatewayServer:
             )
         )
         self._app = app
-        self._doors: dict[str, asyncio.Server] = {}
+        self._most_door_bytes = config.max_body_bytes * DOOR_BODIES
+        self._doors: dict[str, _Door] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -92,24 +101,24 @@ class GatewayServer:
     async def open_door(self, session_id: str, listener: socket.socket) -> str:
         """Serves a session at a socket that listens in its own network; gives the base URL seen there."""
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        app = DoorApp(self._app, session_id)
-
+        app = BoundedBodies(DoorApp(self._app, session_id), self._most_door_bytes)
         config, state = self._server.config, self._server.server_state
-        kind: Any = config.http_protocol_class
+        guests = set[DoorHttp]()
 
-        def protocol() -> asyncio.Protocol:
-            made = kind(config=config, server_state=state, app_state={})
-            made.app = app
-            return made
+        def connection() -> DoorHttp:
+            return DoorHttp(guests=guests, app=app, config=config, server_state=state)
 
         address = _address(listener)
-        self._doors[session_id] = await asyncio.get_running_loop().create_server(protocol, sock=listener)
+        server = await asyncio.get_running_loop().create_server(connection, sock=listener)
+        self._doors[session_id] = _Door(server, guests)
         return address
 
     async def close_door(self, session_id: str) -> None:
         door = self._doors.pop(session_id, None)
         if door is not None:
-            door.close()
+            door.server.close()
+            for guest in tuple(door.guests):
+                guest.transport.abort()
 
     async def stop(self) -> None:
         for session_id in tuple(self._doors):

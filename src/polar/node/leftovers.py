@@ -26,7 +26,9 @@ def claim(paths: RunPaths) -> None:
 
 
 def release(paths: RunPaths) -> None:
-    paths.owner.unlink(missing_ok=True)
+    """A run in which a place could not be removed stays its owner's, so that whoever starts next tries again."""
+    if not any(_places(paths)):
+        paths.owner.unlink(missing_ok=True)
 
 
 async def sweep(runs_dir: Path) -> None:
@@ -42,7 +44,7 @@ async def sweep(runs_dir: Path) -> None:
         except Exception:
             LOGGER.exception("%s: sweeping failed", name)
     for paths in _dead_runs(runs_dir):
-        for place in paths.root.glob("sessions/*/place"):
+        for place in _places(paths):
             try:
                 await asyncio.to_thread(remove_tree, place)
             except PolarError as error:
@@ -50,8 +52,14 @@ async def sweep(runs_dir: Path) -> None:
         release(paths)
 
 
+def _places(paths: RunPaths) -> list[Path]:
+    return list(paths.root.glob("sessions/*/place"))
+
+
 def _dead_runs(runs_dir: Path) -> list[RunPaths]:
-    return [RunPaths(mark.parent) for mark in sorted(runs_dir.glob("*/owner")) if _is_dead(mark)]
+    """A run of a whole service holds those of its nodes."""
+    marks = [mark for pattern in ("*/owner", "*/nodes/*/owner") for mark in sorted(runs_dir.glob(pattern))]
+    return [RunPaths(mark.parent) for mark in marks if _is_dead(mark)]
 
 
 def _is_dead(mark: Path) -> bool:

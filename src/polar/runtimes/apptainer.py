@@ -25,8 +25,10 @@ from polar.runtimes.apptainer_command import Beginning, last_line, why_not
 from polar.runtimes.apptainer_instance import (
     Init,
     Mount,
+    close_user_spaces,
     containing,
     end_instance,
+    filtered,
     find_program,
     hold,
     instance_name,
@@ -36,11 +38,12 @@ from polar.runtimes.apptainer_instance import (
     unprivileged,
 )
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.beneath import holder_beneath, read_beneath, write_beneath
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.cgroups import sweep as sweep_cgroups
-from polar.runtimes.copies import copy_in, copy_out
+from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.doors import open_door
-from polar.runtimes.folders import inside, read_file, remove_tree, write_file
+from polar.runtimes.folders import inside, remove_tree
 from polar.runtimes.images import root_folder
 from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
 from polar.runtimes.spawn import Job, Spawner, to_the_end
@@ -136,7 +139,7 @@ class ApptainerRuntime:
 
     async def exec(self, command: Command) -> Finished:
         place = self._alive()
-        if not _folder(place, command.cwd).is_dir():
+        if not inside(_folder(place), command.cwd).is_dir():
             raise RuntimeFailure(f"the workspace has no folder {command.cwd!r}")
         kills = self._kills
         finished, has_begun = await self._enter(place, command)
@@ -149,17 +152,21 @@ class ApptainerRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await asyncio.to_thread(write_file, _folder(self._started(), path, home=home), content, mode)
+        await asyncio.to_thread(write_beneath, _folder(self._started(), home=home), path, content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(read_file, _folder(self._started(), path))
+        return await asyncio.to_thread(read_beneath, _folder(self._started()), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await asyncio.to_thread(copy_in, source, _folder(self._started(), path))
+        """Ends first what earlier commands have left: it could put a link to the node's files in the way."""
+        place = self._started()
+        if self._init is not None:
+            await to_the_end(self._kill())
+        await copied_in(source, inside(_folder(place), path))
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        found = _folder(self._started(), path, home=home)
-        return await asyncio.to_thread(copy_out, found, target, cap_bytes)
+        with holder_beneath(_folder(self._started(), home=home), path) as found:
+            return await copied_out(found, target, cap_bytes)
 
     async def kill(self) -> None:
         if self._place is not None:
@@ -232,6 +239,7 @@ class ApptainerRuntime:
             if finished.exit_code != 0:
                 raise RuntimeFailure(f"apptainer cannot start {self._image}: {last_line(finished)}")
             self._init = hold(pid_file)
+            await close_user_spaces(self._init.pid)
             return self._init
 
     async def _enter(self, place: Place, command: Command) -> tuple[Finished, bool]:
@@ -239,7 +247,8 @@ class ApptainerRuntime:
         init = await self._running()
         env = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp", **command.env, "POLAR_SESSION": place.session_id}
         with Beginning(env) as beginning, init.way_in() as way_in:
-            flags = ("--cleanenv", "--no-privs", "--pwd", str(Path(self.workspace, command.cwd)))
+            closed = filtered(place.root / "state")
+            flags = (*closed, "--cleanenv", "--no-privs", "--pwd", str(Path(self.workspace, command.cwd)))
             instance = f"instance://{instance_name(_place_name(place))}"
             argv = (*way_in.argv, *self._apptainer, "exec", *flags, instance, *beginning.of(command.argv))
             fds = (*way_in.fds, *beginning.fds)
@@ -322,8 +331,8 @@ class ApptainerRuntime:
             await asyncio.to_thread(remove_tree, place.root)
 
 
-def _folder(place: Place, path: str, *, home: bool = False) -> Path:
-    return inside(place.root / ("home" if home else "work"), path)
+def _folder(place: Place, *, home: bool = False) -> Path:
+    return place.root / ("home" if home else "work")
 
 
 def _place_name(place: Place) -> str:

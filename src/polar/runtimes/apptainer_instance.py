@@ -17,6 +17,7 @@ import re
 import select
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -41,6 +42,24 @@ GET_PARENT = 0xB702
 START_SCRIPT = "#!/bin/sh\nexit 0\n"
 """An instance runs this and lives on. A plain folder has none; what an image would start is not wanted either."""
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+
+
+CLOSED_CALLS = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "syscalls": [{"names": ["add_key", "keyctl", "request_key", "setns"], "action": "SCMP_ACT_ERRNO"}],
+}
+"""System calls that a session does without: the node's keyring is inherited, and keys are their user's in every
+namespace."""
+CLOSE_USER_SPACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.setns(os.open(f"/proc/{sys.argv[1]}/ns/user", os.O_RDONLY), 0x10000000) != 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+with open("/proc/sys/user/max_user_namespaces", "w") as most:
+    most.write("0")
+"""
+"""The number is that of the user namespace one is in. Without another program in between: an id that is not root's
+would lose with it the right to write."""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -69,6 +88,35 @@ def containing(mounts: Iterable[Mount], *, network: bool) -> tuple[str, ...]:
         *(() if network else ("--net", "--network", "none")),
         *(word for mount in (*covers, *mounts) for word in ("--mount", mount.spelled())),
     )
+
+
+def filtered(state: Path) -> tuple[str, ...]:
+    """Flags that close system calls to a command that enters an instance. Its init, which is Apptainer's own and
+    runs nothing of the image, does not live with them."""
+    path = state / "system-calls.json"
+    if not path.exists():
+        path.write_bytes(msgspec.json.encode(CLOSED_CALLS))
+    return ("--security", f"seccomp:{path}")
+
+
+async def close_user_spaces(pid: int) -> None:
+    """No user namespace can be made inside any more. In one of its own a session could mount the machine's control
+    groups, which belong to its id where the node is root, and lift its limits."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", CLOSE_USER_SPACES, str(pid)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise RuntimeFailure(f"user namespaces cannot be closed to the instance: {last}")
 
 
 def make_layer(layer: Path) -> None:

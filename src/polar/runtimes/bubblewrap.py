@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -22,8 +23,8 @@ from polar.runtimes import cgroups
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.cage import Cage, left_behind, mark, options, refuse_nul
 from polar.runtimes.cgroups import Cgroup, Hierarchy
-from polar.runtimes.copies import copy_out
-from polar.runtimes.folders import remove_tree
+from polar.runtimes.copies import copied_out
+from polar.runtimes.folders import MAX_READ_BYTES, remove_tree
 from polar.runtimes.images import root_folder
 from polar.runtimes.keeper import Keeper, Plan
 from polar.runtimes.options import Capabilities, RuntimeOptions
@@ -185,10 +186,19 @@ class BubblewrapRuntime:
     def _client(self, keeper: Keeper, cage: Cage, argv: tuple[str, ...]) -> tuple[str, ...]:
         joined = ("--user", "--preserve-credentials", "--mount", "--net")
         client = (
+            *self._counted(),
             *(_program("nsenter"), "--target", str(keeper.pid), *joined),
             *(_program("bwrap"), *cage.arguments, "--", *argv),
         )
         return self._cgroup.entering(client) if self._cgroup is not None else client
+
+    def _counted(self) -> tuple[str, ...]:
+        """The kernel counts processes by user namespace too, so that a fork bomb ends without a control group. It
+        does not count root's."""
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        wanted = max(PIDS, self._options.limits.pids or 0)
+        is_counted = os.geteuid() != 0 and (most == resource.RLIM_INFINITY or most > wanted)
+        return (_program("prlimit"), f"--nproc={wanted}:{wanted}") if is_counted else ()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
@@ -199,7 +209,7 @@ class BubblewrapRuntime:
             raise RuntimeFailure(f"cannot write {path!r}: {error.strerror}") from error
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(_read, await self._kept().open_to_read(self.workspace, path))
+        return await asyncio.to_thread(_read, await self._kept().open_to_read(self.workspace, path), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
         await self._kept().copy_in(source, self.workspace, path)
@@ -208,7 +218,7 @@ class BubblewrapRuntime:
         found = await self._kept().find(self.home if home else self.workspace, path)
         try:
             source = Path(f"/proc/self/fd/{found.descriptor}", found.value)
-            return await asyncio.to_thread(copy_out, source, target, cap_bytes)
+            return await copied_out(source, target, cap_bytes)
         finally:
             os.close(found.descriptor)
 
@@ -306,6 +316,9 @@ def _write(descriptor: int, content: bytes) -> None:
         file.write(content)
 
 
-def _read(descriptor: int) -> bytes:
+def _read(descriptor: int, path: str) -> bytes:
     with open(descriptor, "rb") as file:
-        return file.read()
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > MAX_READ_BYTES:
+            raise RuntimeFailure(f"{path!r} has {size_bytes} bytes, more than the {MAX_READ_BYTES} read at once")
+        return file.read(size_bytes)  # and no more, should it grow meanwhile

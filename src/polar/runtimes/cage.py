@@ -23,6 +23,9 @@ from pathlib import Path
 from polar.errors import RuntimeFailure
 from polar.runtimes.keeper_program import MARK
 from polar.runtimes.processes import PROC, home, owner, owner_lives
+from polar.runtimes.system_calls import without_keys
+
+KEY_LISTS = ("keys", "key-users")
 
 
 def options(root: Path, env: dict[str, str], cwd: str) -> Iterator[str]:
@@ -48,14 +51,15 @@ def options(root: Path, env: dict[str, str], cwd: str) -> Iterator[str]:
 
 def _closed_to_others() -> list[str]:
     """Files of /proc that only root may open. Where the node is root, so is the session by its id, and by that
-    alone some of them tell about the kernel's memory. All others can be read and not written."""
+    alone some of them tell about the kernel's memory; and those that list the keys of the node's user. All others
+    can be read and not written."""
     with os.scandir(PROC) as entries:
         return [
             entry.path
             for entry in entries
             if not entry.name.isdigit()
             and entry.is_file(follow_symlinks=False)
-            and not entry.stat().st_mode & stat.S_IROTH
+            and (entry.name in KEY_LISTS or not entry.stat().st_mode & stat.S_IROTH)
         ]
 
 
@@ -63,7 +67,8 @@ class Cage:
     """The options go over a file and not over the command line, which all users of the node can read."""
 
     def __init__(self, options: Iterator[str]) -> None:
-        self._options_fd = os.memfd_create("polar")
+        self._options_fd = _file(b"".join(os.fsencode(option) + b"\0" for option in options))
+        self._filter_fd = _file(without_keys())
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._told = b""
@@ -71,18 +76,16 @@ class Cage:
         self._is_known = asyncio.Event()
         self._is_empty = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        with open(self._options_fd, "wb", closefd=False) as file:
-            file.write(b"".join(os.fsencode(option) + b"\0" for option in options))
-        os.lseek(self._options_fd, 0, os.SEEK_SET)
         self._loop.add_reader(self._read_fd, self._hear)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        return ("--args", str(self._options_fd), "--json-status-fd", str(self._write_fd))
+        filtered = ("--seccomp", str(self._filter_fd))
+        return ("--args", str(self._options_fd), "--json-status-fd", str(self._write_fd), *filtered)
 
     @property
     def pass_fds(self) -> tuple[int, ...]:
-        return (self._options_fd, self._write_fd)
+        return (self._options_fd, self._filter_fd, self._write_fd)
 
     @property
     def was_entered(self) -> bool:
@@ -112,7 +115,7 @@ class Cage:
         """When it is empty and bubblewrap has ended."""
         self._hear()
         self._loop.remove_reader(self._read_fd)
-        for descriptor in (self._options_fd, self._read_fd, self._write_fd, self._first_fd):
+        for descriptor in (self._options_fd, self._filter_fd, self._read_fd, self._write_fd, self._first_fd):
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -143,6 +146,15 @@ class Cage:
     def _went(self) -> None:
         self._loop.remove_reader(self._first_fd)
         self._is_empty.set()
+
+
+def _file(content: bytes) -> int:
+    """In memory only, to be read from its beginning."""
+    descriptor = os.memfd_create("polar")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def mark(root: Path) -> dict[str, str]:

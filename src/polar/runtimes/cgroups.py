@@ -27,6 +27,8 @@ FOLDER = "polar"
 CONTROLLERS = {"cpus": "cpu", "memory_bytes": "memory", "pids": "pids"}
 """Which one holds which limit; a limit of disk is none of theirs."""
 PERIOD_US = 100_000
+NOBODYS = 65533
+"""An id that no user has."""
 SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 POLL_S = 0.01
 REMOVE_LIMIT_S = 30.0
@@ -112,6 +114,7 @@ class Cgroup:
             for file, value in _settings(limits, is_single=hierarchy.is_single):
                 controller = file.partition(".")[0]
                 group._set(controller, file, value)
+            group._close()
         except OSError as error:
             group._remove_now()
             raise RuntimeFailure(f"cannot make a control group for the limits: {error}") from error
@@ -127,7 +130,8 @@ class Cgroup:
         found = set[int]()
         for path in self._paths():
             with suppress(OSError):
-                found |= set(map(int, (path / "cgroup.procs").read_text().split()))
+                for file in path.rglob("cgroup.procs"):
+                    found |= set(map(int, file.read_text().split()))
         return found
 
     def memory_kills(self) -> int:
@@ -167,6 +171,16 @@ class Cgroup:
         if file in SWAP and not path.exists():  # a kernel without swap has none to limit
             return
         path.write_text(value)
+
+    def _close(self) -> None:
+        """A session of a node that is root has its id, and would be the owner of these files: where it can make a
+        user namespace it can mount them, and raise its limits."""
+        if os.geteuid() != 0:
+            return
+        for path in self._paths():
+            for file in (path, *path.iterdir()):
+                with suppress(OSError):  # a root of a namespace may have no other id to give them to
+                    os.chown(file, NOBODYS, NOBODYS)
 
     def _remove_now(self) -> list[Path]:
         """What is left."""
@@ -231,7 +245,10 @@ def _may_make(path: Path) -> bool:
 
 
 def _is_removed(path: Path) -> bool:
+    """With the groups that a session may have made in it."""
     try:
+        if not all([_is_removed(below) for below in path.iterdir() if below.is_dir()]):
+            return False
         path.rmdir()
     except FileNotFoundError:
         return True

@@ -3,21 +3,29 @@
 What comes out was written by an agent, and whoever reads it trusts the node: so only plain files, folders and
 links that stay inside are taken, up to a cap, and what is left out is said. What goes in is never written through
 a link that an agent has laid in its way.
+
+A large tree takes its time, in a thread, which a cancel does not reach: so it is told, and waited for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import stat
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from threading import Event
+from typing import IO, Any, TypeVar
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
 from polar.runtimes.folders import remove_tree
+from polar.runtimes.spawn import to_the_end
+
+Result = TypeVar("Result")
 
 SHOWN_LEFT_OUT = 100
 """How much of what is left out is named."""
@@ -31,26 +39,60 @@ MAX_STEPS = 100
 BLOCK_BYTES = 2**20
 
 
-def copy_in(source: Path, target: Path) -> None:
+class BrokenOff(Exception):
+    """Whoever wanted the copy wants it no longer."""
+
+
+async def copied_in(source: Path, target: Path) -> None:
+    await _in_thread(lambda broken_off: copy_in(source, target, broken_off))
+
+
+async def copied_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
+    return await _in_thread(lambda broken_off: copy_out(source, target, cap_bytes, broken_off))
+
+
+async def _in_thread(copy: Callable[[Event], Result]) -> Result:
+    """When cancelled, the thread has ended before this does: the folders it works in are about to be removed."""
+    broken_off = Event()
+    copying = asyncio.ensure_future(asyncio.to_thread(copy, broken_off))
+    try:
+        await asyncio.wait([copying])
+    except asyncio.CancelledError:
+        broken_off.set()
+        await to_the_end(_ended(copying))
+        raise
+    return copying.result()
+
+
+async def _ended(copying: asyncio.Future[Any]) -> None:
+    await asyncio.wait([copying])
+    copying.exception()  # seen: nobody waits for the outcome
+
+
+def copy_in(source: Path, target: Path, broken_off: Event | None = None) -> None:
     """`source` over what stands at `target`, links, modes and times kept. A pipe or socket in it stays behind."""
     if not source.is_dir():
         raise RuntimeFailure(f"{source} is not a folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _lay(source, target)
+        _lay(source, target, broken_off or Event())
     except OSError as error:
         raise RuntimeFailure(f"cannot copy {source} into the workspace: {error}") from error
 
 
-def copy_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
-    """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile."""
+def copy_out(source: Path, target: Path, cap_bytes: int, broken_off: Event | None = None) -> Fetched:
+    """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile.
+    Broken off, it takes back what it has copied: half a folder looks like a whole one."""
     if not os.path.lexists(source):
         raise FileNotFoundError(f"there is no {source.name!r}")
-    copy = _Copy(target, cap_bytes)
+    copy = _Copy(target, cap_bytes, broken_off or Event())
     target.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         copy.take(parent, source.name, target)
+    except BrokenOff:
+        remove_tree(target)
+        raise
     finally:
         os.close(parent)
     copy.drop_links_outside()
@@ -63,7 +105,12 @@ def printable(name: str) -> str:
     return text if len(text) <= SHOWN_NAME else f"{text[:SHOWN_NAME]}..."
 
 
-def _lay(source: Path, target: Path) -> None:
+def _refuse_if(broken_off: Event) -> None:
+    if broken_off.is_set():
+        raise BrokenOff
+
+
+def _lay(source: Path, target: Path, broken_off: Event) -> None:
     pending, made = [(source, target)], list[tuple[Path, Path]]()
     while pending:
         folder, into = pending.pop()
@@ -73,6 +120,7 @@ def _lay(source: Path, target: Path) -> None:
             made.append((folder, into))
         with os.scandir(folder) as entries:
             for entry in entries:
+                _refuse_if(broken_off)
                 to = into / entry.name
                 if entry.is_symlink():
                     _make_way(to)
@@ -96,8 +144,9 @@ def _make_way(path: Path) -> None:
 class _Copy:
     """One copy out. It holds on to open folders instead of names: a name may lead elsewhere the next time."""
 
-    def __init__(self, root: Path, cap_bytes: int) -> None:
+    def __init__(self, root: Path, cap_bytes: int, broken_off: Event) -> None:
         self._root = root
+        self._broken_off = broken_off
         self._room_bytes = cap_bytes
         self._room_entries = MAX_ENTRIES
         self._links: list[Path] = []
@@ -108,6 +157,7 @@ class _Copy:
 
     def take(self, folder: int, name: str, target: Path, depth: int = 0) -> None:
         self._room_entries -= 1
+        _refuse_if(self._broken_off)
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
@@ -153,7 +203,7 @@ class _Copy:
         with open(handle, "rb") as source:
             try:
                 with target.open("xb") as copy:
-                    size_bytes = _pour(source, copy, self._room_bytes)
+                    size_bytes = self._pour(source, copy)
             except OSError:
                 target.unlink(missing_ok=True)
                 raise
@@ -161,6 +211,14 @@ class _Copy:
         self._room_bytes -= size_bytes
         self._size_bytes += size_bytes
         self._files += 1
+
+    def _pour(self, source: IO[bytes], target: IO[bytes]) -> int:
+        poured = 0
+        while block := source.read(min(BLOCK_BYTES, self._room_bytes - poured)):
+            _refuse_if(self._broken_off)
+            target.write(block)
+            poured += len(block)
+        return poured
 
     def _link(self, folder: int, name: str, target: Path) -> None:
         to = os.readlink(name, dir_fd=folder)
@@ -176,14 +234,6 @@ class _Copy:
             self._left_out.append(f"{printable(name)}: {why}")
         else:
             self._more_left_out += 1
-
-
-def _pour(source: IO[bytes], target: IO[bytes], most_bytes: int) -> int:
-    poured = 0
-    while block := source.read(min(BLOCK_BYTES, most_bytes - poured)):
-        target.write(block)
-        poured += len(block)
-    return poured
 
 
 def _stays_inside(root: Path, link: Path) -> bool:

@@ -18,11 +18,12 @@ from typing import Any
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused, connected
 from polar.runtimes.docker_archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
 from polar.runtimes.docker_container import Container, Found, labelled
 from polar.runtimes.docker_exec import Exec, Logs, NotStarted, check_words
-from polar.runtimes.docker_options import HOME, DockerOptions, container_config, tool_path
+from polar.runtimes.docker_options import HOME, DockerOptions, container_config, not_held, tool_path
 from polar.runtimes.doors import open_door
 from polar.runtimes.folders import remove_tree
 from polar.runtimes.options import RuntimeOptions
@@ -34,8 +35,6 @@ from polar.types import is_id
 SCRATCH = "scratch"
 SETTLE_S = 1.0
 """An engine learns a little later than others that a container has ended."""
-HELD_BY = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
-"""What an engine says of itself, by the limit that needs it."""
 NO_ENGINE = "`make docker` installs and starts one, and DOCKER_HOST names another"
 
 
@@ -47,6 +46,7 @@ class DockerRuntime:
         self._place: Place | None = None
         self._api: DockerApi | None = None
         self._container: Container | None = None
+        self._group = Cgroup({})
         self._runs = False
         self._stopped = False
         self._turn = asyncio.Lock()
@@ -102,7 +102,7 @@ class DockerRuntime:
             environment = await asyncio.to_thread((PROC / str(pid) / "environ").read_bytes)
             if f"POLAR_SESSION={self._started().session_id}\0".encode() not in environment:
                 raise RuntimeFailure("the engine's containers are not among the processes that the node sees")
-            return await open_door(pid, user=False)
+            return await open_door(pid, user=os.geteuid() != 0)
         except (OSError, RuntimeFailure) as error:
             advice = "" if os.geteuid() == 0 else "; run the node as root, or choose another runtime"
             raise RuntimeFailure(f"no door into the container's network: {error}{advice}") from error
@@ -189,7 +189,7 @@ class DockerRuntime:
         await self._check_limits(api)
         for container, _ in await labelled(api, {"polar.home": home(), "polar.place": str(place.root)}):
             await container.remove()
-        await to_the_end(self._create(api, place))
+        await to_the_end(self._create(api, container_config(self._options, place, image)))
         await self._run_container()
         self._owner = await self._ask_owner(self._options.user or image.get("User", ""))
         environment = dict(word.partition("=")[::2] for word in image.get("Env") or ())
@@ -214,17 +214,16 @@ class DockerRuntime:
 
     async def _check_limits(self, api: DockerApi) -> None:
         """An engine that cannot hold a limit goes on without it and says so in a log of its own."""
-        if asked := [name for name in self._options.limits.asked if name in HELD_BY]:
-            told = await api.call("GET", "/info")
-            if missing := [name for name in asked if told.get(HELD_BY[name]) is False]:
-                raise RuntimeFailure(f"this engine does not hold the limit {', '.join(missing)} on this machine")
+        limits = self._options.limits
+        if limits.asked and (reason := not_held(limits, await api.call("GET", "/info"))):
+            raise RuntimeFailure(reason)
 
-    async def _create(self, api: DockerApi, place: Place) -> None:
+    async def _create(self, api: DockerApi, config: dict[str, Any]) -> None:
         """A call that is broken off may still make a container, of which nobody would know."""
         async with self._turn:
             if self._stopped:
                 raise RuntimeFailure("the runtime is stopped")
-            made = await api.call("POST", "/containers/create", body=container_config(self._options, place))
+            made = await api.call("POST", "/containers/create", body=config)
             self._container = Container(api, made["Id"])
 
     async def _ask_owner(self, user: str) -> Owner:
@@ -263,7 +262,7 @@ class DockerRuntime:
         assert self._api is not None
         prepared = await Exec.create(self._api, self._alive().id, argv, env, cwd)
         try:
-            return await prepared.run(logs, memory_is_limited=self._options.limits.memory_bytes is not None)
+            return await prepared.run(logs, self._group)
         except NotStarted:
             raise
         except BaseException:
@@ -275,6 +274,8 @@ class DockerRuntime:
             container = self._alive()
             if not self._runs:
                 await container.start()
+                if self._options.limits.memory_bytes is not None:
+                    self._group = await container.control_group()
                 self._runs = True
 
     def _environment(self, command: Command) -> dict[str, str]:

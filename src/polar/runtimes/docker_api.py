@@ -7,7 +7,7 @@ networks. So there is a socket, or a port without TLS, and nothing else to know.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import IO, Any
 
@@ -26,9 +26,10 @@ PIECE_BYTES = 2**16
 class Refused(RuntimeFailure):
     """The service has answered, and its answer is an error."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Mapping[str, str]) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers
 
 
 class DockerApi:
@@ -93,7 +94,8 @@ class DockerApi:
                 timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_LIMIT_S),
             ) as response:
                 if response.status >= 400:
-                    raise Refused(response.status, _message(response.status, await response.read()))
+                    message = _message(response.status, await response.read())
+                    raise Refused(response.status, message, response.headers)
                 yield response
         except TimeoutError as error:  # not the caller's deadline, which cancels
             raise RuntimeFailure(f"the engine at {self.address} does not answer") from error

@@ -11,7 +11,8 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -20,6 +21,7 @@ import msgspec
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
 from polar.runtimes.copies import MAX_ENTRIES, SHOWN_LEFT_OUT, copy_out
+from polar.runtimes.folders import MAX_READ_BYTES
 
 READ_PAST_BYTES = 2 * 2**30
 """How much of what is over the cap is read through to reach what comes after it."""
@@ -46,7 +48,6 @@ def pack_file(file: NewFile, owner: Owner) -> IO[bytes]:
         entry = _entry(file.path, tarfile.REGTYPE, file.mode, owner)
         entry.size = len(file.content)
         tar.addfile(entry, io.BytesIO(file.content))
-    packed.seek(0)
     return packed
 
 
@@ -55,7 +56,6 @@ def pack_folder(path: PurePosixPath, owner: Owner, mode: int) -> IO[bytes]:
     with _writer(packed) as tar:
         _add_folders(tar, reversed(path.parents[:-1]), owner)
         tar.addfile(_entry(path, tarfile.DIRTYPE, mode, owner))
-    packed.seek(0)
     return packed
 
 
@@ -77,14 +77,15 @@ def pack_tree(source: Path, below: PurePosixPath, owner: Owner, packed: IO[bytes
                 tar.add(path, str(below / path.name), filter=ours)
     except OSError as error:
         raise RuntimeFailure(f"cannot copy {source} into the workspace: {error}") from error
-    packed.seek(0)
 
 
 def read_file(stream: Callable[[int | None], io.RawIOBase]) -> bytes:
-    """The one file of a tar."""
-    with _reader(stream(None)) as tar:
+    """The one file of a tar, as long as it may be read at once: it can be sparse, and be larger than the disk."""
+    with _reader(stream(MAX_READ_BYTES + READ_PAST_BYTES)) as tar:
         for entry in tar:
             if entry.isreg() and (found := tar.extractfile(entry)) is not None:
+                if entry.size > MAX_READ_BYTES:
+                    raise RuntimeFailure(f"{entry.size} bytes are more than the {MAX_READ_BYTES} read at once")
                 return found.read()
     raise FileNotFoundError("the tar holds no file")
 
@@ -200,9 +201,15 @@ def _entry(path: PurePosixPath, kind: bytes, mode: int, owner: Owner) -> tarfile
     return entry
 
 
-def _writer(packed: IO[bytes]) -> tarfile.TarFile:
-    # The GNU form keeps names that are no text as they are.
-    return tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT)
+@contextmanager
+def _writer(packed: IO[bytes]) -> Generator[tarfile.TarFile]:
+    """Leaves `packed` ready to be read. The GNU form keeps names that are no text as they are."""
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        yield tar
+        end_bytes = tar.offset + 2 * tarfile.BLOCKSIZE
+    # Two empty blocks are the end. Podman reads no further, and what is filled up behind them breaks its pipe.
+    packed.truncate(end_bytes)
+    packed.seek(0)
 
 
 def _reader(stream: io.RawIOBase) -> tarfile.TarFile:

@@ -20,12 +20,15 @@ import msgspec
 import orjson
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.cgroups import MOUNT, Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused
 from polar.runtimes.docker_archive import TooMuch
+from polar.runtimes.processes import PROC
 from polar.runtimes.spawn import to_the_end
 
 FOLDER, LINK, OTHERS = 1 << 31, 1 << 27, 0x7280000
 """Bits of a mode as the Engine API tells it: pipes, sockets, devices and the like are the others."""
+STAT = "X-Docker-Container-Path-Stat"
 MAX_LINKS = 40
 Result = TypeVar("Result")
 Stream = Callable[[int | None], io.RawIOBase]
@@ -34,8 +37,7 @@ Stream = Callable[[int | None], io.RawIOBase]
 class Stat(msgspec.Struct, frozen=True):
     mode: int
     link_target: str = msgspec.field(default="", name="linkTarget")
-    """Where a link leads in the end, from the container's root. Podman says it of everything, and the mode of what
-    is there."""
+    """Where a link leads in the end, from the container's root. Podman says it of everything."""
 
     @property
     def is_folder(self) -> bool:
@@ -74,6 +76,17 @@ class Container:
     async def inspect(self) -> dict[str, Any]:
         return await self._api.call("GET", f"{self._path}/json")
 
+    async def control_group(self) -> Cgroup:
+        """For what the kernel counts; an empty one where the node does not see the container's processes."""
+        pid = int((await self.inspect())["State"]["Pid"])
+        try:
+            lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
+        except OSError:
+            return Cgroup({})
+        paths = {tree: path for _, tree, path in (line.split(":", 2) for line in lines) if self.id in path}
+        tree = "memory" if "memory" in paths else ""
+        return Cgroup({"memory": MOUNT / tree / paths[tree].lstrip("/")} if tree in paths else {})
+
     async def kill(self) -> None:
         """Returns when all its processes are dead: the kernel ends a pid namespace with its first process."""
         try:
@@ -97,8 +110,8 @@ class Container:
         try:
             async with asyncio.timeout(within_s):
                 await self._wait("not-running")
-        except TimeoutError:
-            return False
+        except TimeoutError:  # one that is half way to its end takes no commands either
+            return not await self._runs()
         return True
 
     async def _runs(self) -> bool:
@@ -119,12 +132,14 @@ class Container:
     async def stat(self, path: PurePosixPath) -> Stat | None:
         try:
             async with self._api.request("HEAD", f"{self._path}/archive", query={"path": str(path)}) as response:
-                told = response.headers.get("X-Docker-Container-Path-Stat", "")
+                told = response.headers.get(STAT, "")
         except Refused as error:
             await self.inspect()  # a container that is gone is not a file that is missing
-            if error.status == 404:
+            if error.status != 404:
+                raise RuntimeFailure(f"{path.name!r} cannot be followed") from error
+            told = error.headers.get(STAT, "")  # of a link that leads to nothing, podman says both
+            if not told:
                 return None
-            raise RuntimeFailure(f"{path.name!r} cannot be followed") from error
         return msgspec.convert(orjson.loads(base64.b64decode(told)), Stat)
 
     async def find(self, base: PurePosixPath, path: str, links: int = 0) -> Found:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from typing import Any
 
 import aiohttp
 import msgspec
-import orjson
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Finished
+from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import PIECE_BYTES, DockerApi, Refused
 from polar.runtimes.output import CappedLog
 
 STDERR = 2
 KILLED = 137
-CANNOT_START = (126, 127)
-COMPLAINT = re.compile("exec failed|cannot exec|OCI runtime")
+CANNOT_START = (125, 126, 127)
+"""The engine's own fault or the container's end, a program that cannot be run, and one that is not there."""
+COMPLAINT = re.compile(r"OCI runtime |cannot exec |Error: [^\n]*\bOCI ")
 """Of an engine, in the place of the output. It never had a process then; podman has forgotten it in any case."""
 COMPLAINT_BYTES = 1000
-OOM_WAIT_S = 0.5
-"""The engine learns of an exit and of its cause by different ways."""
 ARGUMENT_BYTES = 128 * 1024
 """The longest argument that Linux takes."""
 OUT_OF_MEMORY = b"\n[polar: killed: the session is over its limit of memory]\n"
@@ -45,9 +43,8 @@ class Logs(msgspec.Struct, frozen=True):
 class Exec:
     """One command, created and not yet begun."""
 
-    def __init__(self, api: DockerApi, container_id: str, exec_id: str, argv: tuple[str, ...]) -> None:
+    def __init__(self, api: DockerApi, exec_id: str, argv: tuple[str, ...]) -> None:
         self._api = api
-        self._container_id = container_id
         self._path = f"/exec/{exec_id}"
         self._program = argv[0]
 
@@ -66,10 +63,10 @@ class Exec:
             made = await api.call("POST", f"/containers/{container_id}/exec", body=body)
         except Refused as error:
             raise cannot_start(argv[0], str(error)) from error
-        return cls(api, container_id, made["Id"], argv)
+        return cls(api, made["Id"], argv)
 
-    async def run(self, logs: Logs, *, memory_is_limited: bool) -> Finished:
-        began_at = time.time()
+    async def run(self, logs: Logs, group: Cgroup) -> Finished:
+        memory_kills = group.memory_kills()
         try:
             async with self._api.request(
                 "POST", f"{self._path}/start", body={"Detach": False, "Tty": False}, limit_s=None
@@ -79,20 +76,13 @@ class Exec:
             raise cannot_start(self._program, str(error)) from error
         ended = await self._api.call("GET", f"{self._path}/json")
         exit_code, told = int(ended["ExitCode"] or 0), beginning.decode(errors="replace")
-        if exit_code in CANNOT_START and not ended["Pid"] and COMPLAINT.search(told):
+        if exit_code in CANNOT_START and not ended["Pid"] and COMPLAINT.match(told):
             raise cannot_start(self._program, told)
-        if exit_code == KILLED and memory_is_limited and await self._ran_out_of_memory(began_at):
+        if exit_code < 0:  # podman, of a command that ended with its container
+            exit_code = KILLED
+        if exit_code == KILLED and group.memory_kills() > memory_kills:
             logs.err.write(OUT_OF_MEMORY)
         return Finished(exit_code, logs.out.tail(), logs.err.tail())
-
-    async def _ran_out_of_memory(self, since: float) -> bool:
-        query = {
-            "since": f"{since:.6f}",
-            "until": f"{time.time() + OOM_WAIT_S:.6f}",
-            "filters": orjson.dumps({"container": [self._container_id], "event": ["oom"]}).decode(),
-        }
-        async with self._api.request("GET", "/events", query=query) as response:
-            return bool(await response.content.readany())
 
 
 def check_words(argv: tuple[str, ...], env: dict[str, str]) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from polar.runtimes.base import Place, Tool
-from polar.runtimes.options import Capabilities, RuntimeOptions
+from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
 from polar.runtimes.processes import home, owner
 
 HOME = "/home/polar"
 TOOLS = "/opt/polar"
 PIDS = 4096
 """A session's processes and threads where nothing is asked: a fork bomb is not to take the machine."""
-HELD = ("cpus", "memory_bytes", "pids")
+HELD_BY = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
+"""What an engine says of itself, by the limit that needs it."""
+HELD = tuple(HELD_BY)
 NO_QUOTA = "only an engine whose storage is overlay2 on xfs with pquota can; say quota = true where it is"
+
+Capability = Literal[
+    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID"
+]
+"""What installing packages takes, and servers."""
 
 
 class DockerOptions(RuntimeOptions):
@@ -36,8 +43,8 @@ class DockerOptions(RuntimeOptions):
     """Where the container engine listens, on this machine. None: DOCKER_HOST, or Docker's usual socket."""
     quota: bool = False
     """The engine's storage holds disk limits."""
-    cap_add: tuple[str, ...] = ()
-    """Capabilities that root inside keeps, such as CHOWN; all others are dropped."""
+    cap_add: tuple[Capability, ...] = ()
+    """Capabilities that root inside keeps; all others are dropped. Only such as lead nowhere outside."""
 
     @property
     def offered(self) -> Capabilities:
@@ -66,8 +73,25 @@ def tool_path(tool: Tool) -> str:
     return f"{TOOLS}/{tool.name}"
 
 
-def container_config(options: DockerOptions, place: Place) -> dict[str, Any]:
-    """The body of the call that creates it. Its own process only waits, and its init reaps what others leave."""
+def not_held(limits: Limits, engine: dict[str, Any]) -> str:
+    """Why an engine does not hold limits, by what it says of itself; empty: it does."""
+    asked = [name for name in limits.asked if name in HELD_BY]
+    without_root = engine.get("Rootless") or "name=rootless" in (engine.get("SecurityOptions") or ())
+    if asked and without_root and engine.get("CgroupVersion") == "1":
+        return (
+            f"an engine without root does not hold the limit {', '.join(asked)} on a machine with cgroup v1: "
+            "use an engine that runs as root, or cgroup v2"
+        )
+    if missing := [name for name in asked if engine.get(HELD_BY[name]) is False]:
+        return f"this engine does not hold the limit {', '.join(missing)} on this machine"
+    if limits.cpus is not None and limits.cpus > engine.get("NCPU", limits.cpus):
+        return f"a limit of {limits.cpus:g} CPUs is more than the {engine['NCPU']} that the engine's machine has"
+    return ""
+
+
+def container_config(options: DockerOptions, place: Place, image: dict[str, Any]) -> dict[str, Any]:
+    """The body of the call that creates it; `image` is what the engine tells of its image. Its own process only
+    waits, and its init reaps what others leave."""
     limits = options.limits
     host: dict[str, Any] = {
         "Init": True,
@@ -85,7 +109,7 @@ def container_config(options: DockerOptions, place: Place) -> dict[str, Any]:
         host["NanoCpus"] = int(limits.cpus * 1e9)
     if limits.disk_bytes is not None:
         host["StorageOpt"] = {"size": str(limits.disk_bytes)}
-    return {
+    config = {
         "Image": options.image,
         "Entrypoint": ["tail", "-f", "/dev/null"],
         "Cmd": [],
@@ -93,9 +117,10 @@ def container_config(options: DockerOptions, place: Place) -> dict[str, Any]:
         "WorkingDir": "/",
         "Env": [f"POLAR_SESSION={place.session_id}"],
         "Labels": labels(place),
-        "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,
     }
+    # Podman sets a timer also for a check that is no check, so it is named only where there is one to switch off.
+    return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.get("Healthcheck") else config
 
 
 def _mount(tool: Tool) -> dict[str, Any]:

@@ -57,14 +57,19 @@ async def open_door(pid: int, *, user: bool) -> socket.socket:
 
 async def _in_network(pid: int, arguments: Sequence[str], *, user: bool, pass_fds: tuple[int, ...]) -> None:
     spaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
-    process = await asyncio.create_subprocess_exec(
-        *("nsenter", "--target", str(pid), *spaces, sys.executable, "-I", "-S", "-c", LISTEN, *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        pass_fds=pass_fds,
-        env={"PATH": os.environ.get("PATH", os.defpath)},
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("nsenter", "--target", str(pid), *spaces, sys.executable, "-I", "-S", "-c", LISTEN, *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=pass_fds,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+    except FileNotFoundError as error:
+        raise RuntimeFailure(
+            "there is no nsenter, by which the gateway listens inside: install util-linux"
+        ) from error
     try:
         _, errors = await process.communicate()
     except BaseException:

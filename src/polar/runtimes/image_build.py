@@ -7,13 +7,11 @@ that is broken off leaves nothing, and one that is killed leaves what the next o
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +24,7 @@ from polar.runtimes.image_debian import debian_recipe, debian_tar
 from polar.runtimes.image_engine import EngineImages, engine_images
 from polar.runtimes.image_programs import run_program
 from polar.runtimes.images import RECORD_FILE, Image, ImageRecord, Recipe, find, images_dir
-from polar.store.cache import cached_folder
+from polar.store.cache import alone_at, cached_folder
 
 Form = Literal["folder", "engine"]
 FORMS: dict[str, Form] = {"apptainer": "folder", "bubblewrap": "folder", "docker": "engine", "folder": "folder"}
@@ -70,10 +68,19 @@ async def build(order: Order, tell: Callable[[str], None]) -> Built:
     async with engine_images() as engine:
         if order.forms is not None and "engine" in order.forms and engine is None:
             raise RuntimeFailure("no container engine answers to take the image in; `make docker` starts one")
-        image = await _made(order, tell)
-        if order.forms is None or "folder" in order.forms:
-            await _unpacked(image, tell)
-        if engine is None or (order.forms is not None and "engine" not in order.forms):
+        if order.forms is not None and "engine" not in order.forms:
+            engine = None
+        if engine is not None:
+            await engine.refuse_if_taken(order.name)
+        try:
+            image = await _made(order, tell)
+            if order.forms is None or "folder" in order.forms:
+                await _unpacked(image, tell)
+        except OSError as error:  # a full disk, a folder that is not ours
+            raise RuntimeFailure(
+                f"{images_dir()} cannot take the image: {error.strerror or error}; POLAR_CACHE names another place"
+            ) from error
+        if engine is None:
             return Built(image, "")
         await _brought_in(image, engine, tell)
         return Built(image, engine.address)
@@ -81,11 +88,13 @@ async def build(order: Order, tell: Callable[[str], None]) -> Built:
 
 async def _made(order: Order, tell: Callable[[str], None]) -> Image:
     if (current := _current(order)) is not None:
-        tell(f"{order.name} is there already")
+        tell("it is there already")
         return current
-    async with _alone_at(order.name):
+    async with alone_at(images_dir() / order.name):
         if (current := _current(order)) is not None:  # made by another meanwhile
             return current
+        for left in images_dir().glob(f".{order.name}+*"):  # of a build that was killed
+            await asyncio.to_thread(remove_tree, left)
         scratch = Path(tempfile.mkdtemp(prefix=f".{order.name}+", dir=images_dir()))
         try:
             await _fill(scratch, order.recipe, tell)
@@ -102,17 +111,6 @@ def _current(order: Order) -> Image | None:
     """The image as it is, where it is what was asked for."""
     current = None if order.afresh else find(order.name)
     return current if current is not None and current.record.recipe == order.recipe else None
-
-
-@asynccontextmanager
-async def _alone_at(name: str) -> AsyncGenerator[None]:
-    """One build of an image at a time; so what others have left of it is nobody's, and goes."""
-    images_dir().mkdir(parents=True, exist_ok=True)
-    with (images_dir() / f".{name}.lock").open("w") as lock:
-        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-        for left in images_dir().glob(f".{name}+*"):
-            await asyncio.to_thread(remove_tree, left)
-        yield
 
 
 async def _fill(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> None:

@@ -46,6 +46,15 @@ class EngineImages:
             with suppress(Refused):
                 await self._api.call("DELETE", f"/images/{before['Id']}")
 
+    async def refuse_if_taken(self, name: str) -> None:
+        """An image that somebody else made keeps its name."""
+        known = await self._known(name)
+        if known is not None and not _digest(known):
+            raise RuntimeFailure(
+                f"the engine at {self.address} has an image {name}:latest that was not built here:"
+                " choose another name"
+            )
+
     async def take_out(self, name: str) -> bool:
         """Whether there was one of ours. One that a container still needs is refused by the engine."""
         known = await self._known(name)

@@ -39,6 +39,8 @@ async def run_program(
             cwd=cwd,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
+    except FileNotFoundError as error:
+        raise RuntimeFailure(f"{argv[0]} takes part in making an image and is not on PATH: install it") from error
     except OSError as error:
         raise RuntimeFailure(f"cannot start {argv[0]!r}: {error.strerror}") from error
     assert process.stdout is not None

@@ -23,6 +23,7 @@ import stat
 import struct
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 MARK = "POLAR_CAGE"
@@ -34,7 +35,7 @@ NEW_USER, NEW_MOUNT, NEW_NETWORK = 0x10000000, 0x00020000, 0x40000000
 BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
 MOUNT_SETATTR, HERE, BELOW_TOO = 442, -100, 0x8000
 READ_ONLY, NO_SETUID, NO_DEVICES = 1, 2, 4
-SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41
+SET_FLAGS, UP_AND_RUNNING, GET_PARENT = 0x8914, 0x41, 0xB702
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of the node, or links into /usr, that programs need."""
@@ -337,25 +338,29 @@ def answer(channel: socket.socket, message: bytes, given: list[int]) -> None:
 
 
 def end_the_rest(processes: int) -> None:
-    """The node is dead, and bubblewrap dies with it unless it was just starting: so we look for a while."""
-    mark = f"{MARK}={os.environ[MARK]}\0".encode()
+    """Bubblewrap dies with the node, unless it just starts or was kept from it inside: so we look for a while."""
     deadline = time.monotonic() + LINGER_S
     while time.monotonic() < deadline:
-        for name in os.listdir(processes):
-            if name.isdigit() and int(name) != os.getpid() and mark in environment(processes, name):
-                try:
+        for name in filter(str.isdigit, os.listdir(processes)):
+            if int(name) != os.getpid() and is_below_us(processes, name):
+                with suppress(OSError):
                     os.kill(int(name), signal.SIGKILL)
-                except OSError:
-                    pass
         time.sleep(LOOK_S)
 
 
-def environment(processes: int, name: str) -> bytes:
+def is_below_us(processes: int, name: str) -> bool:
+    """In our user namespace or one made in it, which no process can leave."""
+    ours, opened = os.stat("self/ns/user", dir_fd=processes), list[int]()
     try:
-        with open(os.open(f"{name}/environ", os.O_RDONLY, dir_fd=processes), "rb") as file:
-            return file.read()
+        opened.append(os.open(f"{name}/ns/user", os.O_RDONLY, dir_fd=processes))
+        while not os.path.samestat(os.fstat(opened[-1]), ours):
+            opened.append(fcntl.ioctl(opened[-1], GET_PARENT))
+        return True
     except OSError:
-        return b""
+        return False
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def main(channel: socket.socket) -> None:
@@ -376,10 +381,8 @@ def main(channel: socket.socket) -> None:
     except (OSError, Refused) as error:
         channel.send(json.dumps({"refused": f"the session cannot be assembled: {error}"}).encode())
         return
-    try:
+    with suppress(OSError):
         serve(channel)
-    except OSError:
-        pass
     end_the_rest(processes)
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
-from polar.runtimes.copies import copy_in, copy_out
+from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.folders import inside, read_file, remove_tree, write_file
 from polar.runtimes.options import Capabilities, RuntimeOptions
 from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
@@ -113,11 +113,11 @@ class LocalRuntime:
         return await asyncio.to_thread(read_file, inside(Path(self.workspace), path))
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await asyncio.to_thread(copy_in, source, inside(Path(self.workspace), path))
+        await copied_in(source, inside(Path(self.workspace), path))
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
         base = Path(self.home if home else self.workspace)
-        return await asyncio.to_thread(copy_out, inside(base, path), target, cap_bytes)
+        return await copied_out(inside(base, path), target, cap_bytes)
 
     async def kill(self) -> None:
         if self._place is not None:

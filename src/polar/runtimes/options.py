@@ -24,7 +24,7 @@ processes: no others are seen or signalled. network: the policy holds."""
 class Limits(Strict):
     """What a session may use at most, all its processes together. None: as much as there is."""
 
-    cpus: float | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_bytes: ByteSize | None = Field(default=None, ge=4 * 2**20)
     """A number, or a text such as "512MiB". Whoever asks for more is killed."""
     pids: int | None = Field(default=None, ge=1)

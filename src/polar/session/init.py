@@ -5,6 +5,8 @@ The slot comes last: what readies the workspace holds no key.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from polar import registry
@@ -19,26 +21,26 @@ from polar.session.workspace import base_of, prepare
 
 
 async def init(live: LiveSession) -> None:
-    with boundary("harness"):
+    with _part(live, "harness"):
         harness: Harness = registry.make("harness", live.task.harness)
         live.harness = harness
         installed = await install(harness.requirements())
         tools = {name: Tool(folder.name, folder) for name, folder in installed.items()}
     runtime = await _start(live, tuple(tools.values()))
-    with boundary("files"):
+    with _part(live, "files"):
         for path, text in live.task.files.items():
             await runtime.put(path, text.encode())
-    with boundary("prepare"):
+    with _part(live, "prepare"):
         await prepare(runtime, live.task)
-    with boundary("runtime"):
+    with _part(live, "runtime"):
         door = await runtime.door()
         if door is not None:
             live.teardown.callback(door.close)
-    with boundary("gateway"):
+    with _part(live, "gateway"):
         slots = live.services.slots
         live.slot = await slots.open(live.lease, harness.profile(), door)
         live.teardown.push_async_callback(slots.close, live.session_id)
-    with boundary("harness"):
+    with _part(live, "harness"):
         context = HarnessContext(
             instruction=live.task.instruction,
             slot=live.slot,
@@ -48,16 +50,24 @@ async def init(live: LiveSession) -> None:
             installed={name: Path(runtime.tool(tool)) for name, tool in tools.items()},
         )
         live.launch = harness.launch(context)
-    with boundary("files"):
+    with _part(live, "files"):
         await _lay_in(runtime, live.launch, taken=live.task.files)
-    with boundary("prepare"):
+    with _part(live, "prepare"):
         await note_baseline(live)
 
 
+@contextmanager
+def _part(live: LiveSession, where: str) -> Generator[None]:
+    """Named for whoever has to say where INIT failed, or what took its time."""
+    live.set_up = where
+    with boundary(where):
+        yield
+
+
 async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
-    with boundary("files"):
+    with _part(live, "files"):
         base = await base_of(live.task.workspace)
-    with boundary("runtime"):
+    with _part(live, "runtime"):
         runtime: Runtime = registry.make("runtime", live.task.runtime)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)

@@ -1,7 +1,7 @@
 """What is kept of a session's files when its runtime is gone: artefacts and what the harness wrote about itself.
 
 They are taken after the harness is dead and before the evaluator works in the workspace: what is kept is the
-agent's work. The session's key is in none of it.
+agent's work. The session's key stands as it is in no file of it, and in no name.
 """
 
 from __future__ import annotations
@@ -53,15 +53,18 @@ async def keep_harness_logs(live: LiveSession) -> None:
 
 async def hide_key(live: LiveSession) -> None:
     """Stars in place of the key wherever it stands as it is. It is dead by now, but nobody who reads a log should
-    have to know that."""
+    have to know that. What has it in its name, or is a link to it, goes."""
     if live.slot is None:
         return
-    key, root = live.slot.key.encode(), live.paths.root
+    key, root = live.slot.key, live.paths.root
     try:
-        for path in await asyncio.to_thread(_blot, live.paths, key):
+        for path in await asyncio.to_thread(_remove_named, live.paths, key):
+            live.left_out.append(f"{printable(str(path.relative_to(root)))}: it has the session's key in its name")
+        for path in await asyncio.to_thread(_blot, live.paths, key.encode()):
             live.left_out.append(f"{printable(str(path.relative_to(root)))}: the session's key, replaced by stars")
-    except OSError as error:
+    except (RuntimeFailure, OSError) as error:
         live.left_out.append(f"logs: not searched for the session's key: {error}")
+    live.left_out = [line.replace(key, "*" * len(key)) for line in live.left_out]
 
 
 def told(lines: list[str]) -> tuple[str, ...]:
@@ -95,6 +98,20 @@ def _apart(paths: tuple[str, ...]) -> list[str]:
     found = [PurePosixPath(path) for path in dict.fromkeys(paths)]
     sound = [path for path in found if not path.is_absolute() and ".." not in path.parts]
     return [str(path) for path in sound if not any(other in path.parents for other in sound)]
+
+
+def _remove_named(paths: SessionPaths, key: str) -> list[Path]:
+    """What was removed."""
+    found = [
+        path
+        for kept in (paths.logs, paths.artifacts)
+        for parent, folders, names in os.walk(kept)
+        for path in (Path(parent, name) for name in (*folders, *names))
+        if key in path.name or (path.is_symlink() and key in os.readlink(path))
+    ]
+    for path in found:
+        path.unlink(missing_ok=True) if path.is_symlink() else remove_tree(path)
+    return found
 
 
 def _blot(paths: SessionPaths, key: bytes) -> list[Path]:

@@ -34,6 +34,8 @@ class LiveSession:
     teardown: AsyncExitStack = field(default_factory=AsyncExitStack)
     """Undoes, last first, what the stages set up."""
 
+    set_up: str = ""
+    """The part of INIT that was begun last."""
     runtime: Runtime | None = None
     harness: Harness | None = None
     launch: Launch | None = None

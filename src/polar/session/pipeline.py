@@ -143,7 +143,8 @@ class Pipeline:
         budget_s = live.task.budgets.init_s
         if await self._attempt(live, "init", init(live), budget_s):
             live.timed_out = True
-            live.fail(Failure(where="init", type="TimedOut", message=f"not set up within {budget_s:g} s"))
+            told = f"not set up within {budget_s:g} s (budgets.init_s); under way: {live.set_up}"
+            live.fail(Failure(where="init", type="TimedOut", message=told))
         return live.failure is None
 
     async def _run_harness(self, live: LiveSession) -> None:

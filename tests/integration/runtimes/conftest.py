@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,12 +18,23 @@ from polar.runtimes.docker_api import connected
 from polar.runtimes.docker_options import DockerOptions
 
 
+@pytest.fixture(scope="session", autouse=True)
+def chosen_engine() -> Iterator[str | None]:
+    """POLAR_TEST_ENGINE is the address of the engine that is tested; without it, the machine's usual one is."""
+    address = os.environ.get("POLAR_TEST_ENGINE")
+    with pytest.MonkeyPatch.context() as patch:
+        if address is not None:
+            patch.setenv("DOCKER_HOST", address)
+        yield address
+
+
 @pytest.fixture(scope="session")
-def docker_engine() -> str | None:
-    """The address of an engine on this machine; None is the usual one."""
+def docker_engine(chosen_engine: str | None) -> str | None:
+    """The address of an engine on this machine; None is the usual one. One that was chosen has to be there."""
     if missing := asyncio.run(DockerRuntime.lacking()):
+        assert chosen_engine is None, missing
         pytest.skip(missing)
-    return None
+    return chosen_engine
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -100,6 +103,46 @@ async def test_there_is_no_power_to_be_had(runtime: BubblewrapRuntime) -> None:
     assert (await runtime.exec(sh("mknod disk b 8 0"))).exit_code != 0
 
 
+KEYS = """
+import ctypes, platform
+calls = {"x86_64": (248, 250), "aarch64": (217, 219)}
+add, control = calls[platform.machine()]
+libc = ctypes.CDLL(None, use_errno=True)
+mine, join, search = -3, 1, 10
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="calls have other numbers here")
+def test_the_nodes_keys_are_not_there(tmp_path: Path) -> None:
+    """They are handed down from parent to child, so a node of its own has one."""
+    node = tmp_path / "node.py"
+    node.write_text(
+        KEYS
+        + f"""
+import asyncio, sys
+from pathlib import Path
+from polar.runtimes.base import Command, Place
+from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+
+TRY = {KEYS!r} + "print(libc.syscall(control, search, mine, b'user', b'polar', 0), end=' ')"
+TRY += "; print(libc.syscall(add, b'user', b'more', b'x', 1, mine))"
+
+async def main(folder):
+    runtime = BubblewrapRuntime(BubblewrapOptions())
+    await runtime.start(Place("s-1", folder / "root", folder / "logs"))
+    print((await runtime.exec(Command(("python3", "-c", TRY)))).stdout_tail)
+    print((await runtime.exec(Command(("cat", "/proc/keys", "/proc/key-users")))).stdout_tail)
+    await runtime.stop()
+
+libc.syscall(control, join, None)
+assert libc.syscall(add, b"user", b"polar", b"secret", 6, mine) > 0 or ctypes.get_errno() == 38
+asyncio.run(main(Path(sys.argv[1])))
+"""
+    )
+    ran = subprocess.run([sys.executable, node, tmp_path / "place"], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["-1", "-1"], ran.stderr
+
+
 # Processes
 
 
@@ -190,7 +233,7 @@ async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
     assert (await bomber.exec(sh("echo again"))).stdout_tail == "again\n"
 
 
-@needs_cgroups
+@pytest.mark.skipif(bool(NO_CGROUPS) and os.geteuid() == 0, reason=NO_CGROUPS)
 async def test_without_a_limit_asked_for_there_is_one_nevertheless(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

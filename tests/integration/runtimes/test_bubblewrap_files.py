@@ -299,3 +299,10 @@ async def test_an_images_files_of_other_groups_can_be_changed(sessions: Sessions
     os.chown(image / "testbed" / "setup.py", 0, 50)
     runtime = await sessions.start(image=str(image), workspace="/testbed")
     assert (await runtime.exec(sh("echo more >>setup.py; touch new; rm new"))).exit_code == 0
+
+
+async def test_a_file_that_pretends_to_be_huge_is_not_read(sessions: Sessions) -> None:
+    runtime = await sessions.start()
+    await runtime.exec(sh("truncate -s 1T huge"))
+    with pytest.raises(RuntimeFailure, match="1099511627776 bytes, more than"):
+        await runtime.get("huge")

@@ -98,6 +98,21 @@ async def test_nor_does_a_node_leave_anything_that_is_killed_at_a_bad_moment(
     await until(lambda: not alive_in(node.network))
 
 
+async def test_nor_what_has_shed_all_its_ties(tmp_path: Path) -> None:
+    """From inside, the first process of a cage can be made to outlive bubblewrap and to forget its environment."""
+    node = DoomedNode(tmp_path)
+    target = ("--target", str(min(alive_in(node.network))))
+    hidden = await asyncio.create_subprocess_exec(
+        *("nsenter", *target, "--user", "--preserve-credentials", "--net", "sleep", "1000"),
+        env={"PATH": os.environ["PATH"]},
+        start_new_session=True,
+    )
+    await until(lambda: hidden.pid in alive_in(node.network))
+    node.die()
+    await until(lambda: not alive_in(node.network))
+    assert await hidden.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("delay_ms", [0, 5, 10, 15])
 async def test_what_a_node_and_its_keepers_leave_when_killed_together_is_swept(
     tmp_path: Path, delay_ms: int
@@ -133,8 +148,11 @@ USER = """
 import asyncio, os, sys
 from pathlib import Path
 os.umask(0o077)
+from polar.runtimes import bubblewrap
 from polar.runtimes.base import Command, Place, Tool
 from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+
+bubblewrap.PIDS = 60
 
 async def main(folder):
     assert os.geteuid() != 0
@@ -155,6 +173,8 @@ async def main(folder):
         reach = f": </dev/tcp/127.0.0.1/{door.getsockname()[1]}"
         assert (await runtime.exec(Command(("bash", "-c", reach)))).exit_code == 0
         door.close()
+        many = "for i in $(seq 100); do sleep 1000 & done; echo all"
+        assert (await runtime.exec(Command(("sh", "-c", many)))).stdout_tail == ""
         endless = asyncio.create_task(runtime.exec(Command(("sh", "-c", "setsid sleep 1000 & sleep 1000"))))
         await asyncio.sleep(0.02)
         await runtime.kill()

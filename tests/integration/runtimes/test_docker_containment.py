@@ -6,13 +6,17 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import pytest
 from docker_machine import StartDocker, container_of, processes_in, sh
 
+from polar.errors import RuntimeFailure
 from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_api import connected
+from polar.runtimes.docker_archive import NewFile, Owner, pack_file
+from polar.runtimes.docker_container import Container
 
 HOG = "x=$(seq 100000000)"
 
@@ -108,8 +112,27 @@ async def test_files_of_the_node_and_of_other_sessions_are_not_seen(
 
 async def test_what_is_written_outside_the_workspace_stays_in_the_session(start_docker: StartDocker) -> None:
     first, second = await start_docker(), await start_docker()
-    assert (await first.exec(sh("echo x >/etc/passwd; rm -rf /testbed; ls /testbed"))).exit_code != 0
+    assert (await first.exec(sh("echo x >/etc/passwd; rm -rf /testbed/src; ls /testbed/src"))).exit_code != 0
     assert (await second.exec(sh("id -un; ls /testbed"))).stdout_tail == "root\nsrc\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_the_engine_follows_no_link_to_the_node(
+    start_docker: StartDocker, tmp_path: Path, is_killed: bool
+) -> None:
+    """An agent may lay a link between the node's look at a path and its writing there."""
+    runtime, target = await start_docker(), tmp_path / "target"
+    target.mkdir()
+    await runtime.exec(sh(f"ln -s {target} link; ln -s ../../../../..{target} up; ln -s {target}/file file"))
+    container_id = await container_of(runtime)
+    if is_killed:
+        await runtime.kill()
+    async with connected() as api:
+        for folder, name in (("/work/link", "x"), ("/work/up", "x"), ("/work", "link/x"), ("/work", "file")):
+            packed = pack_file(NewFile(PurePosixPath(name), b"x", 0o644), Owner(0, 0))
+            with suppress(RuntimeFailure):
+                await Container(api, container_id).put(PurePosixPath(folder), packed)
+    assert list(target.iterdir()) == []
 
 
 async def test_processes_of_others_are_neither_seen_nor_signalled(start_docker: StartDocker) -> None:

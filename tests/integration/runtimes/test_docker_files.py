@@ -76,7 +76,11 @@ async def test_a_file_that_is_not_there(runtime: DockerRuntime, tmp_path: Path) 
 
 async def test_a_path_that_leaves_the_workspace_is_refused(runtime: DockerRuntime, tmp_path: Path) -> None:
     await runtime.exec(sh("ln -s /tmp out; ln -s /tmp/x file; ln -s ../home/polar up; ln -s circle circle"))
+    await runtime.exec(
+        sh("ln -s file far; ln -s ../../../../../nowhere/at/all climb; mkdir in; ln -s in/../../y dots")
+    )
     bad = ["../x", "a/../../x", "/etc/passwd", "", "out/x", "out", "file", "up/x", "nul\0", "circle", "circle/x"]
+    bad += ["far", "climb", "climb/x", "dots", "in/../../x"]
     for path in bad:
         with pytest.raises(RuntimeFailure):
             await runtime.put(path, b"")
@@ -177,3 +181,9 @@ async def test_tools_are_read_and_not_written(start_docker: StartDocker, tmp_pat
     assert "new" not in finished.stdout_tail
     assert "ead-only" in finished.stderr_tail
     assert (tool.source / "src" / "code.py").read_text() == "2\n"
+
+
+async def test_a_file_larger_than_memory_is_not_read(runtime: DockerRuntime) -> None:
+    await runtime.exec(sh("dd if=/dev/zero of=sparse bs=1 count=0 seek=1T 2>/dev/null || truncate -s 1T sparse"))
+    with pytest.raises(RuntimeFailure, match="more than the 268435456 read at once"):
+        await runtime.get("sparse")

@@ -80,3 +80,9 @@ async def test_without_a_door_there_is_still_loopback(island: int) -> None:
 async def test_a_network_that_cannot_be_joined_is_said() -> None:
     with pytest.raises(RuntimeFailure, match="the gateway cannot listen in the runtime's network: nsenter: "):
         await open_door(dead_process(), user=True)
+
+
+async def test_without_the_program_that_enters_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RuntimeFailure, match=r"no nsenter.*install util-linux"):
+        await open_door(1, user=False)

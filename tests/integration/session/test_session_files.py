@@ -178,8 +178,10 @@ class TestFailuresOfInit:
 
     async def test_steps_that_take_longer_than_init_may(self, workshop: Workshop) -> None:
         await workshop.run([], [agent_task(prepare=["sleep 600"], budgets={"init_s": 1.0})])
+        failure = workshop.only.failure
         assert workshop.only.stage == Stage.TIMED_OUT
-        assert workshop.only.failure and workshop.only.failure.where == "init"
+        assert failure and (failure.where, failure.policy) == ("init", False)
+        assert failure.message == "not set up within 1 s (budgets.init_s); under way: prepare"
         assert workshop.leftovers() == []
 
     async def test_a_workspace_that_is_not_there(self, workshop: Workshop, tmp_path: Path) -> None:

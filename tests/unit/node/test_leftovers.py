@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from polar.node.leftovers import claim, release, sweep
+from polar.runtimes.folders import remove_tree
 from polar.runtimes.processes import home
 from polar.store.paths import RunPaths
 
@@ -43,6 +44,27 @@ async def test_a_living_run_is_left_alone(tmp_path: Path) -> None:
     await sweep(tmp_path)
 
     assert paths.session("s-1").place.exists()
+
+
+async def test_nodes_of_a_dead_service_are_found_in_its_run(tmp_path: Path) -> None:
+    service = RunPaths.create(tmp_path, "service")
+    paths = run_with_a_place(service.root / "nodes", "node")
+    paths.owner.write_text(f"{home()} {dead_process()}\n")
+
+    await sweep(tmp_path)
+
+    assert not paths.session("s-1").place.exists()
+    assert not paths.owner.exists()
+
+
+def test_a_run_is_released_when_no_place_is_left(tmp_path: Path) -> None:
+    paths = run_with_a_place(tmp_path, "ended")
+    claim(paths)
+
+    release(paths)
+    assert paths.owner.exists(), "else nobody would ever look for the place again"
+
+    remove_tree(paths.session("s-1").place)
     release(paths)
     assert not paths.owner.exists()
 

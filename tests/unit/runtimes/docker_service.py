@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from polar.runtimes.docker_container import LINK, STAT
+
+Answer = tuple[int, Any]
 FOLDER = "eyJtb2RlIjogMjE0NzQ4MzY0OH0="
 """Base64 of a `Stat` that is a folder."""
 
@@ -19,7 +23,7 @@ class FakeEngine:
         """Method and path of each call."""
         self.bodies: dict[str, Any] = {}
         """The last body of each call."""
-        self.answers: dict[str, tuple[int, Any] | bytes] = {
+        self.answers: dict[str, Answer | list[Answer] | bytes] = {
             "GET /images/polar-base/json": (200, {"Config": {"Env": ["PATH=/bin"], "User": ""}}),
             "GET /containers/json": (200, []),
             "GET /info": (200, {"MemoryLimit": True}),
@@ -29,7 +33,10 @@ class FakeEngine:
             "POST /exec/e1/start": b"",
             "GET /exec/e1/json": (200, {"Pid": 1, "ExitCode": 0}),
         }
-        """What to say, by method and path; bytes are a stream that ends after them. Else: 204 and nothing."""
+        """What to say, by method and path; bytes are a stream that ends after them, of a list one is said
+        after the other. Else: 204 and nothing."""
+        self.links: dict[str, str] = {}
+        """Links that lead to nothing, by path. An engine that tells of them also says they are missing."""
         self.version: str | None = "1.41"
         self._runner = web.AppRunner(self._app())
         self._folder = folder
@@ -55,12 +62,20 @@ class FakeEngine:
         body = await request.read()
         self.bodies[call] = orjson.loads(body) if body[:1] == b"{" else body
         if request.method == "HEAD":
-            return web.Response(headers={"X-Docker-Container-Path-Stat": FOLDER})
+            return self._stat(request.query["path"])
         answer = self.answers.get(call, (204, None))
         if isinstance(answer, bytes):
             return await _stream(request, answer)
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
         status, told = answer
         return web.Response(status=status, body=b"" if told is None else orjson.dumps(told))
+
+    def _stat(self, path: str) -> web.Response:
+        if path not in self.links:
+            return web.Response(headers={STAT: FOLDER})
+        link = orjson.dumps({"mode": LINK, "linkTarget": self.links[path]})
+        return web.Response(status=404, headers={STAT: base64.b64encode(link).decode()})
 
 
 async def _stream(request: web.Request, content: bytes) -> web.StreamResponse:

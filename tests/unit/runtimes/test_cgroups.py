@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.cgroups import Cgroup, Hierarchy, sweep
+from polar.runtimes.cgroups import MOUNT, Cgroup, Hierarchy, sweep
 from polar.runtimes.options import Limits
 from polar.runtimes.processes import home, owner
 
@@ -191,6 +191,29 @@ while not group.pids():
     pass
 print(*group.pids())
 """
+
+
+@real
+async def test_what_a_session_has_made_in_its_group_goes_with_it() -> None:
+    group = Cgroup.create(f"test-{os.getpid()}-below", limits(pids=20))
+    made = [*MOUNT.glob(f"*/polar/{NODE}/test-{os.getpid()}-below")]
+    sleeper = await asyncio.create_subprocess_exec("sleep", "1000")
+    for path in made:
+        (path / "below").mkdir()
+        (path / "below" / "cgroup.procs").write_text(str(sleeper.pid))
+    assert made and group.pids() == {sleeper.pid}
+    group.kill()
+    await sleeper.wait()
+    await group.remove()
+    assert not any(path.exists() for path in made)
+
+
+@real
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a node that is root gives root's id to its sessions")
+def test_limits_do_not_belong_to_the_id_that_sessions_have(group: Cgroup) -> None:
+    made = [*MOUNT.glob(f"*/polar/{NODE}/test-{os.getpid()}")]
+    assert made
+    assert all(path.stat().st_uid != 0 for folder in made for path in (folder, *folder.iterdir()))
 
 
 @real

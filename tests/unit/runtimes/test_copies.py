@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes import copies
-from polar.runtimes.copies import copy_in, copy_out, printable
+from polar.runtimes.copies import BrokenOff, copied_out, copy_in, copy_out, printable
 from polar.runtimes.folders import read_file, remove_tree, write_file
 
 NOBODY = 65534
@@ -268,6 +270,45 @@ class TestIn:
     def test_a_source_that_is_no_folder(self, source: Path, work: Path) -> None:
         with pytest.raises(RuntimeFailure, match="is not a folder"):
             copy_in(source / "tests" / "check.sh", work)
+
+
+class Gate(Event):
+    """Lets two entries pass, and holds the copy there until it is broken off."""
+
+    passed = 0
+
+    def is_set(self) -> bool:
+        self.passed += 1
+        return self.passed > 2 and self.wait(timeout=60)
+
+
+async def test_a_cancelled_copy_is_over_and_leaves_nothing(
+    work: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "Event", Gate)
+    for name in ("a", "b", "c"):
+        (work / name).write_text(name)
+    copying = asyncio.create_task(copied_out(work, kept, PLENTY))
+    while not (kept / "a").exists():  # noqa: ASYNC110 - a thread makes it
+        await asyncio.sleep(0.01)
+
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+
+    assert not kept.exists()
+
+
+def test_a_tree_is_laid_in_no_further_when_broken_off(work: Path, kept: Path) -> None:
+    for name in ("a", "b", "c"):
+        (work / name).write_text(name)
+    gate = Gate()
+    gate.set()
+
+    with pytest.raises(BrokenOff):
+        copy_in(work, kept, gate)
+
+    assert len(list(kept.iterdir())) == 2
 
 
 def test_a_long_name_is_cut() -> None:

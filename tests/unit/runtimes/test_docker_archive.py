@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
-from polar.runtimes.docker_archive import TooMuch, unpack
+from polar.runtimes.docker_archive import NewFile, Owner, TooMuch, pack_file, unpack
 
 
 class Cut(io.BytesIO):
@@ -104,3 +104,9 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
     fetched = unpacked(content, tmp_path, cap_bytes=10**7, limit_bytes=700_000)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
     assert "to read past" in fetched.left_out[0]
+
+
+def test_nothing_follows_the_end_of_a_tar() -> None:
+    """Podman takes what it has not read for a broken pipe."""
+    packed = pack_file(NewFile(PurePosixPath("file"), b"x", 0o644), Owner(0, 0)).read()
+    assert len(packed) == 4 * tarfile.BLOCKSIZE, "a header, its content, and two empty blocks"

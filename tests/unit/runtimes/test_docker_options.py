@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from polar.errors import ConfigError
 from polar.registry import options_of
@@ -52,3 +53,10 @@ def test_the_other_limits_are_held() -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         options(**wrong)
+
+
+def test_a_capability_that_leads_outside_is_refused() -> None:
+    assert DockerOptions(cap_add=("CHOWN", "SETUID")).cap_add == ("CHOWN", "SETUID")
+    for name in ("SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN", "ALL"):
+        with pytest.raises(ValidationError, match="cap_add"):
+            DockerOptions.model_validate({"cap_add": [name]})

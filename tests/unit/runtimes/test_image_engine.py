@@ -111,6 +111,9 @@ async def test_an_image_that_is_not_ours_is_left_alone(engine: FakeEngine) -> No
         assert images is not None
         assert not await images.take_out("tiny")
         assert not await images.take_out("absent")
+        with pytest.raises(RuntimeFailure, match="that was not built here: choose another name"):
+            await images.refuse_if_taken("tiny")
+        await images.refuse_if_taken("absent")
     assert engine.removed == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.errors import RuntimeFailure
+from polar.errors import PolarError, RuntimeFailure
 from polar.runtimes.image_build import Order, build, forms_of, recipe
 from polar.runtimes.image_busybox import BUSYBOX
 from polar.runtimes.images import RECORD_FILE, built_images, find, images_dir, remove, root_folder
@@ -80,7 +80,7 @@ async def test_an_image_is_a_tar_a_root_folder_and_a_record(machine: Machine) ->
 async def test_it_is_made_once(machine: Machine) -> None:
     first = (await machine.build()).stat().st_ino
     assert (await machine.build()).stat().st_ino == first
-    assert machine.downloads == 1 and machine.told[-1] == "tiny is there already"
+    assert machine.downloads == 1 and machine.told[-1] == "it is there already"
 
 
 async def test_two_at_once_make_one(machine: Machine) -> None:
@@ -111,6 +111,20 @@ async def test_a_build_that_fails_leaves_what_was_there(machine: Machine) -> Non
     with pytest.raises(RuntimeFailure, match=r"apt-get failed \(100\): E: no such package"):
         await machine.build(afresh=True)
     assert (before / "bin/sh").is_symlink() and left() == ["tiny"]
+
+
+async def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
+    (images_dir() / ".tiny.lock").mkdir(parents=True)
+    with pytest.raises(PolarError, match="cannot be written: Is a directory; POLAR_CACHE names another"):
+        await machine.build()
+
+
+async def test_a_program_that_is_not_here_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine.folder / "apt-get").unlink()
+    monkeypatch.setenv("PATH", str(machine.folder))
+    with pytest.raises(RuntimeFailure, match="apt-get takes part in making an image and is not on PATH"):
+        await machine.build()
+    assert left() == []
 
 
 async def test_a_build_that_is_broken_off_leaves_nothing_and_ends_its_program(

@@ -52,3 +52,8 @@ def test_a_task_that_asks_local_for_containment_is_refused_when_submitted() -> N
     task = TaskRequest(instruction="x", runtime=Spec(name="local", options={"network": "gateway_only"}))
     (problem,) = plugin_problems(task)
     assert problem.startswith("runtime: runtime LocalRuntime: ") and "only open" in problem
+
+
+def test_a_limit_without_end_is_none() -> None:
+    with pytest.raises(ValidationError, match="finite"):
+        Limits.model_validate({"cpus": float("inf")})

@@ -115,6 +115,18 @@ class TestKey:
             "patch.diff",
         ]
 
+    async def test_what_has_it_in_its_name_is_not_kept(self, begin: Begin) -> None:
+        script = (
+            f"mkdir out; cd out; mkdir a-{KEY}; touch a-{KEY}/b b-{KEY} c; ln -s {KEY} link; mkfifo pipe-{KEY}"
+        )
+        live = await worked(begin, script, artifacts=["out"])
+        await keep_artifacts(live)
+        await hide_key(live)
+
+        assert os.listdir(live.paths.artifacts / "out") == ["c"]
+        assert len(live.left_out) == 4
+        assert all(KEY not in line for line in live.left_out)
+
     async def test_nothing_outside_is_changed_by_a_link(self, begin: Begin, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text(KEY)
         live = await worked(begin, "true")

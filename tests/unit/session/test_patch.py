@@ -21,7 +21,8 @@ GIT_ENV = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", **IDENT
 
 def git(folder: Path, *arguments: str) -> str:
     environment = GIT_ENV | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    done = subprocess.run(["git", "-C", str(folder), *arguments], env=environment, capture_output=True, text=True)
+    argv = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

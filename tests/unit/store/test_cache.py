@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import pytest
 
+from polar.errors import PolarError
 from polar.store.cache import cached_folder
 
 
@@ -58,3 +60,40 @@ async def test_several_at_once_fill_it_once(cache: Path) -> None:
     folders = await asyncio.gather(*(cached_folder("model", slow) for _ in range(5)))
     assert set(folders) == {cache / "model"}
     assert fills == 1
+
+
+async def test_any_number_may_wait_for_one_that_needs_a_thread(cache: Path) -> None:
+    async def fill(folder: Path) -> None:
+        await asyncio.to_thread((folder / "weights").write_text, "x")
+
+    async with asyncio.timeout(60):
+        folders = await asyncio.gather(*(cached_folder("model", fill) for _ in range(64)))
+
+    assert set(folders) == {cache / "model"}
+
+
+async def test_who_waits_for_another_process_can_be_cancelled(cache: Path) -> None:
+    async def fill(folder: Path) -> None:
+        raise AssertionError("it is another's to fill")
+
+    cache.mkdir()
+    with (cache / ".model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await cached_folder("model", fill)
+
+
+async def test_what_a_killed_fill_has_left_goes(cache: Path) -> None:
+    left = cache / ".model~half"
+    left.mkdir(parents=True)
+
+    await cached_folder("model", write_weights)
+
+    assert not left.exists()
+
+
+async def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(PolarError, match=r"cannot be written: .*; POLAR_CACHE names another cache"):
+        await cached_folder("models/small", write_weights)

@@ -229,3 +229,13 @@ async def test_a_limit_that_this_node_cannot_hold_fails_the_start_with_the_reaso
         async with started(image, tmp_path, limits={"memory_bytes": 64 * MIB}):
             pass
     assert not (tmp_path / "root").exists()
+
+
+async def test_system_calls_that_lead_out_are_closed(image: Path, tmp_path: Path) -> None:
+    """A user namespace of its own would let a session mount the machine's control groups."""
+    look = 'while read -r name value; do [ "$name" != Seccomp: ] || echo "$value"; done </proc/self/status'
+    async with started(image, tmp_path) as runtime:
+        told = await runtime.exec(sh(look))
+        tried = await runtime.exec(Command(("unshare", "--user", "true")))
+    assert told.stdout_tail == "2\n", "a filter is in force"
+    assert tried.exit_code != 0 and "unshare failed" in tried.stderr_tail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -56,6 +57,9 @@ async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, 
     image: Path = request.getfixturevalue(kind)
     mark = f"6{os.getpid()}"
     with node(image, place, mark) as process:
+        async with asyncio.timeout(60):
+            while not running(f"sleep {mark}"):  # noqa: ASYNC110 - another process starts it
+                await asyncio.sleep(0.05)
         await ApptainerRuntime.sweep()
         assert running(f"sleep {mark}"), "it belongs to a node that lives"
         process.send_signal(signal.SIGKILL)

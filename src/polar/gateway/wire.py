@@ -1,0 +1,92 @@
+"""Connections as a hostile client meets them: what it can make the node hold is bounded before any key is seen.
+
+The HTTP parser keeps whatever comes before a request's body, however long it is; and a session that opens
+connections without end would take the descriptors that the node and its other sessions live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from polar.gateway.bodies import too_large
+from polar.gateway.connection import AsgiMessage, Receive, Send
+
+MAX_HEAD_BYTES = 2**16
+"""Of a request's line and headers, or of what may follow its body."""
+DOOR_CONNECTIONS = 256
+"""At one door, at once; one more is hung up on."""
+DOOR_BODIES = 16
+"""So many of the largest bodies may be under way at one door."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    _unread_bytes = 0
+    """Since the parser last gave something away."""
+
+    def data_received(self, data: bytes) -> None:
+        self._unread_bytes += len(data)
+        super().data_received(data)
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        self._unread_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread_bytes = 0
+        super().on_message_complete()
+
+
+class DoorHttp(BoundedHttp):
+    """A connection at a session's own socket."""
+
+    def __init__(self, *, guests: set[DoorHttp], app: Any, **served: Any) -> None:
+        super().__init__(**served, app_state={})
+        self._guests = guests
+        self.app = app
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self._guests) < DOOR_CONNECTIONS:
+            self._guests.add(self)
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guests.discard(self)
+        super().connection_lost(exc)
+
+
+class BoundedBodies:
+    """An app whose requests together may bring so many bytes while they are under way."""
+
+    def __init__(self, app: Callable[[Any, Receive, Send], Awaitable[None]], most_bytes: int) -> None:
+        self._app = app
+        self._room_bytes = most_bytes
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        held_bytes = 0
+
+        async def counted() -> AsgiMessage:
+            nonlocal held_bytes
+            message = await receive()
+            size_bytes = len(message.get("body", b""))
+            if size_bytes > self._room_bytes:
+                raise too_large()
+            held_bytes += size_bytes
+            self._room_bytes -= size_bytes
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._room_bytes += held_bytes

@@ -1,0 +1,132 @@
+"""What a client can make the gateway hold is bounded, with a key or without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from playbook import Gateway, OpenGateway
+
+from polar.gateway import wire
+from polar.types import Slot
+
+ASK = {"model": "polar", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def door() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def address(slot: Slot) -> tuple[str, int]:
+    host, port = slot.base_url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+@contextlib.asynccontextmanager
+async def connected(slot: Slot) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*address(slot))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def is_served(gateway: Gateway, slot: Slot) -> bool:
+    return (await gateway.post(slot, ASK))[0] == 200
+
+
+@pytest.mark.parametrize("has_door", [True, False])
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        (b"GET /", b"x"),
+        (b"GET / HTTP/1.1\r\n", b"a: b\r\n"),
+        (b"GET / HTTP/1.1\r\na: ", b"x"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n"),
+    ],
+    ids=["path", "headers", "one-header", "trailers"],
+)
+async def test_a_head_without_end_is_hung_up_on(
+    open_gateway: OpenGateway, has_door: bool, beginning: bytes, piece: bytes
+) -> None:
+    gateway = await open_gateway(["Hello."])
+    slot = await gateway.open(door=door() if has_door else None)
+    async with connected(slot) as (_, writer):
+        writer.write(beginning)
+        with pytest.raises(ConnectionError):
+            for _ in range(500):
+                writer.write(piece * (2**16 // len(piece)))
+                await writer.drain()
+    assert await is_served(gateway, slot)
+
+
+async def test_a_head_in_pieces_is_no_offence(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["Hello."])
+    slot = await gateway.open(door=door())
+    async with connected(slot) as (reader, writer):
+        writer.write(b"HEAD / HTTP/1.1\r\n")
+        for number in range(20):
+            writer.write(b"a%d: %s\r\n" % (number, b"x" * 1000))
+            await writer.drain()
+        writer.write(b"\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_session_has_so_many_connections_and_no_more(
+    open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "DOOR_CONNECTIONS", 2)
+    gateway = await open_gateway(["Hello."])
+    greedy, other = await gateway.open("s1", door=door()), await gateway.open("s2", door=door())
+    async with connected(greedy) as first, connected(greedy) as second:
+        assert await is_let_in(*first) and await is_let_in(*second)
+        async with connected(greedy) as third:
+            assert not await is_let_in(*third)
+        assert await is_served(gateway, other)
+    async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+        while not await is_let_in(*await stack.enter_async_context(connected(greedy))):
+            pass
+
+
+async def is_let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    try:
+        writer.write(b"HEAD / HTTP/1.1\r\n\r\n")
+        return bool(await reader.readline())
+    except ConnectionError:
+        return False
+
+
+async def test_bodies_under_way_at_a_door_are_counted_together(
+    open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polar.gateway.app.DOOR_BODIES", 2)
+    gateway = await open_gateway(["Hello."], max_body_bytes=10_000)
+    slot = await gateway.open(door=door())
+    key = f"authorization: Bearer {slot.key}"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\n{key}\r\ncontent-length: 9000\r\n\r\n".encode()
+    async with connected(slot) as first, connected(slot) as second, connected(slot) as third:
+        for _, writer in (first, second, third):
+            writer.write(head + bytes(8000))
+        answers = {asyncio.create_task(reader.readline()) for reader, _ in (first, second, third)}
+        done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().split()[1] for task in done] == [b"413"]
+        for task in waiting:
+            task.cancel()
+    async with asyncio.timeout(30):
+        while not await is_served(gateway, slot):
+            pass
+
+
+async def test_connections_end_with_the_slot(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["Hello."])
+    slot = await gateway.open(door=door())
+    async with connected(slot) as (reader, writer):
+        assert await is_let_in(reader, writer)
+        await gateway.slots.close("s1")
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(10_000)
