@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from pydantic import Field
 
 from polar.errors import RuntimeFailure
@@ -43,7 +44,7 @@ from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.cgroups import sweep as sweep_cgroups
 from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.doors import open_door
-from polar.runtimes.folders import inside, remove_tree
+from polar.runtimes.folders import inside, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
 from polar.runtimes.spawn import Job, Spawner, to_the_end
@@ -112,15 +113,11 @@ class ApptainerRuntime:
         if program is None:
             raise RuntimeFailure(f"there is no program {self._options.program or 'apptainer'}: {INSTALL}")
         self._apptainer, self._image = (program, "--silent"), _image_path(self._options.image)
-        root = place.root.absolute()
-        if set(":,") & set(str(root)):
-            raise RuntimeFailure(f"apptainer cannot use {root}: there is a ':' or ',' in its path")
-        left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-        if strangers := [name for name in left if name not in FOLDERS]:
-            raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._place = Place(place.session_id, root.resolve(), place.logs, place.base, place.tools)
-        if left:
+        if set(":,") & set(str(place.root.absolute())):
+            raise RuntimeFailure(f"apptainer cannot use {place.root}: there is a ':' or ',' in its path")
+        root, has_leftovers = take_root(place.root, FOLDERS)
+        self._place = msgspec.structs.replace(place, root=root)
+        if has_leftovers:
             await end_instance(_place_name(self._place))
         for name in FOLDERS:
             await asyncio.to_thread(remove_tree, self._place.root / name)

@@ -24,7 +24,7 @@ from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.cage import Cage, left_behind, mark, options, refuse_nul
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.copies import copied_out
-from polar.runtimes.folders import MAX_READ_BYTES, remove_tree
+from polar.runtimes.folders import MAX_READ_BYTES, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.keeper import Keeper, Plan
 from polar.runtimes.options import Capabilities, RuntimeOptions
@@ -99,14 +99,10 @@ class BubblewrapRuntime:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         if reason := Hierarchy().lacking(self._options.limits):
             raise RuntimeFailure(reason)
-        root = place.root.absolute()
-        left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-        if strangers := [name for name in left if name not in FOLDERS]:
-            raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
+        root, has_leftovers = take_root(place.root, FOLDERS)
+        self._place = msgspec.structs.replace(place, root=root)
         plan = self._plan(root, place)
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._place = Place(place.session_id, root.resolve(), place.logs, place.base, place.tools)
-        if left:
+        if has_leftovers:
             await _end_all(await asyncio.to_thread(left_behind, self._place.root))
         for name in FOLDERS:
             await asyncio.to_thread(remove_tree, root / name)
@@ -126,7 +122,7 @@ class BubblewrapRuntime:
             if "/" in tool.name or tool.name in ("", ".", ".."):
                 raise RuntimeFailure(f"{tool.name!r} cannot be the name of a tool")
         return Plan(
-            root=str(root.resolve()),
+            root=str(root),
             workspace=self._options.workspace,
             home=HOME,
             own_network=self._options.policy != "open",

@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.cgroups import Cgroup
@@ -25,7 +27,7 @@ from polar.runtimes.docker_container import Container, Found, labelled
 from polar.runtimes.docker_exec import Exec, Logs, NotStarted, check_words
 from polar.runtimes.docker_options import HOME, DockerOptions, container_config, not_held, tool_path
 from polar.runtimes.doors import open_door
-from polar.runtimes.folders import remove_tree
+from polar.runtimes.folders import remove_tree, take_root
 from polar.runtimes.options import RuntimeOptions
 from polar.runtimes.output import CappedLog
 from polar.runtimes.processes import PROC, home, owner_lives
@@ -76,12 +78,8 @@ class DockerRuntime:
 
     async def start(self, place: Place) -> None:
         """Begins afresh: what a node that died has left of this place is removed first."""
-        root = place.root.absolute()
-        left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-        if strangers := [name for name in left if name != SCRATCH]:
-            raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._place = Place(place.session_id, root.resolve(), place.logs, place.base, place.tools)
+        root, _ = take_root(place.root, (SCRATCH,))
+        self._place = msgspec.structs.replace(place, root=root)
         try:
             await asyncio.to_thread(remove_tree, self._scratch)
             self._scratch.mkdir(mode=0o700)

@@ -8,12 +8,24 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from polar.errors import RuntimeFailure
 
 MAX_READ_BYTES = 256 * 2**20
 """A file that grows without end must not take the node's memory along."""
+
+
+def take_root(root: Path, own: Collection[str]) -> tuple[Path, bool]:
+    """Makes a session's folder: where it really is, and whether an earlier life has left something in it. Refused
+    where it holds anything but folders of the runtime's `own`, since it will be removed in the end."""
+    root = root.absolute()
+    left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    if strangers := [name for name in left if name not in own]:
+        raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return root.resolve(), bool(left)
 
 
 def inside(base: Path, path: str) -> Path:

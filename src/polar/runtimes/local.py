@@ -15,10 +15,12 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.copies import copied_in, copied_out
-from polar.runtimes.folders import inside, read_file, remove_tree, write_file
+from polar.runtimes.folders import inside, read_file, remove_tree, take_root, write_file
 from polar.runtimes.options import Capabilities, RuntimeOptions
 from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
 from polar.runtimes.spawn import Job, Spawner, to_the_end
@@ -58,13 +60,9 @@ class LocalRuntime:
 
     async def start(self, place: Place) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
-        root = place.root.absolute()
-        left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-        if strangers := [name for name in left if name not in FOLDERS]:
-            raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._place = Place(place.session_id, root.resolve(), place.logs, place.base, place.tools)
-        if left:
+        root, has_leftovers = take_root(place.root, FOLDERS)
+        self._place = msgspec.structs.replace(place, root=root)
+        if has_leftovers:
             await end(self._family(), grace_s=0)
         for name in FOLDERS:
             await asyncio.to_thread(remove_tree, self._place.root / name)
