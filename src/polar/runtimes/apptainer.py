@@ -46,7 +46,7 @@ from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.doors import open_door
 from polar.runtimes.folders import inside, remove_tree, take_root
 from polar.runtimes.images import root_folder
-from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
+from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
 from polar.runtimes.spawn import Job, Spawner, to_the_end
 
 FOLDERS = ("work", "home", "scratch", "layer", "state")
@@ -54,7 +54,6 @@ HOME = "/home/polar"
 TOOLS = "/opt/polar"
 COPY = "/.polar"
 """Where the workspace is, while it is filled from an image that has one at its place."""
-DEFAULT_PIDS = 4096
 INSTALL = "`make apptainer` installs it"
 
 

@@ -27,7 +27,7 @@ from polar.runtimes.copies import copied_out
 from polar.runtimes.folders import MAX_READ_BYTES, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.keeper import Keeper, Plan
-from polar.runtimes.options import Capabilities, RuntimeOptions
+from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 from polar.runtimes.processes import Family, end
 from polar.runtimes.spawn import Job, Spawner, to_the_end
 
@@ -35,8 +35,6 @@ FOLDERS = ("disk", "image", "lower", "root")
 HOME = "/home/polar"
 TOOLS = "/opt/polar"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PIDS = 4096
-"""The limit of processes where none is asked for and one can be held."""
 
 
 class BubblewrapOptions(RuntimeOptions):
@@ -135,7 +133,7 @@ class BubblewrapRuntime:
 
     def _limited(self, name: str) -> Cgroup | None:
         limits, hierarchy = self._options.limits, Hierarchy()
-        wanted = limits if limits.pids is not None else limits.model_copy(update={"pids": PIDS})
+        wanted = limits if limits.pids is not None else limits.model_copy(update={"pids": DEFAULT_PIDS})
         if hierarchy.lacking(wanted) and not hierarchy.lacking(limits):
             wanted = limits
         return Cgroup.create(name, wanted, hierarchy) if set(wanted.asked) - {"disk_bytes"} else None
@@ -192,7 +190,7 @@ class BubblewrapRuntime:
         """The kernel counts processes by user namespace too, so that a fork bomb ends without a control group. It
         does not count root's."""
         _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-        wanted = max(PIDS, self._options.limits.pids or 0)
+        wanted = max(DEFAULT_PIDS, self._options.limits.pids or 0)
         is_counted = os.geteuid() != 0 and (most == resource.RLIM_INFINITY or most > wanted)
         return (_program("prlimit"), f"--nproc={wanted}:{wanted}") if is_counted else ()
 

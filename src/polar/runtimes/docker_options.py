@@ -7,13 +7,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from polar.runtimes.base import Place, Tool
-from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
+from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
 from polar.runtimes.processes import home, owner
 
 HOME = "/home/polar"
 TOOLS = "/opt/polar"
-PIDS = 4096
-"""A session's processes and threads where nothing is asked: a fork bomb is not to take the machine."""
 HELD_BY = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
 """What an engine says of itself, by the limit that needs it."""
 HELD = tuple(HELD_BY)
@@ -99,7 +97,7 @@ def container_config(options: DockerOptions, place: Place, image: dict[str, Any]
         "CapDrop": ["ALL"],
         "CapAdd": list(options.cap_add),
         "SecurityOpt": ["no-new-privileges"],
-        "PidsLimit": limits.pids or PIDS,
+        "PidsLimit": limits.pids or DEFAULT_PIDS,
         "Mounts": [_mount(tool) for tool in place.tools],
         "LogConfig": {"Type": "none"},
     }

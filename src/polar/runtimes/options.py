@@ -21,6 +21,11 @@ Containment = Literal["files", "processes", "network"]
 processes: no others are seen or signalled. network: the policy holds."""
 
 
+DEFAULT_PIDS = 4096
+"""Processes and threads of a session where nothing is asked and a limit can be held: a fork bomb is not to take
+the machine along."""
+
+
 class Limits(Strict):
     """What a session may use at most, all its processes together. None: as much as there is."""
 

@@ -152,7 +152,7 @@ from polar.runtimes import bubblewrap
 from polar.runtimes.base import Command, Place, Tool
 from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
 
-bubblewrap.PIDS = 60
+bubblewrap.DEFAULT_PIDS = 60
 
 async def main(folder):
     assert os.geteuid() != 0
