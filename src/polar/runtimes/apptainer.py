@@ -38,7 +38,7 @@ from polar.runtimes.apptainer_instance import (
     sweep_instances,
     unprivileged,
 )
-from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.beneath import holder_beneath, read_beneath, write_beneath
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.cgroups import sweep as sweep_cgroups
@@ -47,11 +47,9 @@ from polar.runtimes.doors import open_door
 from polar.runtimes.folders import inside, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
-from polar.runtimes.spawn import Job, Spawner, to_the_end
+from polar.runtimes.spawn import Job, Spawner, complaint_of, to_the_end
 
 FOLDERS = ("work", "home", "scratch", "layer", "state")
-HOME = "/home/polar"
-TOOLS = "/opt/polar"
 COPY = "/.polar"
 """Where the workspace is, while it is filled from an image that has one at its place."""
 INSTALL = "`make apptainer` installs it"
@@ -176,7 +174,7 @@ class ApptainerRuntime:
             await to_the_end(self._stop(self._place))
 
     def tool(self, tool: Tool) -> str:
-        return f"{TOOLS}/{tool.name}"
+        return tool_path(tool)
 
     @property
     def workspace(self) -> str:
@@ -355,15 +353,5 @@ async def _trial(program: str) -> str:
         argv = (*unprivileged(), program, "--silent", "exec", *containing((), network=False), image, "true")
     except RuntimeFailure:
         argv = ("unshare", "--user", "true")
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        _, errors = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode == 0:
-        return ""
-    return f"apptainer does not work here: {errors.decode(errors='replace').strip().rpartition(chr(10))[2]}"
+    complaint = await complaint_of(*argv)
+    return f"apptainer does not work here: {complaint}" if complaint else ""

@@ -26,6 +26,7 @@ import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.processes import PROC, Family, end, owner, owner_lives
+from polar.runtimes.spawn import complaint_of
 
 OWN_PREFIX = "/opt/apptainer/usr/bin"
 """Where the project's own installer puts the program."""
@@ -102,21 +103,8 @@ def filtered(state: Path) -> tuple[str, ...]:
 async def close_user_spaces(pid: int) -> None:
     """No user namespace can be made inside any more. In one of its own a session could mount the machine's control
     groups, which belong to its id where the node is root, and lift its limits."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", CLOSE_USER_SPACES, str(pid)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, errors = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise RuntimeFailure(f"user namespaces cannot be closed to the instance: {last}")
+    if complaint := await complaint_of(sys.executable, "-I", "-S", "-c", CLOSE_USER_SPACES, str(pid)):
+        raise RuntimeFailure(f"user namespaces cannot be closed to the instance: {complaint}")
 
 
 def make_layer(layer: Path) -> None:

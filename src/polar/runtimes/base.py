@@ -22,6 +22,15 @@ class Tool(msgspec.Struct, frozen=True):
     source: Path
 
 
+HOME = "/home/polar"
+"""Of a session whose runtime has a file system of its own."""
+
+
+def tool_path(tool: Tool) -> str:
+    """Where a tool is in such a runtime."""
+    return f"/opt/polar/{tool.name}"
+
+
 class Place(msgspec.Struct, frozen=True):
     """The folders of a session on the node, made by the runtime under `root`."""
 

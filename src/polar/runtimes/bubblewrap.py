@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from polar.errors import RuntimeFailure
 from polar.runtimes import cgroups
-from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.cage import Cage, left_behind, mark, options, refuse_nul
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.copies import copied_out
@@ -32,8 +32,6 @@ from polar.runtimes.processes import Family, end
 from polar.runtimes.spawn import Job, Spawner, to_the_end
 
 FOLDERS = ("disk", "image", "lower", "root")
-HOME = "/home/polar"
-TOOLS = "/opt/polar"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -227,7 +225,7 @@ class BubblewrapRuntime:
             await to_the_end(self._stop(self._place))
 
     def tool(self, tool: Tool) -> str:
-        return f"{TOOLS}/{tool.name}"
+        return tool_path(tool)
 
     @property
     def workspace(self) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused, connected
 from polar.runtimes.docker_archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
 from polar.runtimes.docker_container import Container, Found, labelled
 from polar.runtimes.docker_exec import Exec, Logs, NotStarted, check_words
-from polar.runtimes.docker_options import HOME, DockerOptions, container_config, not_held, tool_path
+from polar.runtimes.docker_options import DockerOptions, container_config, not_held
 from polar.runtimes.doors import open_door
 from polar.runtimes.folders import remove_tree, take_root
 from polar.runtimes.options import RuntimeOptions

@@ -6,12 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from polar.runtimes.base import Place, Tool
+from polar.runtimes.base import Place, Tool, tool_path
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
 from polar.runtimes.processes import home, owner
 
-HOME = "/home/polar"
-TOOLS = "/opt/polar"
 HELD_BY = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
 """What an engine says of itself, by the limit that needs it."""
 HELD = tuple(HELD_BY)
@@ -65,10 +63,6 @@ def labels(place: Place) -> dict[str, str]:
         "polar.owner": owner(),
         "polar.home": home(),
     }
-
-
-def tool_path(tool: Tool) -> str:
-    return f"{TOOLS}/{tool.name}"
 
 
 def not_held(limits: Limits, engine: dict[str, Any]) -> str:

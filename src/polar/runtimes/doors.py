@@ -8,13 +8,12 @@ address of the node and nothing installed inside.
 from __future__ import annotations
 
 import array
-import asyncio
-import os
 import socket
 import sys
 from collections.abc import Sequence
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.spawn import complaint_of
 
 LISTEN = """
 import array, fcntl, socket, struct, sys
@@ -57,25 +56,12 @@ async def open_door(pid: int, *, user: bool) -> socket.socket:
 
 async def _in_network(pid: int, arguments: Sequence[str], *, user: bool, pass_fds: tuple[int, ...]) -> None:
     spaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
+    child = (sys.executable, "-I", "-S", "-c", LISTEN, *arguments)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *("nsenter", "--target", str(pid), *spaces, sys.executable, "-I", "-S", "-c", LISTEN, *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=pass_fds,
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-        )
+        complaint = await complaint_of("nsenter", "--target", str(pid), *spaces, *child, pass_fds=pass_fds)
     except FileNotFoundError as error:
         raise RuntimeFailure(
             "there is no nsenter, by which the gateway listens inside: install util-linux"
         ) from error
-    try:
-        _, errors = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise RuntimeFailure(f"the gateway cannot listen in the runtime's network: {last}")
+    if complaint:
+        raise RuntimeFailure(f"the gateway cannot listen in the runtime's network: {complaint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,28 @@ class Spawner:
         if process is not None:
             await process.wait()
         await close_all(pumps)
+
+
+async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
+    """Runs a short program of the node's that only does something: the last it says where it fails, else nothing.
+    FileNotFoundError where there is none."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=pass_fds,
+        env={"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")},
+    )
+    try:
+        _, errors = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode == 0:
+        return ""
+    return errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}"
 
 
 def _why_not(program: str, error: Exception) -> str:

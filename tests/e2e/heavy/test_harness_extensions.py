@@ -1,4 +1,4 @@
-"""What Codex, Claude Code and Gemini CLI can be given beside their own tools, and what they leave behind."""
+"""What each harness can be given beside its own tools, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -32,15 +32,30 @@ TOOL_NAMES = {
     "codex": "mcp__colours__lookup",
     "claude_code": "mcp__colours__lookup",
     "gemini_cli": "mcp_colours_lookup",
+    "qwen_code": "mcp__colours__lookup",
+    "opencode": "colours_lookup",
+    "pi": "mcp__colours__lookup",
 }
 """How each spells the tool `lookup` of the server `colours`."""
 SKILL_CALLS = {
     "codex": shell_call("codex", "cat ~/.codex/skills/colour-chart/SKILL.md"),
     "claude_code": tool_call("Skill", {"skill": "colour-chart"}),
     "gemini_cli": tool_call("activate_skill", {"name": "colour-chart"}),
+    "qwen_code": tool_call("skill", {"skill": "colour-chart"}),
+    "opencode": tool_call("skill", {"name": "colour-chart"}),
+    "pi": shell_call("pi", "cat ~/.pi/agent/skills/colour-chart/SKILL.md"),
 }
-"""How the model loads the skill; Codex tells it which file to read."""
-LOGS = {"codex": ".codex/sessions", "claude_code": ".claude/projects", "gemini_cli": ".gemini/tmp"}
+"""How the model loads the skill; Codex and pi tell it which file to read."""
+LOGS = {
+    "codex": ".codex/sessions",
+    "claude_code": ".claude/projects",
+    "gemini_cli": ".gemini/tmp",
+    "qwen_code": ".qwen/projects",
+    "opencode": ".local/share/opencode",
+    "pi": ".pi/agent/sessions",
+}
+TURNS = {"claude_code": 1, "gemini_cli": 53, "qwen_code": 53}
+"""The exit code of those that count turns, after too many."""
 HARNESSES = list(TOOL_NAMES)
 NO_SUCH_SERVER = {"colours": {"command": ["false"]}}
 
@@ -55,8 +70,8 @@ def ask(smollm2: SmolLM2Renderer, tmp_path: Path) -> Ask:
 @pytest.mark.parametrize("transport", ["program", "http"])
 @pytest.mark.parametrize(
     ("harness", "options"),
-    [("codex", {}), ("claude_code", {}), ("claude_code", {"bare": True}), ("gemini_cli", {})],
-    ids=["codex", "claude_code", "claude_code-bare", "gemini_cli"],
+    [*((name, {}) for name in HARNESSES), ("claude_code", {"bare": True})],
+    ids=[*HARNESSES, "claude_code-bare"],
 )
 async def test_a_tool_of_a_server(
     harness: str, options: dict[str, Any], transport: str, ask: Ask, report: Any
@@ -87,8 +102,8 @@ async def test_codex_ends_when_a_server_does_not_start(ask: Ask) -> None:
     assert failure is not None and (failure.where, failure.policy) == ("harness", False)
 
 
-@pytest.mark.parametrize("harness", ["claude_code", "gemini_cli"])
-async def test_the_other_two_go_on_without_it(harness: str, ask: Ask) -> None:
+@pytest.mark.parametrize("harness", [name for name in HARNESSES if name != "codex"])
+async def test_the_others_go_on_without_it(harness: str, ask: Ask) -> None:
     asking = ask(harness, "")
     outcome = await asking.run(mcp_servers=NO_SUCH_SERVER)
     assert outcome.result.exit_code == 0
@@ -104,10 +119,10 @@ async def test_a_skill(harness: str, ask: Ask, report: Any) -> None:
     assert_learnt(asking, outcome)
 
 
-@pytest.mark.parametrize(("harness", "exit_code"), [("claude_code", 1), ("gemini_cli", 53)])
-async def test_too_many_turns(harness: str, exit_code: int, ask: Ask) -> None:
+@pytest.mark.parametrize("harness", TURNS)
+async def test_too_many_turns(harness: str, ask: Ask) -> None:
     outcome = await ask(harness, shell_call(harness, "echo one")).run(max_turns=1)
-    assert outcome.result.exit_code == exit_code
+    assert outcome.result.exit_code == TURNS[harness]
     assert outcome.kinds == ["agent"]
 
 
@@ -134,3 +149,25 @@ async def test_a_program_tells_its_version(harness: str, tmp_path: Path) -> None
     )
     printed, _ = await process.communicate()
     assert process.returncode == 0 and made.version in printed.decode().split()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [tool_call("glob", {"pattern": "*.txt"}), tool_call("grep", {"pattern": "zebra"})],
+    ids=["glob", "grep"],
+)
+async def test_opencode_has_a_program_to_search_with(call: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fetch one while it runs."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    asking = ask("opencode", call)
+    outcome = await asking.run()
+    assert outcome.result.exit_code == 0
+    assert "No files found" in asking.prompts[1].removeprefix(asking.prompts[0])
+
+
+async def test_pi_with_the_tools_of_a_server_alone(ask: Ask) -> None:
+    asking = ask("pi", tool_call(TOOL_NAMES["pi"], {"number": 7}))
+    async with server("program") as options:
+        outcome = await asking.run(mcp_servers={"colours": options}, tools=[])
+    assert "\nbash(" not in asking.prompts[0]
+    assert_learnt(asking, outcome)
