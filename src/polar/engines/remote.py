@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 import orjson
 from pydantic import Field, field_validator
 
+from polar.engines.http_client import HttpClient, HttpConnection, HttpRequest
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
 from polar.types import Sampling, Strict
 
-CONNECT_TIMEOUT_S = 10.0
 RETRY_AFTER_S = 1.0
 """For a server that says it is busy and not for how long."""
 MAX_EVENT_BYTES = 64 * 2**20
+DONE = b"[DONE]"
+PACE_S = 0.05
+"""How often the events of a stream are read while it goes on. Each look costs as much as dozens of events, and no
+harness acts on a part of a reply; the end of a reply waits for no look."""
 
 T = TypeVar("T")
 
@@ -91,34 +93,31 @@ class RemoteServer:
         self.url = options.url
         self._hint = hint
         key = options.api_key()
-        self._http = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {key}"} if key else None,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=options.silence_timeout_s
-            ),
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),  # an idle connection may die unnoticed
-        )
+        credentials = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = HttpClient(options.url, credentials, options.silence_timeout_s)
+        self._decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+        """Of batches, by the kind of their events: making one takes longer than a whole reply."""
 
     async def close(self) -> None:
         await self._http.close()
 
     async def get(self, path: str, kind: type[T]) -> T:
-        return await self._call("GET", path, {}, kind)
+        return await self._call(HttpRequest("GET", path), kind)
 
     async def post(
         self, path: str, body: Mapping[str, Any], kind: type[T], headers: Mapping[str, str] | None = None
     ) -> T:
-        return await self._call("POST", path, _sent(body, headers), kind)
+        return await self._call(_post(path, body, headers or {}), kind)
 
-    async def _call(self, method: str, path: str, sent: dict[str, Any], kind: type[T]) -> T:
+    async def _call(self, request: HttpRequest, kind: type[T]) -> T:
         try:
-            async with self._http.request(method, self.url + path, **sent) as response:
-                payload = await response.read()
-        except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # RuntimeError: the client is closed
+            async with self._http.request(request) as reply:
+                payload = await reply.whole()
+        except OSError as error:
             raise self._unreachable(error) from error
-        if response.status != 200:
-            raise self._refused(path, response.status, payload, response.headers.get("Retry-After"))
-        return self.read(payload, path, kind)
+        if reply.status != 200:
+            raise self._refused(request.path, reply.status, payload, reply.headers.get("retry-after"))
+        return self.read(payload, request.path, kind)
 
     def read(self, payload: bytes, path: str, kind: type[T]) -> T:
         try:
@@ -128,22 +127,32 @@ class RemoteServer:
                 f"{self.product} answered {path} in another shape: {error}; see docs/engines.md for its versions"
             ) from error
 
+    def read_all(self, batch: Sequence[bytes], path: str, kind: type[T]) -> Iterator[T]:
+        """The events of a batch, decoded together. Where one cannot be read, those before it come out first."""
+        decoder = self._decoders.get(kind) or self._decoders.setdefault(kind, msgspec.json.Decoder(list[kind]))
+        try:
+            events: Iterable[T] = decoder.decode(b"[" + b",".join(batch) + b"]")
+        except msgspec.MsgspecError:
+            events = (self.read(data, path, kind) for data in batch)
+        yield from events
+
     async def stream(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> AsyncGenerator[bytes]:
-        """The data of each event up to the server's `[DONE]`. Leaving it early closes the connection, by which the
-        server knows that nobody wants the rest."""
+    ) -> AsyncGenerator[list[bytes]]:
+        """The data of the events up to the server's `[DONE]`, in batches. Leaving it early closes the connection,
+        by which the server knows that nobody wants the rest."""
         try:
-            async with self._http.post(self.url + path, **_sent(body, headers)) as response:
-                if response.status != 200:
-                    wait = response.headers.get("Retry-After")
-                    raise self._refused(path, response.status, await response.read(), wait)
-                async with aclosing(events(response.content)) as parts:
-                    async for data in parts:
-                        if data == b"[DONE]":
-                            return
-                        yield data
-        except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:
+            async with self._http.request(_post(path, body, headers)) as reply:
+                if reply.status != 200:
+                    wait = reply.headers.get("retry-after")
+                    raise self._refused(path, reply.status, await reply.whole(), wait)
+                async for batch in events(reply):
+                    if DONE in batch:
+                        yield batch[: batch.index(DONE)]
+                        await reply.ended(PACE_S)  # then the connection can be used again
+                        return
+                    yield batch
+        except OSError as error:
             raise self._unreachable(error) from error
         raise EngineError(f"{self.product} at {self.url} broke a reply off; see the server's log")
 
@@ -186,8 +195,8 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _sent(body: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
-    return {"data": orjson.dumps(body), "headers": {"Content-Type": "application/json", **(headers or {})}}
+def _post(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> HttpRequest:
+    return HttpRequest("POST", path, {"Content-Type": "application/json", **headers}, orjson.dumps(body))
 
 
 def _retry_after(value: str | None) -> float:
@@ -213,13 +222,12 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-async def events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """The data of server-sent events, whatever the pieces they arrive in."""
+async def events(reply: HttpConnection) -> AsyncGenerator[list[bytes]]:
+    """The data of server-sent events, whatever the pieces they arrive in: all that came since the last look."""
     rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
+    while data := await reply.arrived(PACE_S):
+        *lines, rest = (rest + data).split(b"\n")
         if len(rest) > MAX_EVENT_BYTES:
             raise EngineDefect(f"the server sent an event of more than {MAX_EVENT_BYTES} bytes")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
+        if batch := [line[5:].strip() for line in lines if line.startswith(b"data:")]:
+            yield batch

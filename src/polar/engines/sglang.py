@@ -88,15 +88,15 @@ class SglangEngine(ConversingRemoteEngine):
         body = generation_body(request, max_tokens, request_id)
         progress, ended = Progress(), False
         try:
-            async with aclosing(server.stream(GENERATE, body, self._headers(request.session_id))) as events:
-                async for data in events:
-                    event = server.read(data, GENERATE, Event)
-                    piece = _piece(server, event, progress)
-                    ended = piece.finish_reason is not None
-                    if ended or piece.ids:
-                        yield piece
-                    if ended:
-                        return
+            async with aclosing(server.stream(GENERATE, body, self._headers(request.session_id))) as batches:
+                async for batch in batches:
+                    for event in server.read_all(batch, GENERATE, Event):
+                        piece = _piece(server, event, progress)
+                        ended = piece.finish_reason is not None
+                        if ended or piece.ids:
+                            yield piece
+                        if ended:
+                            return
             raise EngineError(f"SGLang at {server.url} ended a reply without a reason; see the server's log")
         finally:
             if not ended:

@@ -27,22 +27,18 @@ from polar.engines.vllm_wire import (
     COMPLETIONS,
     GENERATE,
     MISSING,
-    Choice,
-    Event,
     ModelCard,
     ModelList,
     Route,
     Scores,
     ServerVersion,
-    Usage,
+    StreamedIds,
     generation_body,
-    last_piece,
-    paired,
     prompt_body,
     score_body,
 )
 from polar.errors import ConfigError, EngineDefect, EngineError
-from polar.types import Logprobs, TokenIds, logprobs, token_ids
+from polar.types import Logprobs, TokenIds, logprobs
 
 
 class VllmOptions(ChatOptions):
@@ -117,25 +113,17 @@ class VllmEngine(ConversingRemoteEngine):
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
         body = {**generation_body(self._route, self._model, request, max_tokens), **self._priority()}
-        last: Choice | None = None
-        usage: Usage | None = None
-        count = 0
-        async with aclosing(server.stream(self._route, body, self._headers(request.session_id))) as events:
-            async for data in events:
-                event = server.read(data, self._route, Event)
-                if event.error is not None:
-                    raise server.fault(self._route, event.error)
-                usage = event.usage or usage
-                for choice in event.choices:
-                    if choice.finish_reason is not None:
-                        last = choice  # what it cost is told after it
-                    elif choice.token_ids:
-                        ids, values = paired(choice)
-                        count += len(ids)
-                        yield Piece(token_ids(ids), logprobs(values))
-        if last is None:
-            raise EngineError(f"vLLM at {server.url} ended a reply without a reason; see the server's log")
-        yield last_piece(last, usage, count)
+        reply = StreamedIds(server, self._route)
+        async with aclosing(server.stream(self._route, body, self._headers(request.session_id))) as batches:
+            async for batch in batches:
+                try:
+                    reply.take(batch)
+                except EngineError:
+                    yield reply.taken()  # what came before the error was sampled all the same
+                    raise
+                if reply.has_news:
+                    yield reply.taken()
+        yield reply.end()
 
     def _priority(self) -> dict[str, int]:
         return {"priority": self._options.priority} if self._options.priority else {}

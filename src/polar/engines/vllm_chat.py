@@ -78,11 +78,8 @@ async def conversation_pieces(
     last: ChatChoice | None = None
     usage: Usage | None = None
     reply, count, told = StreamedReply(), 0, False
-    async with aclosing(server.stream(CHAT, body, headers)) as events:
-        async for data in events:
-            event = server.read(data, CHAT, ChatEvent)
-            if event.error is not None:
-                raise server.fault(CHAT, event.error)
+    async with aclosing(server.stream(CHAT, body, headers)) as batches:
+        async for event in events_of(server, batches):
             usage = event.usage or usage
             prompt_ids = prompt_ids or event.prompt_token_ids
             for choice in event.choices:
@@ -102,6 +99,14 @@ async def conversation_pieces(
     deltas = (*reply.hear(last.delta), *reply.end(cut=piece.finish_reason != "stop"))
     stopped_by = last.stop_reason if isinstance(last.stop_reason, str) else ""
     yield ConversationPiece(piece, deltas, None if told else _prompt(server, prompt_ids), stopped_by)
+
+
+async def events_of(server: RemoteServer, batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[ChatEvent]:
+    async for batch in batches:
+        for event in server.read_all(batch, CHAT, ChatEvent):
+            if event.error is not None:
+                raise server.fault(CHAT, event.error)
+            yield event
 
 
 def _prompt(server: RemoteServer, ids: list[int] | None) -> TokenIds:

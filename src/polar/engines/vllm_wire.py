@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
-from polar.engines.remote import sampling_fields
+from polar.engines.remote import RemoteServer, sampling_fields
 from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, spans_of, version_at
-from polar.errors import EngineDefect
+from polar.errors import EngineDefect, EngineError
 from polar.types import logprobs, token_ids
 
 GENERATE = "/inference/v1/generate"
@@ -130,6 +131,49 @@ def prompt_body(route: Route, model: str, ids: list[int], knobs: dict[str, Any])
         "return_tokens_as_token_ids": True,
         **knobs,
     }
+
+
+class StreamedIds:
+    """One reply as its events arrive. Its last piece waits for the end: what the reply cost is told after it."""
+
+    def __init__(self, server: RemoteServer, route: Route) -> None:
+        self._server = server
+        self._route: Route = route
+        self._ids: list[int] = []
+        self._values: list[float] = []
+        self._count = 0
+        """Ids that were taken."""
+        self._last: Choice | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._ids)
+
+    def take(self, batch: Sequence[bytes]) -> None:
+        for event in self._server.read_all(batch, self._route, Event):
+            if event.error is not None:
+                raise self._server.fault(self._route, event.error)
+            self._usage = event.usage or self._usage
+            for choice in event.choices:
+                if choice.finish_reason is not None:
+                    self._last = choice
+                elif choice.token_ids:
+                    ids, values = paired(choice)
+                    self._ids += ids
+                    self._values += values
+
+    def taken(self) -> Piece:
+        """The ids since the last time."""
+        piece = Piece(token_ids(self._ids), logprobs(self._values))
+        self._count += len(self._ids)
+        self._ids, self._values = [], []
+        return piece
+
+    def end(self) -> Piece:
+        if self._last is None:
+            raise EngineError(f"vLLM at {self._server.url} ended a reply without a reason; see the server's log")
+        return last_piece(self._last, self._usage, self._count)
 
 
 def paired(choice: Choice) -> tuple[list[int], list[float]]:
