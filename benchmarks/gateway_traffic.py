@@ -10,23 +10,14 @@ import argparse
 import asyncio.base_events
 import inspect
 import subprocess
-from collections.abc import AsyncGenerator
-from time import thread_time_ns
 from typing import Any
 
-import aiohttp
 import orjson
-from pydantic import BaseModel
-
-from polar.engines.base import EngineInfo, GenerateRequest, Piece
-from polar.tokens.gguf_vocabulary import Vocabulary
-from polar.types import Strict, logprobs, token_ids
 
 REPLY = (
     "The test fails because the parser drops the last field. I will look at how it splits the line before I "
     'change it. <tool_call>{"name": "bash", "arguments": {"command": "sed -n 1,80p src/parser.py"}}</tool_call>'
 )
-PIECE_TOKENS = 8
 SOURCE = "".join(inspect.getsource(module) for module in (argparse, asyncio.base_events, subprocess))
 TOOL = {
     "type": "function",
@@ -64,48 +55,25 @@ class Conversation:
         return orjson.dumps({"model": "polar", "messages": self.messages, "tools": [TOOL], **asked})
 
     def go_on(self, reply: bytes) -> None:
-        """The harness keeps the reply as it came and answers its tool call."""
-        message = orjson.loads(reply)["choices"][0]["message"]
+        """The harness keeps the reply as it came, streamed or not, and answers its tool call."""
+        streamed = reply.startswith(b"data:")
+        message = streamed_message(reply) if streamed else orjson.loads(reply)["choices"][0]["message"]
         output = text(self._seed + 31 * len(self.messages), self._later_characters)
         call_id = message["tool_calls"][0]["id"]
         self.messages += [message, {"role": "tool", "tool_call_id": call_id, "content": output}]
 
 
-async def send(http: aiohttp.ClientSession, url: str, key: str, body: bytes) -> bytes:
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    async with http.post(f"{url}/v1/chat/completions", data=body, headers=headers) as response:
-        data = await response.read()
-        if response.status != 200:
-            raise SystemExit(f"{url} answered {response.status}: {data[:300]!r}")
-        return data
-
-
-class CannedEngine:
-    """Gives the same reply to every call, in pieces, for next to nothing; counts its own processor time."""
-
-    Options: type[BaseModel] = Strict
-
-    def __init__(self, vocabulary: Vocabulary, stop_id: int) -> None:
-        ids = [*vocabulary.encode(REPLY), stop_id]
-        cuts = [ids[start : start + PIECE_TOKENS] for start in range(0, len(ids), PIECE_TOKENS)]
-        self._pieces = [Piece(token_ids(cut), logprobs([-0.5] * len(cut))) for cut in cuts]
-        self.spent_ns = 0
-
-    async def start(self) -> EngineInfo:
-        return EngineInfo("canned", "none", 65536, "raw", parallel=64)
-
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
-        begun = thread_time_ns()
-        for piece in self._pieces:
-            self.spent_ns += thread_time_ns() - begun
-            yield piece
-            begun = thread_time_ns()
-        last = Piece(token_ids(), logprobs(), finish_reason="stop", evaluated_tokens=len(request.prompt_ids))
-        self.spent_ns += thread_time_ns() - begun
-        yield last
-
-    async def stop(self) -> None:
-        pass
-
-    def counters(self) -> dict[str, Any]:
-        return {}
+def streamed_message(reply: bytes) -> dict[str, Any]:
+    """The message of a stream with one tool call."""
+    content, arguments, call = "", "", {}
+    for line in reply.split(b"\n"):
+        if not line.startswith(b"data: {"):
+            continue
+        for choice in orjson.loads(line[6:])["choices"]:
+            content += choice["delta"].get("content") or ""
+            for part in choice["delta"].get("tool_calls") or ():
+                call = call or part
+                arguments += part["function"].get("arguments") or ""
+    function = {"name": call["function"]["name"], "arguments": arguments}
+    calls = [{"id": call["id"], "type": "function", "function": function}]
+    return {"role": "assistant", "content": content, "tool_calls": calls}

@@ -1,10 +1,13 @@
-"""How a benchmark's table gets into docs/performance.md: between the two markers that carry its name."""
+"""How a benchmark's table gets into docs/performance.md: between the markers of its name; and into JSON."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
@@ -18,6 +21,18 @@ def origin(command: str) -> str:
     """Where a table comes from: the command that makes it again, and the machine."""
     machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return f"Measured by `{command}` on {machine}."
+
+
+def goal(what: str, met: bool, measured: str) -> str:
+    """One line: a goal, and what this run has of it."""
+    return f"- Goal {'met' if met else '**missed**'} in this run: {what} ({measured})."
+
+
+def write_json(path: Path | None, command: str, results: Any) -> None:
+    """What a table shows, unrounded, for other programs."""
+    if path is not None:
+        data = {"command": command, "machine": platform.uname()._asdict(), "results": results}
+        path.write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
 
 
 def write_section(name: str, text: str, page: Path = PAGE) -> None:

@@ -13,7 +13,7 @@ from polar.tokens.smollm2 import SmolLM2Renderer
 ROOT = Path(__file__).parent.parent.parent
 SMALL = {
     "builders": ("--tokens", "600", "--calls", "3", "12", "--rounds", "1"),
-    "gateway": ("--rounds", "1", "--calls", "1", "--turns", "3", "--tokens", "600"),
+    "gateway": ("--rounds", "1", "--calls", "1", "--turns", "3", "--tokens", "600", "--gap-ms", "0.1"),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
     "runtimes": ("--rounds", "1", "--parallel", "local=3"),
 }
@@ -23,7 +23,7 @@ ROWS = {
         "| branches, prefix_merging | 12 |",
         "| chain, per_request | 3 |",
     ),
-    "gateway": ("**gateway / relay that stores**", "of the gateway's: store", "tokens rendered per call"),
+    "gateway": ("| gateway / relay that stores |", "of the gateway's: store", "tokens rendered per call"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
 }
