@@ -1,7 +1,8 @@
 """What a model call costs at the gateway: processor time per call over an HTTP engine, against two relays.
 
-    python benchmarks/gateway.py [--rounds 5] [--calls 10] [--write] [--json FILE]
-    python benchmarks/gateway.py --rounds 2 --calls 5         # a quick look, under 30 s
+    python benchmarks/gateway.py [--write] [--json FILE]                        # both parts, about 5 minutes
+    python benchmarks/gateway.py --only calls --rounds 2 --calls 5              # a quick look, under 30 s
+    python benchmarks/gateway.py --only sessions --sessions 64 --contexts       # many sessions at once
 
 Calls, one after another: the first call of a session with a prompt of about 10,000 tokens, and calls from the 20th
 turn of an append-only session whose history has grown to the same size; streamed or not, with one and with eight
@@ -10,8 +11,8 @@ once, and, in cases of their own, 1 ms apart, so that each is read alone. The en
 (`stub_server.py`), the gateway's is the real `vllm` engine. The baselines get the same bytes from the same stub: a
 bare aiohttp relay, and one that also parses the request and inserts one SQLite row. Each has a process; processor
 time is the whole process's, user and system, all threads; the median over rounds. The split comes from a second
-gateway process with timed functions.
-`--write` puts the table into docs/performance.md.
+gateway process with timed functions. Sessions at once are `gateway_load.py`. `--write` puts the tables into
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import uvloop
+from gateway_load import (
+    CONTEXTS,
+    context_table,
+    load_goals,
+    load_json,
+    load_table,
+    measure_contexts,
+    measure_loads,
+)
 from gateway_parts import PARTS
 from gateway_targets import GatewayTarget, RecordingRelayTarget, RelayTarget
 from gateway_traffic import REPLY, Conversation
@@ -253,26 +264,49 @@ def json_of(columns: Sequence[Column], samples: dict[tuple[str, str], list[Sampl
     ]
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up; the table has medians")
-    parser.add_argument("--calls", type=int, default=10, help="measured calls in each round of each case")
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=10_000, help="of the prompts, about")
-    parser.add_argument("--gap-ms", type=float, default=1.0, help="cases whose events come so far apart; 0: none")
-    parser.add_argument("--write", action="store_true", help="put the table into the docs")
-    parser.add_argument("--json", type=Path, help="write every sample to this file")
-    options = parser.parse_args()
+async def measure_calls(options: argparse.Namespace) -> tuple[str, Any]:
     of = cases(options.turns, options.gap_ms / 1000)
     samples = await measure_all(options.rounds, Size(options.turns, options.tokens, options.calls), of)
     columns = [Column(samples, case) for case in of]
-    command = f"python benchmarks/gateway.py --rounds {options.rounds} --calls {options.calls}"
-    text = f"{report(columns)}\n\n{goals(columns)}\n\n{origin(command)}"
-    print(text)
-    write_json(options.json, command, json_of(columns, samples))
-    if options.write:
-        write_section("gateway", text)
+    return f"{report(columns)}\n\n{goals(columns)}", json_of(columns, samples)
+
+
+async def measure_sessions(options: argparse.Namespace) -> tuple[str, Any]:
+    outcomes = await measure_loads(options.sessions, options.turns)
+    contexts = await measure_contexts(options.contexts, min(options.turns, 10)) if options.contexts else []
+    parts = [load_table(outcomes), *([context_table(contexts)] if contexts else [])]
+    found = {"sessions": load_json(outcomes), "contexts": load_json(contexts)}
+    return "\n\n".join([*parts, load_goals(outcomes, contexts)]), found
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", choices=("calls", "sessions"), help="one part of two")
+    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up; the table has medians")
+    parser.add_argument("--calls", type=int, default=10, help="measured calls in each round of each case")
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=10_000, help="of the prompts of single calls, about")
+    parser.add_argument("--gap-ms", type=float, default=1.0, help="cases whose events come so far apart; 0: none")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 16, 64, 256, 800], help="at once")
+    parser.add_argument("--contexts", type=int, nargs="*", default=CONTEXTS, help="tokens, shortest first")
+    parser.add_argument("--write", action="store_true", help="put the tables into the docs")
+    parser.add_argument("--json", type=Path, help="write every sample to this file")
+    options = parser.parse_args()
+    sizes = " ".join(map(str, options.sessions))
+    commands = {
+        "calls": f"python benchmarks/gateway.py --only calls --rounds {options.rounds} --calls {options.calls}",
+        "sessions": f"python benchmarks/gateway.py --only sessions --sessions {sizes}",
+    }
+    measures = {"calls": measure_calls, "sessions": measure_sessions}
+    results: dict[str, Any] = {}
+    for part in [options.only] if options.only else list(measures):
+        text, results[part] = await measures[part](options)
+        text = f"{text}\n\n{origin(commands[part])}"
+        print(text)
+        if options.write:
+            write_section("gateway" if part == "calls" else "gateway sessions", text)
+    write_json(options.json, "; ".join(commands.values()), results)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -9,7 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio.base_events
 import inspect
+import pickle
 import subprocess
+import tarfile
+import typing
+import unittest.mock
 from typing import Any
 
 import orjson
@@ -18,7 +22,8 @@ REPLY = (
     "The test fails because the parser drops the last field. I will look at how it splits the line before I "
     'change it. <tool_call>{"name": "bash", "arguments": {"command": "sed -n 1,80p src/parser.py"}}</tool_call>'
 )
-SOURCE = "".join(inspect.getsource(module) for module in (argparse, asyncio.base_events, subprocess))
+MODULES = (argparse, asyncio.base_events, subprocess, tarfile, typing, unittest.mock, inspect, pickle)
+SOURCE = "".join(map(inspect.getsource, MODULES))
 TOOL = {
     "type": "function",
     "function": {
