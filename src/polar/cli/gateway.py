@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.event_loop import run_served
+
 if TYPE_CHECKING:
     from polar.cli.processes import Program
     from polar.config import Config
@@ -43,9 +45,9 @@ def gateway(
             await stop.wait()
 
     if workers > 1:
-        asyncio.run(supervise())
+        run_served(supervise())
     else:
-        asyncio.run(serve(chosen, address, RunPaths.create(runs_dir, run_id or f"gateway-{new_run_id()}")))
+        run_served(serve(chosen, address, RunPaths.create(runs_dir, run_id or f"gateway-{new_run_id()}")))
 
 
 async def serve(config: Config, address: str, paths: RunPaths) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.event_loop import run_served
 from polar.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def run(
     results: list[SessionResult] = []
     interrupted = False
     try:
-        asyncio.run(_run(chosen, paths, todo, progress, results))
+        run_served(_run(chosen, paths, todo, progress, results))
     except (KeyboardInterrupt, asyncio.CancelledError):
         interrupted = True
     order = {task.task_id: position for position, task in enumerate(todo)}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.event_loop import run_served
+
 if TYPE_CHECKING:
     from polar.cli.processes import Program
     from polar.config import ServerConfig
@@ -35,7 +37,7 @@ def server(
 
     given = {"host": host, "port": port, "database": database}
     chosen = configuration.load(config).server.model_dump()
-    asyncio.run(
+    run_served(
         _serve(
             ServerConfig.model_validate(chosen | {k: v for k, v in given.items() if v is not None}), address_file
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from polar.cli.event_loop import run_served
 
 if TYPE_CHECKING:
     from polar.cli.processes import Program
@@ -41,7 +42,7 @@ def up(  # noqa: PLR0913
     runs_dir: Path = ctx.obj or chosen.runs_dir
     if tasks is None:
         port = chosen.server.port if port is None else port
-        asyncio.run(_serve(Layout(chosen, config, runs_dir, port, workers)))
+        run_served(_serve(Layout(chosen, config, runs_dir, port, workers)))
         return
     from polar.cli.progress import RunProgress
     from polar.cli.run import end, print_outcome, tasks_of
@@ -54,7 +55,7 @@ def up(  # noqa: PLR0913
     database = f"sqlite:///{paths.root.absolute() / 'server.db'}"
     layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs)
     progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
-    interrupted, results = asyncio.run(_run(layout, paths, todo, progress))
+    interrupted, results = run_served(_run(layout, paths, todo, progress))
     print_outcome(paths, results, json=json)
     end(progress, paths, results, interrupted=interrupted)
 

@@ -16,7 +16,7 @@ from polar.config import GatewayConfig
 from polar.gateway.connection import Receive, Send
 from polar.gateway.exchange import Exchange
 from polar.gateway.handler import DOOR, Service
-from polar.gateway.routes import make_routes, not_found, wrong_method
+from polar.gateway.routes import make_routes, model_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
 from polar.gateway.wire import DOOR_BODIES, BoundedBodies, BoundedHttp, DoorHttp
 
@@ -28,12 +28,16 @@ class GatewayApp:
 
     def __init__(self, slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> None:
         handlers: dict[Any, Any] = {404: not_found, 405: wrong_method}
-        self._inner = Starlette(routes=make_routes(Service(slots, exchange, config)), exception_handlers=handlers)
+        service = Service(slots, exchange, config)
+        self._inner = Starlette(routes=make_routes(service), exception_handlers=handlers)
         self._inner.router.redirect_slashes = False
+        self._model_routes = model_routes(service)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        scope["path"] = DOUBLED_VERSION.sub("", scope["path"])
-        await self._inner(scope, receive, send)
+        path = scope["path"] = DOUBLED_VERSION.sub("", scope["path"])
+        # Nearly every request is a model call: it does not pass through the layers of the framework.
+        route = self._model_routes.get(path) if scope["method"] == "POST" else None
+        await (route or self._inner)(scope, receive, send)
 
 
 class DoorApp:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from polar.gateway.bodies import too_large
 
@@ -20,11 +20,28 @@ JSON = "application/json"
 SSE = "text/event-stream"
 
 
+LINE = "polar.line"
+"""In the scope of a request: its `ClientLine`."""
+
+
+class ClientLine(Protocol):
+    """What the gateway's own server tells of a connection, which spares a task for each thing it is asked."""
+
+    lost: asyncio.Future[None]
+    """Done when the connection is gone."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether a write would wait for the client to read."""
+        ...
+
+
 class Connection:
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, line: ClientLine | None = None) -> None:
         self._receive = receive
         self._send = send
-        self._gone: asyncio.Task[None] | None = None
+        self._line = line
+        self._gone: asyncio.Future[None] | None = None
         self.started = False
         """Whether a status has been sent, after which there is no other."""
 
@@ -42,18 +59,23 @@ class Connection:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    def watch(self) -> asyncio.Task[None]:
-        """A task that ends when the client is gone. The request must have been read to its end before."""
+    def watch(self) -> asyncio.Future[None]:
+        """Done when the client is gone. The request must have been read to its end before."""
         if self._gone is None:
-            self._gone = asyncio.create_task(self._until_gone())
+            self._gone = self._line.lost if self._line else asyncio.create_task(self._until_gone())
         return self._gone
 
     @property
     def client_gone(self) -> bool:
         return self._gone is not None and self._gone.done()
 
+    @property
+    def may_block(self) -> bool:
+        """Whether the next write may wait for the client."""
+        return self._line is None or self._line.write_paused
+
     async def close(self) -> None:
-        if self._gone is not None:
+        if self._gone is not None and self._line is None:
             self._gone.cancel()
             await asyncio.wait([self._gone])
 

@@ -42,6 +42,7 @@ class Delivery:
         self._slot = slot
         self._generation = generation
         self._handed_over = False
+        self._waiter: asyncio.Future[None] | None = None
 
     async def whole(self, dialect: Dialect, request: ChatRequest) -> bool:
         """True when the last byte was written to a client that was still there."""
@@ -105,18 +106,36 @@ class Delivery:
 
     async def _news(self, limit_s: float | None) -> bool:
         """Waits for a change; False when the time is up. Raises when there is nobody to go on for."""
-        waiting = {self._generation.news, self._connection.watch(), self._slot.sealing}
-        done, _ = await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        loop = asyncio.get_running_loop()
+        sources = (self._generation.news, self._connection.watch(), self._slot.sealing)
+        # `asyncio.wait` on three futures costs several times as much, and a stream waits for each of its flushes.
+        waiter = self._waiter = loop.create_future()
+        timer = None if limit_s is None else loop.call_later(limit_s, self._wake)
+        for source in sources:
+            source.add_done_callback(self._wake)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            for source in sources:
+                source.remove_done_callback(self._wake)
         if self._slot.sealed:
             raise sealed_problem()
         if self._connection.client_gone:
             raise ClientGone
-        return bool(done)
+        return sources[0].done()
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _finish(self, writing: Coroutine[None, None, bool]) -> bool:
         """The terminal bytes, and word of them in the journal. Sealing waits for the word, because a harness that
         has its last reply ends, and its session is read as soon as it is sealed; for the bytes it does not."""
         with self._slot.serving(self._generation):
+            if not self._connection.may_block:
+                return await self._last(writing)
             last = asyncio.create_task(self._last(writing))
             try:
                 await asyncio.wait([last, self._slot.sealing], return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +152,7 @@ class Delivery:
         if written:
             self._handed_over = True
             self._slot.forget(self._generation)
-            await self._exchange.delivered(self._slot, self._generation)
+            self._exchange.delivered(self._slot, self._generation)
         return written
 
     async def _write(self, writing: Coroutine[None, None, bool]) -> None:
@@ -143,6 +162,8 @@ class Delivery:
     async def _written(self, writing: Coroutine[None, None, bool]) -> bool:
         """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write
         up, and nothing may hold sealing up."""
+        if not self._connection.may_block:
+            return await writing
         write = asyncio.create_task(writing)
         try:
             await asyncio.wait([write, self._slot.sealing], return_when=asyncio.FIRST_COMPLETED)

@@ -40,7 +40,7 @@ class Exchange:
         twin = slot.unreceived.get(key)
         if twin is not None and twin.joinable:
             return twin
-        generation = Generation(asked, linger_s)
+        generation = Generation(asked, key, linger_s)
         slot.unreceived[key] = generation
         generation.start(self._run(slot, generation))
         return generation
@@ -49,13 +49,12 @@ class Exchange:
         """How many tokens a request is, as it would be sent. Samples and records nothing."""
         return await self._mode.count(slot, request)
 
-    async def delivered(self, slot: OpenSlot, generation: Generation) -> None:
+    def delivered(self, slot: OpenSlot, generation: Generation) -> None:
         """The harness has the whole reply."""
         if generation.reply is None or slot.forest.has_received(generation.reply.head.reply_id):
             return
         call_id = generation.reply.head.reply_id
-        async with slot.lock:
-            slot.forest.mark_received(call_id)
+        slot.forest.mark_received(call_id)
         self._journal.mark_received(call_id)
 
     async def _run(self, slot: OpenSlot, generation: Generation) -> None:

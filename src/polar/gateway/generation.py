@@ -38,9 +38,10 @@ class Asked(msgspec.Struct, frozen=True):
 class Generation:
     """Only the event loop's thread touches it."""
 
-    def __init__(self, asked: Asked, linger_s: float) -> None:
+    def __init__(self, asked: Asked, key: bytes, linger_s: float) -> None:
+        """`key`: the request's `twin_key`."""
         self.asked = asked
-        self.key = asked.twin_key
+        self.key = key
         self.arrived = time.time()
         self.head: ReplyHead | None = None
         """Set when the request is admitted."""

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from polar.config import GatewayConfig
 from polar.gateway.bodies import read_json
-from polar.gateway.connection import Connection, Receive, Send
+from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
 from polar.gateway.exchange import Exchange
@@ -69,7 +69,7 @@ class _Route:
         self._config = service.config
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        connection = Connection(receive, send)
+        connection = Connection(receive, send, scope.get(LINE))
         headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         try:
             slot = authenticate(self._slots, scope)

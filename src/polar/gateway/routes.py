@@ -41,10 +41,13 @@ def dialect_of(headers: Headers, path: str) -> ListingDialect:
     return Anthropic() if "anthropic-version" in headers or path.startswith("/v1/messages") else OpenAIChat()
 
 
+def model_routes(service: Service) -> dict[str, ModelRoute]:
+    """The paths, without parameters, that sample a reply to a POST."""
+    return {path: ModelRoute(dialect(), service) for path, dialect in GENERATION_PATHS.items()}
+
+
 def make_routes(service: Service) -> list[Route]:
-    routes = [
-        Route(path, ModelRoute(dialect(), service), methods=["POST"]) for path, dialect in GENERATION_PATHS.items()
-    ]
+    routes = [Route(path, route, methods=["POST"]) for path, route in model_routes(service).items()]
     routes += [
         Route("/v1/messages/count_tokens", CountRoute(Anthropic(), service), methods=["POST"]),
         Route("/v1/responses/input_tokens", CountRoute(OpenAIResponses(), service), methods=["POST"]),

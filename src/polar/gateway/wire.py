@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from polar.gateway.bodies import too_large
-from polar.gateway.connection import AsgiMessage, Receive, Send
+from polar.gateway.connection import LINE, AsgiMessage, Receive, Send
 
 MAX_HEAD_BYTES = 2**16
 """Of a request's line and headers, or of what may follow its body."""
@@ -24,8 +24,23 @@ DOOR_BODIES = 16
 
 
 class BoundedHttp(HttpToolsProtocol):
+    """Also the `ClientLine` of its requests."""
+
     _unread_bytes = 0
     """Since the parser last gave something away."""
+    lost: asyncio.Future[None]
+
+    @property
+    def write_paused(self) -> bool:
+        return self.flow.write_paused
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.lost = self.loop.create_future()
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         self._unread_bytes += len(data)
@@ -35,6 +50,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unread_bytes = 0
+        self.scope[LINE] = self  # pyright: ignore[reportGeneralTypeIssues]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

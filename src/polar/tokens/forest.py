@@ -173,7 +173,7 @@ class CallForest:
         return call_id in self._received
 
     def mark_received(self, call_id: str) -> None:
-        """The harness has the reply, so it may be the one it goes on from."""
+        """The harness has the reply, so it may be the one it goes on from. Safe beside a `find` in a thread."""
         self._received.add(call_id)
 
     def _is_told_alike(self, node: Node, messages: Sequence[Message]) -> bool:

@@ -216,11 +216,9 @@ class TestReceived:
         async with desk.slot.lock:  # a call beside it is being prepared
             delivering = asyncio.create_task(delivery.whole(OpenAIChat(), request))
             await until(lambda: client.sent and client.ended)
-            sealing = asyncio.create_task(desk.slot.seal())
-            await asyncio.sleep(0.01)
-            assert not sealing.done()
-        await sealing
-        assert [call.received for call in await desk.slots.calls("s")] == [True]
+            async with asyncio.timeout(20):
+                await desk.slot.seal()
+            assert [call.received for call in await desk.slots.calls("s")] == [True]
         assert await delivering
 
     async def test_a_client_that_does_not_read_does_not_hold_sealing_up(self, open_desk: OpenDesk) -> None:

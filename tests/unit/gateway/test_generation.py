@@ -23,7 +23,7 @@ class Working:
     """A generation whose work goes on until it is broken off."""
 
     def __init__(self, linger_s: float) -> None:
-        self.generation = Generation(asked(), linger_s)
+        self.generation = Generation(asked(), b"key", linger_s)
         self.broken_off = asyncio.Event()
         self.generation.start(self._work())
 
@@ -80,7 +80,7 @@ async def test_one_that_is_done_lingers_for_nobody() -> None:
 
 
 async def test_every_change_is_news() -> None:
-    generation = Generation(asked(), 0.0)
+    generation = Generation(asked(), b"key", 0.0)
     heard = []
     for change in (
         lambda: generation.admitted(HEAD),
@@ -94,7 +94,7 @@ async def test_every_change_is_news() -> None:
 
 
 async def test_saying_nothing_is_no_news() -> None:
-    generation = Generation(asked(), 0.0)
+    generation = Generation(asked(), b"key", 0.0)
     news = generation.news
     generation.say([])
     assert not news.done()

@@ -84,7 +84,7 @@ async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str
     while generation.reply is None:
         await generation.news
     slot.forget(generation)
-    await exchange.delivered(slot, generation)
+    exchange.delivered(slot, generation)
     return {"role": "assistant", "content": generation.reply.message.content}
 
 
