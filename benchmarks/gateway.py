@@ -44,7 +44,7 @@ from gateway_traffic import REPLY, Conversation
 from page import goal, origin, table, write_json, write_section
 from raw_http import RawConnection
 from stub_server import Pace, StubEngine
-from target_process import Process
+from target_process import Process, allow_open_files
 
 GATEWAY, TIMED, RELAY, RECORDING = "gateway", "gateway, timed", "relay", "recording relay"
 STUB = "stub"
@@ -292,6 +292,7 @@ async def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into the docs")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
     options = parser.parse_args()
+    allow_open_files()
     sizes = " ".join(map(str, options.sessions))
     commands = {
         "calls": f"python benchmarks/gateway.py --only calls --rounds {options.rounds} --calls {options.calls}",

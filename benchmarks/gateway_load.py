@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -90,7 +91,8 @@ class Sender:
     def __init__(self, target: Process, load: Load) -> None:
         self._target = target
         self._load = load
-        self._ids = [f"s{load.first_tokens}-{load.turns}-{number}" for number in range(load.sessions)]
+        run = secrets.token_hex(4)
+        self._ids = [f"{run}-{number}" for number in range(load.sessions)]
         self._gate = asyncio.Semaphore(load.at_once)
         self._times_s: list[float] = []
 

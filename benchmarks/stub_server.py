@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -44,6 +44,8 @@ class Pace:
     """Between events."""
     latency_s: float = 0.0
     """Before the first."""
+    held_call: int = 0
+    """A caller's call of this number, from 1, waits for `release`; 0: none does."""
 
 
 @dataclass
@@ -56,13 +58,18 @@ class Script:
     calls: Counter[bytes] = field(default_factory=Counter[bytes])
     encoded: dict[Any, list[bytes]] = field(default_factory=dict[Any, list[bytes]])
 
-    def reply(self, head: bytes) -> CannedReply:
+    held: list[Callable[[float], None]] = field(default_factory=list[Callable[[float], None]])
+    """Replies that wait; each is let go after the seconds it is given."""
+
+    def reply(self, head: bytes) -> tuple[CannedReply, int]:
+        """The reply, and which of the caller's calls it answers."""
         if len(self.replies) == 1:
-            return self.replies[0]
+            return self.replies[0], 0
         found = CALLER.search(head)
         caller = found[1] if found else b""
         self.calls[caller] += 1
-        return self.replies[min(self.calls[caller], len(self.replies)) - 1]
+        number = self.calls[caller]
+        return self.replies[min(number, len(self.replies)) - 1], number
 
     def events(self, path: bytes, reply: CannedReply, tokens: int, *, with_ids: bool) -> list[bytes]:
         key = (path, reply.text, tokens, with_ids)
@@ -90,6 +97,8 @@ class StubHttp(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._timer: asyncio.Handle | None = None
+        self._number = 0
+        """Of the call under way, among those of its caller."""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -136,12 +145,12 @@ class StubHttp(asyncio.Protocol):
         self._served["calls"] += 1
         found = PROMPT.search(body)
         prompt_tokens = found[1].count(b",") + 1 if found else 0
-        reply = self._script.reply(head)
+        reply, self._number = self._script.reply(head)
         self._stream(path, reply, prompt_tokens, with_ids=True)
 
     def _chat(self, path: bytes, head: bytes, body: bytes) -> None:
         self._served["calls"] += 1
-        reply = self._script.reply(head)
+        reply, self._number = self._script.reply(head)
         with_ids = b'"logprobs"' in body or b'"return_token_ids"' in body
         prompt_ids = self._script.prompt_ids(body) if with_ids and self._script.prompt_ids else []
         prompt_tokens = len(prompt_ids) or len(body) // 4
@@ -151,7 +160,7 @@ class StubHttp(asyncio.Protocol):
         data = stub_replies.chat_reply(reply, with_ids=with_ids) | {"usage": usage(prompt_tokens, reply)}
         if prompt_ids:
             data["prompt_token_ids"] = prompt_ids
-        self._timer = self._loop.call_later(self._pace.latency_s, self._json, data)
+        self._begin(self._json, data)
 
     def _stream(
         self, path: bytes, reply: CannedReply, prompt_tokens: int, *, with_ids: bool, prompt_ids: Any = ()
@@ -162,7 +171,18 @@ class StubHttp(asyncio.Protocol):
             told = orjson.loads(events[0].split(b"data: ", 1)[1].strip())
             events = [chunk(event({**told, "prompt_token_ids": prompt_ids})), *events[1:]]
         parts = iter([STREAM_HEAD + events[0], *events[1:], last])
-        self._timer = self._loop.call_later(self._pace.latency_s, self._next, parts, self._pace.gap_s)
+        self._begin(self._next, parts, self._pace.gap_s)
+
+    def _begin(self, answer: Callable[..., None], *arguments: Any) -> None:
+        def after(delay_s: float) -> None:
+            self._timer = self._loop.call_later(delay_s, answer, *arguments)
+
+        if self._number and self._number == self._pace.held_call:
+            self._script.held.append(after)
+        elif self._pace.latency_s:
+            after(self._pace.latency_s)
+        else:
+            answer(*arguments)
 
     def _next(self, parts: Any, gap_s: float) -> None:
         part = next(parts, None)
@@ -234,7 +254,7 @@ class StubEngine:
     async def start(self, stack: AsyncExitStack) -> str:
         vocabulary, stop_id = await vocabulary_and_stop()
         replies = [CannedReply.of(text, vocabulary, stop_id) for text in self._texts]
-        script = Script(replies, self._prompt_ids)
+        script = self._script = Script(replies, self._prompt_ids)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: StubHttp(script, self._pace, self._served), "127.0.0.1", 0, backlog=2048
@@ -244,10 +264,17 @@ class StubEngine:
         return f"http://{host}:{port}"
 
     async def pace(self, pace: Pace) -> None:
-        self._pace.tokens, self._pace.gap_s, self._pace.latency_s = pace.tokens, pace.gap_s, pace.latency_s
+        for name, value in asdict(pace).items():
+            setattr(self._pace, name, value)
+
+    async def release(self, over_s: float) -> None:
+        """Lets the held replies go, one after another, over so many seconds."""
+        held, self._script.held = self._script.held, []
+        for number, after in enumerate(held):
+            after(over_s * number / len(held))
 
     def read(self) -> dict[str, float]:
-        return dict(self._served)
+        return {**self._served, "held": float(len(self._script.held))}
 
 
 async def vocabulary_and_stop() -> tuple[Vocabulary, int]:

@@ -12,7 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
 import uvloop
@@ -38,6 +38,12 @@ def own_core() -> list[int]:
 def other_cores() -> list[int]:
     """For the stub and for who sends."""
     return CORES[1:] or CORES
+
+
+def allow_open_files() -> None:
+    """A session takes some files of each process; the usual soft limit of 1,024 ends at a few hundred sessions."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def rss_bytes() -> int:
@@ -68,6 +74,7 @@ def _received(pipe: Any) -> Any:
 
 def _run(make: Any, arguments: tuple[Any, ...], options: dict[str, Any], pipe: Any, how: dict[str, Any]) -> None:
     os.sched_setaffinity(0, how["cores"])
+    allow_open_files()
     loop = uvloop.new_event_loop if how["uvloop"] else None
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(_answer(make, arguments, options, pipe))
@@ -98,7 +105,8 @@ class Process:
         return self._pipe.recv()
 
     def stop(self) -> None:
-        self._pipe.send(None)
+        with suppress(BrokenPipeError):  # it is gone already
+            self._pipe.send(None)
         self._process.join(10)
         if self._process.is_alive():
             self._process.kill()
