@@ -53,8 +53,9 @@ class Script:
     """Encoded replies; a caller gets the first with its first call, and the last with all calls after it."""
 
     replies: Sequence[CannedReply]
-    prompt_ids: Any = None
-    """For chat callers that ask for ids: maps a request body to the prompt's ids; None: they get none."""
+    prompt_ids: Callable[[bytes, CannedReply], list[int]] | None = None
+    """For chat callers that ask for ids: the prompt's, from the body of the request and the reply it will get;
+    None: they get none."""
     calls: Counter[bytes] = field(default_factory=Counter[bytes])
     encoded: dict[Any, list[bytes]] = field(default_factory=dict[Any, list[bytes]])
 
@@ -152,7 +153,7 @@ class StubHttp(asyncio.Protocol):
         self._served["calls"] += 1
         reply, self._number = self._script.reply(head)
         with_ids = b'"logprobs"' in body or b'"return_token_ids"' in body
-        prompt_ids = self._script.prompt_ids(body) if with_ids and self._script.prompt_ids else []
+        prompt_ids = self._script.prompt_ids(body, reply) if with_ids and self._script.prompt_ids else []
         prompt_tokens = len(prompt_ids) or len(body) // 4
         if re.search(rb'"stream":\s*true', body):
             self._stream(path, reply, prompt_tokens, with_ids=with_ids, prompt_ids=prompt_ids)

@@ -1,0 +1,320 @@
+"""Polar's gateway beside other proxies that capture model calls, and beside a plain relay, in the same run.
+
+    python benchmarks/peers.py [--peers Polar OpenEnv relay] [--write] [--json FILE]
+
+All ask the same stub engine with vLLM's routes (`stub_server.py`) over HTTP and serve the same conversations at
+the chat route; the peers' environments are made by this script (`peer_programs.py`). Each peer has one core, the
+stub and the sender share the others. Four questions: processor time of a call by its turn (rounds over sessions
+side by side, the median of rounds); what is kept of a session of 50 turns, on disk and in memory; calls a second
+with 100 to 800 sessions at once, each sending its next call as soon as it has the reply, counted for some
+seconds from the start; and after `kill -9` in the middle of such a load, how many of the replies that arrived
+whole are on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import secrets
+import signal
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import uvloop
+from gateway_load import CHARACTERS_PER_TOKEN, NEW_CHARACTERS
+from gateway_traffic import REPLY, Conversation
+from page import goal, origin, table, write_json, write_section
+from peer_programs import PEERS, Peer, cpu_us, rss_of
+from raw_http import RawConnection, Unanswered
+from stub_replies import CannedReply
+from stub_server import Pace, StubEngine
+from target_process import Process, allow_open_files, other_cores
+
+FIRST_CHARACTERS = int(500 * CHARACTERS_PER_TOKEN)
+HALF = 0.5
+TURNS = (1, 5, 20, 50)
+WINDOW = 2
+"""Turns that are measured together, from the one that names them."""
+PROJECT = re.compile(rb"tests of project (\d+) pass")
+
+
+@dataclass(frozen=True)
+class Mode:
+    tokens: int
+    stream: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.tokens} an event, {'streamed' if self.stream else 'whole'}"
+
+
+MODES = (Mode(8, False), Mode(8, True), Mode(1, False), Mode(1, True))
+
+
+class GrowingPrompts:
+    """Ids of prompts as an engine that renders would give them: each begins with the last one and its reply."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, list[int]] = {}
+
+    def __call__(self, body: bytes, reply: CannedReply) -> list[int]:
+        found = PROJECT.search(body)
+        project = found[1] if found else b""
+        ids = self._known.get(project, [])
+        if len(ids) > len(body) // 3:  # a new conversation by an old name
+            ids = []
+        start, more = len(ids), max(1, len(body) // 4 - len(ids))
+        prompt = [*ids, *(100 + n * 7919 % 40_000 for n in range(start, start + more))]
+        self._known[project] = [*prompt, *reply.ids]
+        return prompt
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one peer: microseconds of CPU by mode and turn."""
+
+    peer: str
+    version: str
+    cpu_us: dict[str, dict[int, float]]
+    disk_bytes: float
+    """Of a session of all turns."""
+    memory_bytes: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    peer: str
+    at_once: int
+    per_s: float
+    answered: int
+    """Sessions that got at least one reply."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Loss:
+    peer: str
+    delivered: int
+    kept: int
+    """Calls on disk after the kill; more than were delivered where some were under way."""
+
+
+@asynccontextmanager
+async def running(make: Callable[[Path, str], Peer]) -> AsyncGenerator[tuple[Peer, Process]]:
+    """A fresh peer and a fresh stub."""
+    with tempfile.TemporaryDirectory() as folder:
+        stub = Process(
+            StubEngine, (REPLY,), Pace(8), prompt_ids=GrowingPrompts(), cores=other_cores(), uvloop=True
+        )
+        try:
+            peer = make(Path(folder), stub.url)
+            try:
+                yield peer, stub
+            finally:
+                peer.stop()
+        finally:
+            stub.stop()
+
+
+class Talks:
+    """Conversations side by side at one peer."""
+
+    def __init__(self, peer: Peer, count: int) -> None:
+        run = secrets.token_hex(4)
+        seeds = [int(run, 16) % 50_000 + number for number in range(count)]
+        self.lines = peer.open([f"{run}-{number}" for number in range(count)])
+        self.talks = [Conversation(seed, FIRST_CHARACTERS, NEW_CHARACTERS) for seed in seeds]
+
+    async def turn(self, *, stream: bool) -> None:
+        for talk, line in zip(self.talks, self.lines, strict=True):
+            talk.go_on(await line.post(talk.body(stream=stream)))
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
+
+
+async def costs_of(make: Any, sessions: int, rounds: int, turns: Sequence[int]) -> Costs:
+    found: dict[str, dict[int, list[float]]] = {mode.name: {turn: [] for turn in turns} for mode in MODES}
+    async with running(make) as (peer, stub):
+        warm = Talks(peer, 2)
+        for _ in range(3):
+            await warm.turn(stream=True)
+        disk, memory, kept = peer.bytes_on_disk(), rss_of(peer.pid), 0
+        for _ in range(rounds):
+            for mode in MODES:
+                stub.ask("pace", Pace(mode.tokens))
+                talks = Talks(peer, sessions)
+                for turn, spent in (await _by_turn(peer, talks, mode, turns)).items():
+                    found[mode.name][turn].append(spent)
+                talks.close()
+                kept += sessions
+        await asyncio.sleep(0.5)
+        disk, memory = peer.bytes_on_disk() - disk, rss_of(peer.pid) - memory
+        medians = {name: {turn: median(spent) for turn, spent in by.items()} for name, by in found.items()}
+        return Costs(peer.name, peer.version, medians, disk / kept, memory / kept)
+
+
+async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -> dict[int, float]:
+    spent: dict[int, float] = {}
+    for number in range(1, max(turns) + WINDOW):
+        if number in turns:
+            await asyncio.sleep(0.02)
+            begun_us, begun = cpu_us(peer.pid), number
+        await talks.turn(stream=mode.stream)
+        last = begun + (WINDOW if begun > 1 else 1) - 1  # the first turn is like no other
+        if begun in turns and number == last and begun not in spent:
+            await asyncio.sleep(0.02)
+            calls = len(talks.talks) * (last - begun + 1)
+            spent[begun] = (cpu_us(peer.pid) - begun_us) / calls
+    return spent
+
+
+async def rate_of(make: Any, at_once: int, seconds: float) -> Rate:
+    async with running(make) as (peer, _):
+        talks = Talks(peer, at_once)
+        answered: dict[int, int] = {}
+        error = ""
+        try:
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                for number in range(at_once):
+                    group.create_task(_send_on(talks, number, answered))
+        except TimeoutError:
+            pass
+        except BaseExceptionGroup as errors:
+            error = str(errors.exceptions[0])[:200]
+        talks.close()
+        return Rate(peer.name, at_once, sum(answered.values()) / seconds, len(answered), error)
+
+
+async def _send_on(talks: Talks, number: int, answered: dict[int, int]) -> None:
+    talk, line = talks.talks[number], talks.lines[number]
+    while True:
+        talk.go_on(await line.post(talk.body(stream=True)))
+        answered[number] = answered.get(number, 0) + 1
+
+
+async def loss_of(make: Any, at_once: int, replies: int) -> Loss:
+    async with running(make) as (peer, _):
+        talks = Talks(peer, at_once)
+        before = peer.rows_on_disk()
+        delivered, killed = 0, asyncio.Event()
+
+        async def session(talk: Conversation, line: RawConnection) -> None:
+            nonlocal delivered
+            while not killed.is_set():
+                talk.go_on(await line.post(talk.body(stream=True)))
+                delivered += 1
+                if delivered == replies:
+                    os.kill(peer.pid, signal.SIGKILL)
+                    killed.set()
+
+        pairs = zip(talks.talks, talks.lines, strict=True)
+        ends = await asyncio.gather(*(session(*pair) for pair in pairs), return_exceptions=True)
+        for end in ends:
+            if end is not None and not isinstance(end, Unanswered | OSError):
+                raise end
+        return Loss(peer.name, delivered, peer.rows_on_disk() - before)
+
+
+def cost_table(costs: Sequence[Costs], turns: Sequence[int]) -> str:
+    head = ["CPU ms of a call", *(f"{found.peer} {found.version}" for found in costs)]
+    rows = [
+        [f"turn {turn}, {mode.name}", *(f"{found.cpu_us[mode.name][turn] / 1000:.2f}" for found in costs)]
+        for mode in MODES
+        for turn in turns
+    ]
+    last = max(turns) + WINDOW - 1
+    rows.append([f"kB on disk, session of {last} turns", *(f"{found.disk_bytes / 1000:.0f}" for found in costs)])
+    rows.append(
+        [f"kB of memory, session of {last} turns", *(f"{found.memory_bytes / 1000:.0f}" for found in costs)]
+    )
+    return table(head, rows)
+
+
+def rate_table(rates: Sequence[Rate], losses: Sequence[Loss]) -> str:
+    names = list(dict.fromkeys([*(rate.peer for rate in rates), *(loss.peer for loss in losses)]))
+    sizes = sorted({rate.at_once for rate in rates})
+    rows = [
+        [
+            f"calls/s, {size} sessions at once",
+            *(_rate_cell(next(r for r in rates if (r.peer, r.at_once) == (name, size))) for name in names),
+        ]
+        for size in sizes
+    ]
+    lost = {loss.peer: loss for loss in losses}
+    kept = [f"{lost[name].kept} of {lost[name].delivered}" for name in names]
+    rows.append(["calls on disk after `kill -9`, of replies delivered", *kept])
+    return table(["", *names], rows)
+
+
+def _rate_cell(rate: Rate) -> str:
+    starved = f" ({rate.at_once - rate.answered} without a reply)" if rate.answered < rate.at_once else ""
+    return f"{rate.per_s:.0f}{starved}{', errors' if rate.error else ''}"
+
+
+def goals(costs: Sequence[Costs]) -> str:
+    by = {found.peer: found for found in costs}
+    if "Polar" not in by or "OpenEnv" not in by:
+        return ""
+    later = max(turn for turn in by["Polar"].cpu_us[MODES[0].name] if turn <= 20)
+    ratios = {
+        mode.name: by["Polar"].cpu_us[mode.name][later] / by["OpenEnv"].cpu_us[mode.name][later] for mode in MODES
+    }
+    measured = ", ".join(f"{name}: {ratio:.2f}" for name, ratio in ratios.items())
+    return goal(f"at turn {later} at most {HALF:g} x OpenEnv's CPU", max(ratios.values()) <= HALF, measured)
+
+
+async def measure(options: argparse.Namespace) -> tuple[list[Costs], list[Rate], list[Loss]]:
+    makes = [make for make in PEERS if make.name in options.peers]
+    costs: list[Costs] = []
+    rates: list[Rate] = []
+    losses: list[Loss] = []
+    for make in makes:
+        costs.append(await costs_of(make, options.calls, options.rounds, options.turns))
+        print(f"{make.name}: costs", flush=True)
+        for size in options.sessions:
+            rates.append(await rate_of(make, size, options.seconds))
+            print(f"{make.name}: {rates[-1].per_s:.0f} calls/s with {size} sessions {rates[-1].error}", flush=True)
+        losses.append(await loss_of(make, 16, options.replies))
+        print(f"{make.name}: {losses[-1].kept} calls left of {losses[-1].delivered}", flush=True)
+    return costs, rates, losses
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--peers", nargs="+", default=[make.name for make in PEERS])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=6, help="sessions side by side in a round")
+    parser.add_argument("--turns", type=int, nargs="+", default=TURNS)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[100, 200, 400, 800], help="at once")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each number of sessions")
+    parser.add_argument("--replies", type=int, default=100, help="delivered before the kill")
+    parser.add_argument("--write", action="store_true", help="put the tables into the docs")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    allow_open_files()
+    os.sched_setaffinity(0, other_cores())
+    begun = time.monotonic()
+    costs, rates, losses = await measure(options)
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    command = f"python benchmarks/peers.py --rounds {options.rounds} --seconds {options.seconds:g}"
+    parts = [cost_table(costs, options.turns), rate_table(rates, losses), goals(costs), origin(command)]
+    text = "\n\n".join(part for part in parts if part)
+    print(text)
+    found = {"costs": costs, "rates": rates, "losses": losses}
+    write_json(options.json, command, {name: [asdict(row) for row in rows] for name, rows in found.items()})
+    if options.write:
+        write_section("peers", text)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
