@@ -20,9 +20,9 @@ import re
 import secrets
 import signal
 import tempfile
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -63,17 +63,17 @@ class GrowingPrompts:
     """Ids of prompts as an engine that renders would give them: each begins with the last one and its reply."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, list[int]] = {}
+        self._known: dict[bytes, array[int]] = {}
 
     def __call__(self, body: bytes, reply: CannedReply) -> list[int]:
         found = PROJECT.search(body)
         project = found[1] if found else b""
-        ids = self._known.get(project, [])
+        ids = self._known.get(project, array("i"))
         if len(ids) > len(body) // 3:  # a new conversation by an old name
-            ids = []
+            ids = array("i")
         start, more = len(ids), max(1, len(body) // 4 - len(ids))
         prompt = [*ids, *(100 + n * 7919 % 40_000 for n in range(start, start + more))]
-        self._known[project] = [*prompt, *reply.ids]
+        self._known[project] = array("i", [*prompt, *reply.ids])
         return prompt
 
 
@@ -107,21 +107,16 @@ class Loss:
     """Calls on disk after the kill; more than were delivered where some were under way."""
 
 
-@asynccontextmanager
-async def running(make: Callable[[Path, str], Peer]) -> AsyncGenerator[tuple[Peer, Process]]:
-    """A fresh peer and a fresh stub."""
+@contextmanager
+def running(make: Callable[[Path, str], Peer], stub: Process) -> Iterator[Peer]:
+    """A fresh peer, whom nothing keeps busy from before."""
+    stub.ask("pace", Pace(8))
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(
-            StubEngine, (REPLY,), Pace(8), prompt_ids=GrowingPrompts(), cores=other_cores(), uvloop=True
-        )
+        peer = make(Path(folder), stub.url)
         try:
-            peer = make(Path(folder), stub.url)
-            try:
-                yield peer, stub
-            finally:
-                peer.stop()
+            yield peer
         finally:
-            stub.stop()
+            peer.stop()
 
 
 class Talks:
@@ -142,9 +137,9 @@ class Talks:
             line.close()
 
 
-async def costs_of(make: Any, sessions: int, rounds: int, turns: Sequence[int]) -> Costs:
+async def costs_of(make: Any, stub: Process, sessions: int, rounds: int, turns: Sequence[int]) -> Costs:
     found: dict[str, dict[int, list[float]]] = {mode.name: {turn: [] for turn in turns} for mode in MODES}
-    async with running(make) as (peer, stub):
+    with running(make, stub) as peer:
         warm = Talks(peer, 2)
         for _ in range(3):
             await warm.turn(stream=True)
@@ -178,8 +173,8 @@ async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -
     return spent
 
 
-async def rate_of(make: Any, at_once: int, seconds: float) -> Rate:
-    async with running(make) as (peer, _):
+async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rate:
+    with running(make, stub) as peer:
         talks = Talks(peer, at_once)
         answered: dict[int, int] = {}
         error = ""
@@ -202,8 +197,8 @@ async def _send_on(talks: Talks, number: int, answered: dict[int, int]) -> None:
         answered[number] = answered.get(number, 0) + 1
 
 
-async def loss_of(make: Any, at_once: int, replies: int) -> Loss:
-    async with running(make) as (peer, _):
+async def loss_of(make: Any, stub: Process, at_once: int, replies: int) -> Loss:
+    with running(make, stub) as peer:
         talks = Talks(peer, at_once)
         before = peer.rows_on_disk()
         delivered, killed = 0, asyncio.Event()
@@ -273,18 +268,17 @@ def goals(costs: Sequence[Costs]) -> str:
     return goal(f"at turn {later} at most {HALF:g} x OpenEnv's CPU", max(ratios.values()) <= HALF, measured)
 
 
-async def measure(options: argparse.Namespace) -> tuple[list[Costs], list[Rate], list[Loss]]:
-    makes = [make for make in PEERS if make.name in options.peers]
+async def measure(options: argparse.Namespace, stub: Process) -> tuple[list[Costs], list[Rate], list[Loss]]:
     costs: list[Costs] = []
     rates: list[Rate] = []
     losses: list[Loss] = []
-    for make in makes:
-        costs.append(await costs_of(make, options.calls, options.rounds, options.turns))
+    for make in (make for make in PEERS if make.name in options.peers):
+        costs.append(await costs_of(make, stub, options.calls, options.rounds, options.turns))
         print(f"{make.name}: costs", flush=True)
         for size in options.sessions:
-            rates.append(await rate_of(make, size, options.seconds))
+            rates.append(await rate_of(make, stub, size, options.seconds))
             print(f"{make.name}: {rates[-1].per_s:.0f} calls/s with {size} sessions {rates[-1].error}", flush=True)
-        losses.append(await loss_of(make, 16, options.replies))
+        losses.append(await loss_of(make, stub, 16, options.replies))
         print(f"{make.name}: {losses[-1].kept} calls left of {losses[-1].delivered}", flush=True)
     return costs, rates, losses
 
@@ -303,9 +297,11 @@ async def main() -> None:
     options = parser.parse_args()
     allow_open_files()
     os.sched_setaffinity(0, other_cores())
-    begun = time.monotonic()
-    costs, rates, losses = await measure(options)
-    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    stub = Process(StubEngine, (REPLY,), prompt_ids=GrowingPrompts(), cores=other_cores(), uvloop=True)
+    try:
+        costs, rates, losses = await measure(options, stub)
+    finally:
+        stub.stop()
     command = f"python benchmarks/peers.py --rounds {options.rounds} --seconds {options.seconds:g}"
     parts = [cost_table(costs, options.turns), rate_table(rates, losses), goals(costs), origin(command)]
     text = "\n\n".join(part for part in parts if part)

@@ -15,6 +15,12 @@ SMALL = {
     "builders": ("--tokens", "600", "--calls", "3", "12", "--rounds", "1"),
     "gateway": (*("--only", "calls", "--rounds", "1", "--calls", "1"), *("--turns", "3", "--tokens", "600")),
     "gateway sessions": ("--only", "sessions", "--sessions", "2", "--turns", "3", "--contexts", "600", "1200"),
+    "in flight": ("--sessions", "6"),
+    "node": ("--at-once", "2", "--waves", "1", "--latency-s", "0.01"),
+    "peers": (
+        *("--peers", "Polar", "relay", "--calls", "1", "--turns", "1", "3"),
+        *("--sessions", "4", "--seconds", "0.5", "--replies", "10"),
+    ),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
     "runtimes": ("--rounds", "1", "--parallel", "local=3"),
 }
@@ -26,14 +32,19 @@ ROWS = {
     ),
     "gateway": ("| gateway / relay that stores |", "of the gateway's: store", "tokens rendered per call"),
     "gateway sessions": ("| sessions at once | calls/s |", "| 2 |", "| 1200 |", "to 1200 tokens of context"),
+    "in flight": ("| in flight | s until all are |", "| 6 |"),
+    "node": ("| at once | sessions |", "| 2 | 4 |", "x bare at every size", "no fall-off"),
+    "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
 }
+SCRIPTS = {"gateway sessions": "gateway", "in flight": "in_flight"}
+"""Of tables that are not named after theirs."""
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_prints_its_table_and_its_command(smollm2: SmolLM2Renderer, name: str) -> None:
-    script = ROOT / "benchmarks" / f"{name.split()[0]}.py"
+    script = ROOT / "benchmarks" / f"{SCRIPTS.get(name, name)}.py"
     done = subprocess.run(
         [sys.executable, script, *SMALL[name]], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
     )
