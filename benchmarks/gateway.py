@@ -119,8 +119,8 @@ def processes() -> Iterator[dict[str, Process]]:
         stub = started(StubEngine, (REPLY,), uvloop=True)
         yield {
             STUB: stub,
-            GATEWAY: started(GatewayTarget, folder / "plain", stub.url),
-            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True),
+            GATEWAY: started(GatewayTarget, folder / "plain", stub.url, uvloop=True),
+            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True, uvloop=True),
             RELAY: started(RelayTarget, stub.url),
             RECORDING: started(RecordingRelayTarget, stub.url, folder),
         }

@@ -77,7 +77,7 @@ def one_core_gateway() -> Iterator[tuple[Process, Process]]:
     """A fresh gateway and its stub."""
     with tempfile.TemporaryDirectory() as folder:
         stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores(), uvloop=True)
-        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core())
+        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core(), uvloop=True)
         try:
             yield gateway, stub
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -21,6 +21,9 @@ from polar.errors import ConfigError
 CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 4.0
 """How long an unused connection is kept. Common servers close theirs after 5 s."""
+EAGER_REPLIES = 8
+"""With more replies under way at once, a paced reader leaves the bytes in the socket between reads: waking up for
+each event would cost more than all the rest of a call. The end of a reply is then seen one pace later."""
 MAX_UNREAD_BYTES = 4 * 2**20
 """A server that sends faster than its reply is read is slowed down from here on."""
 
@@ -35,8 +38,9 @@ class HttpRequest(NamedTuple):
 class HttpConnection(asyncio.Protocol):
     """One TCP connection, with one request under way at a time. It is its own parser's listener."""
 
-    def __init__(self, silence_s: float) -> None:
+    def __init__(self, silence_s: float, is_crowded: Callable[[], bool]) -> None:
         self._silence_s = silence_s
+        self._is_crowded = is_crowded
         self._loop = asyncio.get_running_loop()
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -84,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         after the last read, but not beyond the end of the reply."""
         left_s = self._read_at + pace_s - self._loop.time() if pace_s else 0.0
         if left_s > 0:
-            await self.ended(left_s)
+            await self._pace(left_s)
         while not self._parts and not self.complete:
             self._raise_if_broken()
             await self._wait()
@@ -99,6 +103,16 @@ class HttpConnection(asyncio.Protocol):
         """Waits for the end of the reply, no longer than the limit."""
         if not self.complete and self._error is None:
             await self._wait(limit_s)
+
+    async def _pace(self, limit_s: float) -> None:
+        if not self._is_crowded() or self.complete or self._error is not None:
+            return await self.ended(limit_s)
+        self._transport.pause_reading()
+        try:
+            await self._wait(limit_s)
+        finally:
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     async def whole(self) -> bytes:
         """The rest of the body."""
@@ -279,11 +293,17 @@ class HttpClient:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: HttpConnection(self._silence_s), self._host, self._port, ssl=self._tls
+                    lambda: HttpConnection(self._silence_s, self._is_crowded),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
                 )
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
         return connection
+
+    def _is_crowded(self) -> bool:
+        return len(self._busy) > EAGER_REPLIES
 
     def _head(self, request: HttpRequest) -> bytes:
         lines = [f"{request.method} {self._prefix}{request.path} HTTP/1.1"]
