@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 SMALL = {
     "builders": ("--tokens", "600", "--calls", "3", "12", "--rounds", "1"),
     "gateway": ("--rounds", "1", "--calls", "1", "--turns", "3", "--tokens", "600"),
+    "neighbours": ("--megabytes", "0.4", "--context", "8192"),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
     "runtimes": ("--rounds", "1", "--parallel", "local=3"),
 }
@@ -24,6 +25,7 @@ ROWS = {
         "| chain, per_request | 3 |",
     ),
     "gateway": ("**gateway / relay that stores**", "of the gateway's: store", "tokens rendered per call"),
+    "neighbours": ("| 8192 | words | 0.4 | 400 |", "| 8192 | many tools | 0.4 |"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
 }

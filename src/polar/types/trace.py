@@ -89,7 +89,8 @@ def _are_sound(loss_mask: LossMask, logprobs: Logprobs) -> bool:
     is made of another."""
     if loss_mask.count(0) + loss_mask.count(1) != len(loss_mask):
         return False
-    return all(map(math.isfinite, logprobs)) and max(logprobs, default=0.0) <= 0
+    # A sum with a NaN or an infinity in it is not finite either.
+    return math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0
 
 
 class Dropped(msgspec.Struct, frozen=True):
