@@ -2,10 +2,11 @@
 
     python benchmarks/neighbours.py [--megabytes 0.4 5 31] [--context 8192 131072] [--write]
 
-One session sends a text of each size and shape, in a thread with a client that blocks, while another makes ordinary
-calls and a ticker counts on the gateway's event loop, every two milliseconds. The longest stall is the longest time
-between two counts, on the clock and in CPU time of the process, which other programs do not add to. The gateway is the
-real one, with the SmolLM2 vocabulary; its engine answers at once. `--write` puts the table into docs/performance.md.
+One session sends a text of each size and shape, in a thread with a client that blocks, while another makes
+ordinary calls and a ticker counts on the gateway's event loop, every two milliseconds. The longest stall is the
+longest time between two counts, on the clock and in CPU time of the process, which other programs do not add to.
+The gateway is the real one, with the SmolLM2 vocabulary; its engine answers at once.
+`--write` puts the table into docs/performance.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ class TokenMode:
     def __init__(
         self, renderer: Renderer, engine: Engine, info: EngineInfo, threads: CallThreads | None = None
     ) -> None:
-        self._renderer = bounded(renderer, info.context_tokens)
+        self._renderer = renderer
+        self._bounded = bounded(renderer, info.context_tokens)
+        """Renders prompts; the other reads replies."""
         self._retaining: dict[Retention, Renderer] = {}
         self._engine = engine
         self._admission = Admission(info)
@@ -81,7 +83,7 @@ class TokenMode:
 
     def _renderer_of(self, retention: Retention) -> Renderer:
         if retention not in self._retaining:
-            self._retaining[retention] = self._renderer.retaining(retention)
+            self._retaining[retention] = self._bounded.retaining(retention)
         return self._retaining[retention]
 
     async def _find(self, slot: OpenSlot, request: ChatRequest) -> Place:
@@ -103,7 +105,7 @@ class TokenMode:
 
     def _laid_out(self, prompt: str | TokenIds) -> PreparedPrompt:
         """A prompt that the harness laid out itself: a root of its own, which no conversation goes on from."""
-        ids = self._renderer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
+        ids = self._bounded.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         text = prompt if isinstance(prompt, str) else self._renderer.decode(ids)
         return PreparedPrompt(
             parent_id=None,
