@@ -16,6 +16,7 @@ SMALL = {
     "gateway": (*("--only", "calls", "--rounds", "1", "--calls", "1"), *("--turns", "3", "--tokens", "600")),
     "gateway sessions": ("--only", "sessions", "--sessions", "2", "--turns", "3", "--contexts", "600", "1200"),
     "in flight": ("--sessions", "6"),
+    "neighbours": ("--megabytes", "0.4", "--context", "8192"),
     "node": ("--at-once", "2", "--waves", "1", "--latency-s", "0.01"),
     "peers": (
         *("--peers", "Polar", "relay", "--calls", "1", "--turns", "1", "3"),
@@ -33,6 +34,7 @@ ROWS = {
     "gateway": ("| gateway / relay that stores |", "of the gateway's: store", "tokens rendered per call"),
     "gateway sessions": ("| sessions at once | calls/s |", "| 2 |", "| 1200 |", "to 1200 tokens of context"),
     "in flight": ("| in flight | s until all are |", "| 6 |"),
+    "neighbours": ("| 8192 | words | 0.4 | 400 |", "| 8192 | many tools | 0.4 |"),
     "node": ("| at once | sessions |", "| 2 | 4 |", "x bare at every size", "no fall-off"),
     "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),

@@ -18,6 +18,9 @@ from polar.gateway.slots import OpenSlot
 from polar.tokens.prompting import PreparedPrompt
 from polar.types import Message, Sampling
 
+LONGEST_TOKEN_CHARACTERS = 512
+"""No published vocabulary has a token of so many; the longest known are runs of one character, 256 at most."""
+
 
 class Admitted(msgspec.Struct, frozen=True):
     """A request that will be sampled."""
@@ -50,6 +53,16 @@ class Admission:
         if request.json_schema is not None and not self._info.constrains:
             raise Problem(400, "not_supported", "this engine cannot hold a reply to a JSON schema")
         return _sampling(slot.lease.task.sampling, request)
+
+    def refuse_by_size(self, messages: tuple[Message, ...]) -> None:
+        """Raises `Overflow` for what cannot fit whatever the vocabulary, before anybody lays it out."""
+        most = self._info.context_tokens * LONGEST_TOKEN_CHARACTERS
+        told = [message.content for message in messages if message.role in ("user", "tool")]
+        if sum(map(len, told)) <= most:
+            return
+        size = sum(len(content.strip()) for content in told)  # templates cut white space at the ends
+        if size > most:
+            raise Overflow(size // LONGEST_TOKEN_CHARACTERS, self._info.context_tokens)
 
     def admit(
         self, slot: OpenSlot, request: ChatRequest, sampling: Sampling, prompt: PreparedPrompt | int

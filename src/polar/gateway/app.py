@@ -18,6 +18,7 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.handler import DOOR, Service
 from polar.gateway.routes import make_routes, model_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
+from polar.gateway.threads import CallThreads
 from polar.gateway.wire import DOOR_BODIES, BoundedBodies, BoundedHttp, DoorHttp
 
 DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
@@ -26,9 +27,11 @@ DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
 class GatewayApp:
     """All routes. A version that stands twice in a path, from a base URL and from a client, counts once."""
 
-    def __init__(self, slots: SlotTable, exchange: Exchange, config: GatewayConfig) -> None:
+    def __init__(
+        self, slots: SlotTable, exchange: Exchange, config: GatewayConfig, threads: CallThreads | None = None
+    ) -> None:
+        service = Service(slots, exchange, config, threads or CallThreads())
         handlers: dict[Any, Any] = {404: not_found, 405: wrong_method}
-        service = Service(slots, exchange, config)
         self._inner = Starlette(routes=make_routes(service), exception_handlers=handlers)
         self._inner.router.redirect_slashes = False
         self._model_routes = model_routes(service)

@@ -9,20 +9,42 @@ import zstandard
 
 from polar.gateway.dialects.base import Problem
 from polar.gateway.dialects.reading import read_object
+from polar.tokens.json_values import holds_more_containers, holds_more_values
 
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 ZSTD_WINDOW_BYTES = 8 * 2**20
 """What every reader has to grant; a sender does not choose more memory than this or than a body may have."""
+MOST_CONTAINERS = 2**16
+"""Lists and objects of JSON in one body. The largest requests of real harnesses have some thousands."""
+MOST_VALUES = 2**17
+"""Of JSON in one body, besides one for each token of the model's context: making them holds up every other
+session, for half a microsecond each."""
 
 
 def too_large() -> Problem:
     return Problem(413, "request_too_large", "the body is larger than this gateway takes")
 
 
+def too_many_values() -> Problem:
+    return Problem(413, "request_too_large", "the body holds more JSON values than this gateway takes")
+
+
 def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
-    """The body as an object. `encoding` is the request's content-encoding, the last one applied last."""
+    """The body as an object."""
+    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
+
+
+def unpacked(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    """`encoding` is the request's content-encoding, the last one applied last."""
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
         body = _unpack(body, name, limit_bytes)
+    return body
+
+
+def read_values(body: bytes, most_values: int) -> dict[str, Any]:
+    """An unpacked body as an object of at most so many values."""
+    if holds_more_containers(body, MOST_CONTAINERS) or holds_more_values(body, most_values):
+        raise too_many_values()
     return read_object(body)
 
 

@@ -39,6 +39,7 @@ class ChatMode:
 
     async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
         _refuse(request)
+        self._admission.refuse_by_size(request.messages)
         asked = _conversation(slot, request, None)
         with engine_failures(slot):
             if not self._engine.counts_by_sampling:

@@ -6,13 +6,13 @@ refused, sample, journal, send the end, and only then say that the harness has i
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from starlette.datastructures import Headers, QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.bodies import read_json
+from polar.gateway.bodies import MOST_VALUES, read_values, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
@@ -20,11 +20,15 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked
 from polar.gateway.sampling import call_lost
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
+from polar.gateway.threads import CallThreads
 
 DOOR = "polar.door"
 """In the scope of a request that came through a session's own socket: whose it is."""
 SHORT_BODY_BYTES = 2**18
 """Longer bodies are read in a thread: other sessions' tokens do not wait for a megabyte of JSON."""
+
+SHORT_PACKED_BYTES = 2**12
+"""The same for packed ones, which may be a thousand times as long once they are unpacked."""
 
 
 def key_of(headers: Headers, query: QueryParams) -> str:
@@ -55,6 +59,7 @@ class Service(NamedTuple):
     slots: SlotTable
     exchange: Exchange
     config: GatewayConfig
+    threads: CallThreads
 
 
 class _Route:
@@ -67,6 +72,7 @@ class _Route:
         self._slots = service.slots
         self._exchange = service.exchange
         self._config = service.config
+        self._threads = service.threads
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         connection = Connection(receive, send, scope.get(LINE))
@@ -90,21 +96,26 @@ class _Route:
         try:
             # A client that never ends its body is not yet served: sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
-            request = await self._read(body, headers, query)
+            request = await self._read(slot, body, headers, query)
             await self._serve(slot, connection, request, headers)
         except (Problem, ClientGone, ConnectionResetError):
             raise
         except Exception as error:  # ours, and the harness still gets an error of its provider
             raise call_lost(slot, "gateway", error) from error
 
-    async def _read(self, body: bytes, headers: Headers, query: dict[str, str]) -> ChatRequest:
+    async def _read(self, slot: OpenSlot, body: bytes, headers: Headers, query: dict[str, str]) -> ChatRequest:
         encoding = headers.get("content-encoding", "")
 
         def read() -> ChatRequest:
-            data = read_json(body, encoding, self._config.max_body_bytes)
-            return self._dialect.parse(RawRequest(data, self._action, query))
+            plain = unpacked(body, encoding, self._config.max_body_bytes)
+            data = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
+            request = self._dialect.parse(RawRequest(data, self._action, query))
+            return msgspec.structs.replace(request, size_bytes=len(plain))
 
-        return read() if len(body) <= SHORT_BODY_BYTES else await asyncio.to_thread(read)
+        if len(body) <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
+            return read()
+        async with slot.reading:
+            return await self._threads.run(read)
 
     async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
         raise NotImplementedError

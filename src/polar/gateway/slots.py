@@ -29,6 +29,8 @@ class OpenSlot:
         self.key = f"sk-polar-{secrets.token_urlsafe(24)}"
         self.lock = asyncio.Lock()
         """Held while a request is prepared or a call is added, never while the engine samples."""
+        self.reading = asyncio.Lock()
+        """Held while a long body is read: a session takes one thread of the call path at a time, not all."""
         self.sealing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the slot is sealed. A future, because each call waits for it beside something else, and a
         future needs no task for that."""

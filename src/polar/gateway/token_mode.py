@@ -6,41 +6,45 @@ up. Cutting there is exact, because what is sampled later cannot have changed wh
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, TypeVar
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
 from polar.errors import failure_of
 from polar.gateway.admission import Admission, Admitted, refuse_images
-from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.generation import Generation
 from polar.gateway.sampling import Sampled, call_lost, check_piece, engine_failures
 from polar.gateway.slots import OpenSlot
 from polar.gateway.speech import Speech
-from polar.tokens.base import Renderer
+from polar.gateway.threads import CallThreads
+from polar.tokens.base import Renderer, bounded
 from polar.tokens.digest import digest_of
+from polar.tokens.encoder import TooLong
 from polar.tokens.forest import Place
 from polar.tokens.prompting import PreparedPrompt, Prompting
 from polar.types import Delta, Message, Retention, TokenIds, token_ids
 
-T = TypeVar("T")
 SHORT_CHARACTERS = 4096
 """Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
 back alone costs a tenth of one."""
+SHORT_REQUEST_BYTES = 2**18
+"""Requests up to this size are matched on the event loop: a millisecond or two."""
 SHORT_TOKENS = 1024
 """So many are read on the event loop: about a millisecond."""
 
 
 class TokenMode:
-    def __init__(self, renderer: Renderer, engine: Engine, info: EngineInfo) -> None:
+    def __init__(
+        self, renderer: Renderer, engine: Engine, info: EngineInfo, threads: CallThreads | None = None
+    ) -> None:
         self._renderer = renderer
+        self._bounded = bounded(renderer, info.context_tokens)
+        """Renders prompts; the other reads replies."""
         self._retaining: dict[Retention, Renderer] = {}
         self._engine = engine
         self._admission = Admission(info)
-        self._rendering = asyncio.Lock()
-        """Tokenizers are not safe to share between threads at the same moment."""
+        self._context_tokens = info.context_tokens
+        self._threads = threads or CallThreads()
 
     async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
         sampling = self._admission.check(slot, request)
@@ -59,13 +63,19 @@ class TokenMode:
         """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
         if not self._renderer.takes_images:
             refuse_images(request.messages)
+        self._admission.refuse_by_size(request.messages)
         try:
-            async with slot.lock, self._rendering:
+            async with slot.lock:
                 if request.prompt is not None:
-                    return self._raw(request.prompt)
-                place = slot.forest.find(request.messages, request.tools)
+                    return await self._raw(request.prompt)
+                place = await self._find(slot, request)
                 prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
-                return await _bridge(prompting, place) or await in_thread(lambda: prompting.render(place))
+                bridged = await self._bridge(prompting, place)
+                return bridged or await self._threads.run(lambda: prompting.render(place))
+        except TooLong as error:
+            raise Overflow(error.tokens, self._context_tokens) from None
+        except Overflow:
+            raise
         except Exception as error:  # a renderer is a plug-in, and the same request would fail again
             message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
@@ -73,14 +83,30 @@ class TokenMode:
 
     def _renderer_of(self, retention: Retention) -> Renderer:
         if retention not in self._retaining:
-            self._retaining[retention] = self._renderer.retaining(retention)
+            self._retaining[retention] = self._bounded.retaining(retention)
         return self._retaining[retention]
 
-    def _raw(self, prompt: Any) -> PreparedPrompt:
+    async def _find(self, slot: OpenSlot, request: ChatRequest) -> Place:
+        if request.size_bytes <= SHORT_REQUEST_BYTES:
+            return slot.forest.find(request.messages, request.tools)
+        return await self._threads.run(lambda: slot.forest.find(request.messages, request.tools))
+
+    async def _bridge(self, prompting: Prompting, place: Place) -> PreparedPrompt | None:
+        if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
+            return prompting.bridge(place)
+        return await self._threads.run(lambda: prompting.bridge(place))
+
+    async def _raw(self, prompt: str | TokenIds) -> PreparedPrompt:
+        if not isinstance(prompt, str) and len(prompt) >= self._context_tokens:
+            raise Overflow(len(prompt), self._context_tokens)
+        if len(prompt) <= SHORT_TOKENS:
+            return self._laid_out(prompt)
+        return await self._threads.run(lambda: self._laid_out(prompt))
+
+    def _laid_out(self, prompt: str | TokenIds) -> PreparedPrompt:
         """A prompt that the harness laid out itself: a root of its own, which no conversation goes on from."""
-        is_text = isinstance(prompt, str)
-        ids = self._renderer.encode(prompt) if is_text else token_ids(prompt)
-        text = prompt if is_text else self._renderer.decode(ids)
+        ids = self._bounded.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
+        text = prompt if isinstance(prompt, str) else self._renderer.decode(ids)
         return PreparedPrompt(
             parent_id=None,
             continues=False,
@@ -143,30 +169,13 @@ class TokenMode:
     async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
         """Reads the next ids, or the rest when there are no more."""
         try:
-            async with self._rendering:
-                if ids is None:
-                    return 0, speech.finish()
-                if len(ids) <= SHORT_TOKENS:
-                    return speech.feed(ids)
-                return await in_thread(lambda: speech.feed(ids))
+            if ids is None:
+                return 0, speech.finish()
+            if len(ids) <= SHORT_TOKENS:
+                return speech.feed(ids)
+            return await self._threads.run(lambda: speech.feed(ids))
         except Exception as error:  # a renderer is a plug-in
             raise call_lost(slot, "renderer", error) from error
-
-
-async def _bridge(prompting: Prompting, place: Place) -> PreparedPrompt | None:
-    if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
-        return prompting.bridge(place)
-    return await in_thread(lambda: prompting.bridge(place))
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and waits for its end, also when it is cancelled: the caller holds locks for what
-    the thread works on."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    finally:
-        await asyncio.wait([running])
 
 
 def _within(slot: OpenSlot, ids: TokenIds) -> TokenIds:

@@ -220,7 +220,8 @@ class ServerSource:
             self._break_off(held, Fate.LOST)
 
     async def _upload(self, held: Held, result: SessionResult, trajectory: Trajectory | None) -> None:
-        blob = upload_of(result, trajectory, await self.controls.calls(held.session_id))
+        calls = await self.controls.calls(held.session_id)
+        blob = await asyncio.to_thread(upload_of, result, trajectory, calls)
         try:
             await self._deliver(held, partial(self._uplink.upload, held.session_id, held.attempt, blob))
         except Unacceptable as error:

@@ -22,6 +22,7 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
+from polar.gateway.threads import CallThreads
 from polar.gateway.token_mode import TokenMode
 from polar.node.leftovers import claim, release
 from polar.session.base import SessionSource, Watcher
@@ -128,13 +129,14 @@ async def open_node(
     prompts = await _prompts(config, renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
     claim(paths)
+    threads = CallThreads()
     try:
         info, gate = await chosen.start(), PolicyGate()
-        mode = await _mode(prompts, chosen, info, gate)
+        mode = await _mode(prompts, chosen, info, gate, threads)
         async with await Journal.open(paths.journal) as journal:
             slots = SlotTable(journal, config.model.name, info.context_tokens)
             exchange = Exchange(mode, gate, info, journal, config.model.name)
-            server = GatewayServer(GatewayApp(slots, exchange, config.gateway), config.gateway)
+            server = GatewayServer(GatewayApp(slots, exchange, config.gateway, threads), config.gateway)
             slots.base_url, slots.doors = server.base_url, server
             try:
                 await server.start()
@@ -142,6 +144,7 @@ async def open_node(
             finally:
                 await server.stop()
     finally:
+        threads.close()
         await chosen.stop()
         release(paths)
 
@@ -159,9 +162,11 @@ async def _prompts(config: Config, given: Renderer | None) -> Prompts:
     return Prompts(renderer if report.bridges else forking(renderer), report)
 
 
-async def _mode(prompts: Prompts, engine: Engine, info: EngineInfo, gate: PolicyGate) -> Mode:
+async def _mode(
+    prompts: Prompts, engine: Engine, info: EngineInfo, gate: PolicyGate, threads: CallThreads
+) -> Mode:
     if prompts.renderer is not None:
-        return TokenMode(prompts.renderer, engine, info)
+        return TokenMode(prompts.renderer, engine, info, threads)
     if not isinstance(engine, ConversingEngine):
         raise ConfigError(
             f'engine {info.name!r} has no chat endpoint: set [model] mode = "tokens" and a renderer, or choose an '

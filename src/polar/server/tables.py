@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from polar.store.database import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 METADATA = MetaData()
 
@@ -106,7 +106,16 @@ uploads = Table(
     "uploads",
     METADATA,
     _session_id(primary_key=True),
-    Column("blob", LargeBinary, nullable=False),
+    Column("blob", LargeBinary, nullable=False),  # what comes after the parts of the session's last attempt
+)
+
+upload_parts = Table(
+    "upload_parts",
+    METADATA,
+    _session_id(primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("part", LargeBinary, nullable=False),
 )
 
 nodes = Table(
@@ -166,6 +175,8 @@ def prepare(connection: Connection) -> None:
         version = connection.execute(select(schema.c.version)).scalar_one()
         if version == 1:
             version = _from_version_1(connection)
+        if version == 2:
+            version = _from_version_2(connection)
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"the database is of schema version {version}, this Polar wants {SCHEMA_VERSION}; use the Polar "
@@ -184,3 +195,10 @@ def _from_version_1(connection: Connection) -> int:
         connection.execute(text(f"ALTER TABLE nodes ADD COLUMN {column}"))
     connection.execute(update(schema).values(version=2))
     return 2
+
+
+def _from_version_2(connection: Connection) -> int:
+    """Which kept each upload in one piece; such uploads stay as they are, without parts."""
+    upload_parts.create(connection, checkfirst=True)
+    connection.execute(update(schema).values(version=3))
+    return 3

@@ -1,21 +1,29 @@
-"""What nodes upload: bytes from the network to a checked result, and back out as trajectories."""
+"""What nodes upload: bytes from the network to a checked result, and back out as trajectories.
+
+A blob is written and read in parts, each in a turn of its own on the database's thread, so that no heartbeat waits
+for the whole of it. The parts count once the session's result is recorded, together with the last of them.
+"""
 
 from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 from pydantic import ValidationError
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, insert, select
 
 from polar.server.refusals import Invalid, NotAcceptable, Unknown
 from polar.server.rows import row_of
-from polar.server.tables import uploads
+from polar.server.state import Change, State
+from polar.server.tables import sessions, upload_parts, uploads
 from polar.types import SessionResult, SessionUpload, Trajectory
 from polar.types.codec import decode, encode
+
+PART_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,14 @@ class Upload:
     result: SessionResult
     blob: bytes
     """As it came, to the byte."""
+
+    @property
+    def parts(self) -> int:
+        """How many come before the last, which goes with the result."""
+        return max(0, len(self.blob) - 1) // PART_BYTES
+
+    def part(self, number: int) -> bytes:
+        return self.blob[number * PART_BYTES : (number + 1) * PART_BYTES]
 
 
 def checked(blob: bytes, session_id: str, attempt: int) -> Upload:
@@ -47,7 +63,39 @@ def checked(blob: bytes, session_id: str, attempt: int) -> Upload:
     return Upload(_finite(result), blob)
 
 
-def blob_of(connection: Connection, session_id: str) -> bytes:
+def keep_part(change: Change, upload: Upload, number: int) -> None:
+    """Once more is no error: the node may send all of it again."""
+    key = {"session_id": upload.result.session_id, "attempt": upload.result.attempt, "number": number}
+    change.connection.execute(delete(upload_parts).filter_by(**key))
+    change.connection.execute(insert(upload_parts).values(**key, part=upload.part(number)))
+
+
+def keep_last(change: Change, upload: Upload) -> None:
+    """From now on the blob is whole. What was left of other attempts, or of a longer blob, goes."""
+    session_id, attempt = upload.result.session_id, upload.result.attempt
+    of_session = delete(upload_parts).where(upload_parts.c.session_id == session_id)
+    change.connection.execute(
+        of_session.where((upload_parts.c.attempt != attempt) | (upload_parts.c.number >= upload.parts))
+    )
+    change.connection.execute(insert(uploads).values(session_id=session_id, blob=upload.part(upload.parts)))
+
+
+def drop_parts(change: Change, session_ids: Iterable[str]) -> None:
+    """Of sessions that end without an upload."""
+    for session_id in session_ids:
+        change.connection.execute(delete(upload_parts).where(upload_parts.c.session_id == session_id))
+
+
+async def read_blob(state: State, session_id: str) -> bytes:
+    """Nothing changes it once it is there, so it may be read in several turns."""
+    last = await state.read(_last_part, session_id)
+    parts: list[bytes] = []
+    while (part := await state.read(_part, session_id, len(parts))) is not None:
+        parts.append(part)
+    return b"".join([*parts, last]) if parts else last
+
+
+def _last_part(connection: Connection, session_id: str) -> bytes:
     blob = connection.execute(
         select(uploads.c.blob).where(uploads.c.session_id == session_id)
     ).scalar_one_or_none()
@@ -55,6 +103,12 @@ def blob_of(connection: Connection, session_id: str) -> bytes:
         row_of(connection, session_id)  # an unknown session is another answer
         raise Unknown(f"session {session_id} has no upload: it has no result yet, or the server made its result")
     return blob
+
+
+def _part(connection: Connection, session_id: str, number: int) -> bytes | None:
+    of_last_attempt = (sessions.c.session_id == session_id) & (upload_parts.c.attempt == sessions.c.attempt)
+    query = select(upload_parts.c.part).join(sessions, sessions.c.session_id == upload_parts.c.session_id)
+    return connection.execute(query.where(of_last_attempt, upload_parts.c.number == number)).scalar_one_or_none()
 
 
 def trajectory_of(blob: bytes, session_id: str) -> Trajectory:

@@ -54,7 +54,7 @@ async def judge(live: LiveSession) -> None:
     with boundary("evaluator"):
         evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
         live.score = await evaluator.evaluate(evidence)
-        live.trajectory = _rewarded(live.trajectory, live.score)
+        live.trajectory = await asyncio.to_thread(_rewarded, live.trajectory, live.score)
 
 
 async def write(live: LiveSession) -> None:

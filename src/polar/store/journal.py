@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +57,8 @@ class Journal:
     def __init__(self, path: Path, writer: Writer) -> None:
         self.path = path
         self._writer = writer
+        self._decoding = ThreadPoolExecutor(1, thread_name_prefix="polar-journal")
+        """Reads what the writer has fetched, so that no commit waits for it."""
 
     @classmethod
     async def open(cls, path: Path, *, read_only: bool = False) -> Journal:
@@ -66,6 +69,7 @@ class Journal:
         return cls(path, writer)
 
     async def close(self) -> None:
+        self._decoding.shutdown(wait=False)
         await self._writer.close()
 
     async def __aenter__(self) -> Journal:
@@ -104,9 +108,9 @@ class Journal:
         """In the order in which they were appended, so parents before children."""
         of_session = select(calls.c.body, calls.c.received).where(calls.c.session_id == session_id)
         query = of_session.join(sessions, _newest(calls)).order_by(calls.c.sequence)
-        return await self._writer.read(
-            lambda connection: [_call(body, received) for body, received in connection.execute(query)]
-        )
+        rows = await self._writer.read(lambda connection: list(connection.execute(query)))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoding, lambda: [_call(row.body, row.received) for row in rows])
 
     async def stages(self, session_id: str) -> list[tuple[Stage, float]]:
         of_session = select(stages.c.stage, stages.c.at).where(stages.c.session_id == session_id)

@@ -10,10 +10,13 @@ from typing import Any, TypeGuard, cast
 
 import orjson
 
+from polar.tokens.json_values import holds_more_values
 from polar.types import Tool
 
 EXACT_INTEGERS = 2**53
 """Below this a double holds every whole number. JavaScript rounds those beyond to their neighbours."""
+MOST_VALUES = 2**17
+"""In the arguments of a call that anybody reads."""
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "integer": (int, float),
@@ -31,6 +34,11 @@ def schemas_of(tool: Tool) -> dict[str, Any]:
 def loaded(arguments: str) -> Any:
     """What a JSON text says; none at all is an empty object."""
     return _plain_numbers(orjson.loads(arguments or "{}"))
+
+
+def too_many_values(arguments: str, limit: int = MOST_VALUES) -> bool:
+    """Whether reading the arguments would hold up everybody else."""
+    return len(arguments) > limit and holds_more_values(arguments.encode("utf-8", "surrogatepass"), limit)
 
 
 def spelled(value: Any) -> str:

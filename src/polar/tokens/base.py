@@ -6,7 +6,7 @@ A renderer never sees sampled text on its way in: `bridge` appends to exact ids,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -30,6 +30,8 @@ class ReplyReader(Protocol):
 
 
 class Renderer(Protocol):
+    """After `load` it is called from several threads at once, for different sessions."""
+
     Options: type[BaseModel]
     takes_images: bool
     """Whether a message may hold images."""
@@ -84,3 +86,17 @@ class Renderer(Protocol):
     def decode(self, ids: TokenIds) -> str:
         """Text with special tokens spelled out, for people to read."""
         ...
+
+
+@runtime_checkable
+class BoundedRenderer(Protocol):
+    """A renderer that refuses a text which cannot fit before it has encoded all of it."""
+
+    def bounded(self, context_tokens: int) -> Renderer:
+        """The same for a model with this context: raises `encoder.TooLong` for far more than that."""
+        ...
+
+
+def bounded(renderer: Renderer, context_tokens: int) -> Renderer:
+    """A renderer for a model with this context; as it is where it has no bounds of its own."""
+    return renderer.bounded(context_tokens) if isinstance(renderer, BoundedRenderer) else renderer

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -25,6 +26,7 @@ from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
 from polar.tokens.call_block import is_text
+from polar.tokens.encoder import Encoder
 from polar.tokens.gguf_vocabulary import bytes_by_id
 from polar.tokens.own_template import OwnTemplate, wire_message, wire_tools
 from polar.tokens.parity import parity
@@ -111,7 +113,15 @@ class FamilyRenderer:
         whole = f"{self._tokenizer.fingerprint}{options}{self._retention}"
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
+    def bounded(self, context_tokens: int) -> FamilyRenderer:
+        other = copy(self)
+        other._tokenizer = self._tokenizer.bounded(context_tokens)
+        other._layout_tokenizer = self._layout_tokenizer.bounded(context_tokens)
+        other._renderer, other._parser = other._created(other._tokenizer), other._created(other._layout_tokenizer)
+        return other
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        self._begin_prompt()
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
         ids: list[int] = self._renderer.render_ids(
@@ -140,6 +150,7 @@ class FamilyRenderer:
             return None
         if self._retention == "strip" and self.parse(prompt_ids, completion_ids).reasoning:
             return None
+        self._begin_prompt()
         stored = [*prompt_ids, *completion_ids]
         bridged: Any = self._renderer.bridge_to_next_turn(
             prompt_ids.tolist(),
@@ -157,6 +168,7 @@ class FamilyRenderer:
         return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids)
 
     def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+        self._begin_prompt()
         parsed: Any = self._parser.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
         attempts: list[ParsedToolCall] = parsed.tool_calls
         broken = [a.raw for a in attempts if not _is_readable(a)]
@@ -172,11 +184,22 @@ class FamilyRenderer:
             return None
         return IdTagReader(self._tags, self._token_bytes, thinking=self._tags.thinking_at_end(prompt_ids))
 
+    def _begin_prompt(self) -> None:
+        self._tokenizer.begin_prompt()
+        self._layout_tokenizer.begin_prompt()
+
     def encode(self, text: str) -> TokenIds:
+        self._begin_prompt()
         return token_ids(self._layout_tokenizer.encode(text))
 
     def decode(self, ids: TokenIds) -> str:
         return self._tokenizer.decode(ids.tolist())
+
+
+class _Spent(threading.local):
+    """The package encodes a prompt in many parts and knows no limit: they are added up here, for each thread."""
+
+    tokens = 0
 
 
 class _LocalTokenizer:
@@ -192,6 +215,8 @@ class _LocalTokenizer:
             raise ConfigError(f"no tokenizer.json in {folder}")
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.encode_special_tokens = not makes_control
+        self._encoder = Encoder(self._tokenizer)
+        self._spent = _Spent()
         self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
     def id_of(self, token: str) -> int:
@@ -201,13 +226,24 @@ class _LocalTokenizer:
         return token_id
 
     def encode_like(self, other: _LocalTokenizer) -> None:
-        self._tokenizer = other._tokenizer
+        self._tokenizer, self._encoder, self._spent = other._tokenizer, other._encoder, other._spent
+
+    def bounded(self, context_tokens: int) -> _LocalTokenizer:
+        other = copy(self)
+        other._encoder, other._spent = self._encoder.bounded(context_tokens), _Spent()
+        return other
+
+    def begin_prompt(self) -> None:
+        """What this thread encodes from now on belongs to one prompt, which has to fit."""
+        self._spent.tokens = 0
 
     def bytes_by_id(self) -> list[bytes]:
         return bytes_by_id(self._tokenizer)
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self._encoder.encode(text)
+        self._spent.tokens = self._encoder.added(self._spent.tokens, len(ids))
+        return ids
 
     def decode(self, token_ids: list[int] | int, **_: Any) -> str:
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)

@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def new_characters(self) -> int:
         """About what there is to render."""
-        return sum(len(message.content) for message in self.messages[self.known :])
+        return sum(map(_characters, self.messages[self.known :]))
 
     @property
     def depth(self) -> int:
@@ -239,6 +239,11 @@ class CallForest:
         if len(paths) > 1 and paths[1] not in self._seen:
             return "system_changed"
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
+
+
+def _characters(message: Message) -> int:
+    called = sum(len(call.arguments) for call in message.tool_calls)
+    return len(message.content) + len(message.reasoning) + called
 
 
 def _says_nothing(message: Message) -> bool:

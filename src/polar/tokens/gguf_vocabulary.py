@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from polar.config import cache_dir
 from polar.errors import ConfigError
 from polar.store.paths import write_whole
+from polar.tokens.encoder import Encoder
+from polar.tokens.scan import Scanner
 
 CONTROL_TYPE = 3
 USER_DEFINED_TYPE = 4
@@ -40,13 +43,14 @@ class Vocabulary:
     """Text to ids and back for one model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
         # Control tokens are added tokens marked special: with this flag their text in content stays text.
-        self._tokenizer.encode_special_tokens = True
+        tokenizer.encode_special_tokens = True
+        self._encoder = Encoder(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
         self._control = {token.content: i for i, token in added.items() if token.special}
         names = sorted(self._control, key=len, reverse=True)
-        self._spelled = re.compile(f"({'|'.join(map(re.escape, names)) or NOTHING})")
+        pattern = re.compile("|".join(map(re.escape, names)) or NOTHING)
+        self._spelled = Scanner(pattern, max(map(len, names), default=0))
         """Splits a text so that every second part names a control token; of two that fit, the longer."""
         self._bytes = bytes_by_id(tokenizer)
         self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
@@ -55,16 +59,27 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self._bytes)
 
+    def bounded(self, context_tokens: int) -> Vocabulary:
+        """The same for a model with this context: see `Encoder.bounded`."""
+        other = copy(self)
+        other._encoder = self._encoder.bounded(context_tokens)
+        return other
+
     def encode(self, text: str) -> list[int]:
         """Ids of content: text that spells a control token stays plain text. Bytes the model has no token for
         are left out, as llama.cpp does it; SmolLM2 lacks some ASCII control characters and rare planes."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encoder.encode(text)
+
+    def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """Ids of the parts of one prompt, as content."""
+        return self._encoder.encode_each(texts)
 
     def encode_layout(self, text: str) -> list[int]:
         """Ids of a prompt that is laid out already: control tokens where they are spelled."""
-        ids: list[int] = []
-        for position, part in enumerate(self._spelled.split(text)):
-            ids += [self._control[part]] if position % 2 else self.encode(part)
+        parts = self._spelled.split(text)
+        ids = next(contents := self._encoder.encode_each(parts[::2]))
+        for name, content in zip(parts[1::2], contents, strict=True):
+            ids += [self._control[name], *content]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:

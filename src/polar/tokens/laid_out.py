@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +19,9 @@ from typing import Any, cast
 from tokenizers import AddedToken, Tokenizer
 
 from polar.errors import ConfigError
+from polar.tokens.encoder import Encoder
 from polar.tokens.gguf_vocabulary import NOTHING, bytes_by_id
+from polar.tokens.scan import Scanner
 
 STAND_INS = range(0xE000, 0xF900)
 """Code points for private use: no template takes them for white space or for anything it looks for."""
@@ -31,14 +35,16 @@ class LayoutTokenizer:
         if not path.is_file():
             raise ConfigError(f"no tokenizer.json in {folder}")
         data = path.read_bytes()
-        self._content, self._whole = (Tokenizer.from_str(data.decode()) for _ in range(2))
+        self._content, whole = (Tokenizer.from_str(data.decode()) for _ in range(2))
         self._content.encode_special_tokens = True  # control tokens in content stay the text they are
+        self._content_encoder, self._whole_encoder = Encoder(self._content), Encoder(whole)
         self.fingerprint = hashlib.sha256(data).hexdigest()
         added: dict[int, AddedToken] = self._content.get_added_tokens_decoder()
         self._control_ids = {token.content: token_id for token_id, token in added.items() if token.special}
         # Of two that fit the longer comes first, as the tokenizer has it.
         control = sorted((token for token in added.values() if token.special), key=lambda each: -len(each.content))
-        self._cut = re.compile(f"({'|'.join(map(_with_margins, control)) or NOTHING})")
+        pattern = re.compile("|".join(map(_with_margins, control)) or NOTHING)
+        self._cut = Scanner(pattern, max((_longest_match(token) for token in control), default=0))
         self._spellings = Spellings([token.content for token in control])
         try:
             self.token_bytes: Sequence[bytes] = bytes_by_id(self._content)
@@ -48,16 +54,23 @@ class LayoutTokenizer:
                 'let the engine lay prompts out: [model] mode = "chat"'
             ) from error
 
+    def bounded(self, context_tokens: int) -> LayoutTokenizer:
+        """The same for a model with this context: see `Encoder.bounded`."""
+        other = copy(self)
+        other._content_encoder = self._content_encoder.bounded(context_tokens)
+        other._whole_encoder = self._whole_encoder.bounded(context_tokens)
+        return other
+
     def id_of(self, name: str) -> int | None:
         return self._content.token_to_id(name)
 
     def encode(self, text: str) -> list[int]:
         """Content: text that spells a control token stays text."""
-        return self._content.encode(text, add_special_tokens=False).ids
+        return self._content_encoder.encode(text)
 
     def encode_whole(self, text: str) -> list[int]:
         """As the tokenizer does it left to itself: control tokens wherever they are spelled."""
-        return self._whole.encode(text, add_special_tokens=False).ids
+        return self._whole_encoder.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._content.decode(list(ids), skip_special_tokens=False)
@@ -72,9 +85,11 @@ class LayoutTokenizer:
 
     def ids(self, text: str, disguise: Disguise) -> list[int]:
         """Of what a template made of a conversation in its disguise."""
-        ids: list[int] = []
-        for position, part in enumerate(self._cut.split(text)):
-            ids += [self._named(part)] if position % 2 else self.encode(disguise.taken_off(part))
+        parts = self._cut.split(text)
+        contents = self._content_encoder.encode_each(map(disguise.taken_off, parts[::2]))
+        ids = next(contents)
+        for name, content in zip(parts[1::2], contents, strict=True):
+            ids += [self._named(name), *content]
         return ids
 
     def next_control(self, text: str, start: int) -> tuple[int, int] | None:
@@ -92,8 +107,9 @@ class Spellings:
     def __init__(self, names: Sequence[str]) -> None:
         any_name = "|".join(map(re.escape, names)) or NOTHING
         self.firsts = sorted({name[0] for name in names})
-        self.anywhere = re.compile(any_name)
-        self.first = re.compile(f"(?={any_name}).", re.DOTALL)
+        longest = max(map(len, names), default=0)
+        self.anywhere = Scanner(re.compile(any_name), longest)
+        self.first = Scanner(re.compile(f"(?={any_name}).", re.DOTALL), longest)
         """The first character of each, also where two share some."""
 
 
@@ -130,7 +146,7 @@ class Disguise:
         return text.translate(self._originals) if self._originals else text
 
     def _hidden(self, text: str) -> str:
-        return self._spellings.first.sub(lambda found: self._stand_ins[found[0]], text)
+        return self._spellings.first.replace(text, self._stand_ins)
 
 
 def _texts(said: Any) -> Iterator[str]:
@@ -143,6 +159,11 @@ def _texts(said: Any) -> Iterator[str]:
     elif isinstance(said, list | tuple):
         for each in cast("Iterable[Any]", said):
             yield from _texts(each)
+
+
+def _longest_match(token: AddedToken) -> int:
+    """White space beside a token may be as long as the text."""
+    return sys.maxsize // 2 if token.lstrip or token.rstrip else len(token.content)
 
 
 def _with_margins(token: AddedToken) -> str:

@@ -18,9 +18,20 @@ from typing import Any
 import msgspec
 import orjson
 
-from polar.tokens.arguments import coerced, fields, is_default, is_object, loaded, schemas_of, spelled
+from polar.tokens.arguments import (
+    coerced,
+    fields,
+    is_default,
+    is_object,
+    loaded,
+    schemas_of,
+    spelled,
+    too_many_values,
+)
 from polar.types import Matching, Message, Tool, ToolCall
 
+MOST_COMPARED_VALUES = 2**14
+"""In the arguments of a call; those with more are compared as they are spelled."""
 _LINE = "\0"
 """Stands for a volatile line: a message that has one is not the message that has none."""
 
@@ -87,6 +98,8 @@ class Matcher:
         return lowered if repaired else call.name
 
     def _arguments_key(self, call: ToolCall, declared: Declared) -> str:
+        if too_many_values(call.arguments, MOST_COMPARED_VALUES):
+            return call.arguments
         try:
             given = loaded(call.arguments)
             if is_object(given):

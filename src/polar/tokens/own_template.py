@@ -16,6 +16,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from polar.tokens.arguments import too_many_values
 from polar.types import Message, Tool
 
 SPECIAL = ("bos_token", "eos_token")
@@ -93,6 +94,8 @@ def wire_message(message: Message) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
         wire["reasoning_content"] = message.reasoning
+    if any(too_many_values(call.arguments) for call in message.tool_calls):
+        raise ValueError("the arguments of a tool call hold more values than anything reads")
     if message.tool_calls:
         wire["tool_calls"] = [
             {"type": "function", "id": c.call_id, "function": {"name": c.name, "arguments": c.arguments}}

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from polar.tokens.base import Renderer
+from polar.tokens.base import Renderer, bounded
 from polar.tokens.match import message_key
 from polar.tokens.parity import Templated, common, difference, parity
 from polar.tokens.probes import (
@@ -238,6 +238,9 @@ class _Forking:
 
     def retaining(self, retention: Retention) -> Renderer:
         return forking(self._inner.retaining(retention))
+
+    def bounded(self, context_tokens: int) -> Renderer:
+        return forking(bounded(self._inner, context_tokens))
 
     def bridge(self, *_: object) -> None:
         return None

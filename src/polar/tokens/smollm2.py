@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -70,6 +71,11 @@ class SmolLM2Renderer:
     def retaining(self, retention: Retention) -> SmolLM2Renderer:
         return self
 
+    def bounded(self, context_tokens: int) -> SmolLM2Renderer:
+        other = copy(self)
+        other._vocabulary = self._vocabulary.bounded(context_tokens)
+        return other
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         system, rest = _leading_system(messages)
         head = [Message(role="system", content=_system_text(system, tools))]
@@ -104,9 +110,9 @@ class SmolLM2Renderer:
 
     def _turns(self, messages: Iterable[Message]) -> list[int]:
         ids: list[int] = []
-        for message in messages:
-            text = self._vocabulary.encode(f"{message.role}\n{_turn_text(message)}")
-            ids += [self._start, *text, self._end, *self._newline]
+        texts = (f"{message.role}\n{_turn_text(message)}" for message in messages)
+        for text_ids in self._vocabulary.encode_each(texts):
+            ids += [self._start, *text_ids, self._end, *self._newline]
         return ids
 
 

@@ -164,6 +164,11 @@ class TemplateRenderer:
         other._retention = retention
         return other
 
+    def bounded(self, context_tokens: int) -> TemplateRenderer:
+        other = copy(self)
+        other._tokenizer = self._tokenizer.bounded(context_tokens)
+        return other
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]

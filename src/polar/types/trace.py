@@ -67,6 +67,8 @@ class Trace(msgspec.Struct, frozen=True):
             )
         if not self.prompt_ids:
             raise TraceError("a trace needs a prompt")
+        if _are_sound(self.loss_mask, self.logprobs):
+            return
         for position, (trainable, value) in enumerate(zip(self.loss_mask, self.logprobs, strict=True)):
             if trainable not in (0, 1):
                 raise TraceError(f"mask {trainable} at position {position}")
@@ -80,6 +82,15 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def policy_versions(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part.version for span in self.spans for part in span.versions))
+
+
+def _are_sound(loss_mask: LossMask, logprobs: Logprobs) -> bool:
+    """Whether there is no fault to name. Without a step of Python for each token: a trace is checked whenever one
+    is made of another."""
+    if loss_mask.count(0) + loss_mask.count(1) != len(loss_mask):
+        return False
+    # A sum with a NaN or an infinity in it is not finite either.
+    return math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -239,7 +239,7 @@ class TestReplies:
         def refuse(*_: Any) -> None:
             raise ValueError("roles must alternate")
 
-        monkeypatch.setattr(gateway.renderer, "render", refuse)  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(type(gateway.renderer), "render", refuse)
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["code"]) == (400, "false", "not_renderable")
         failure = gateway.slots.engine_failure("s1")

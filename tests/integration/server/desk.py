@@ -103,7 +103,7 @@ class Desk:
     async def report(self, node_id: str, lease: Lease, **fields: Any) -> None:
         result = result_of(lease, **fields)
         upload = uploads.checked(blob_of(result), result.session_id, result.attempt)
-        await self.state.change(results.record, node_id, upload)
+        await results.take(self.state, node_id, upload)
 
     async def expire(self) -> int:
         return await self.state.change(leases.expire)
@@ -112,7 +112,8 @@ class Desk:
         return await self.state.change(cancel.cancel_task, task_id)
 
     async def results(self, after: int = 0, limit: int = 1000, **only: str) -> ResultPage:
-        return await self.state.read(results.page, after, limit, results.Filter(**only))
+        rows = await self.state.read(results.rows_after, after, limit, results.Filter(**only))
+        return results.page_of(rows, after)
 
     async def row(self, session_id: str) -> dict[str, Any]:
         rows = await self.rows("sessions")

@@ -33,7 +33,7 @@ async def test_the_upload_is_kept_to_the_byte(desk: Desk) -> None:
     node, lease = await leased(desk)
     blob = blob_of(result_of(lease))
     await desk.state.change(results.record, node, uploads.checked(blob, "add-0", 1))
-    assert await desk.state.read(uploads.blob_of, "add-0") == blob
+    assert await uploads.read_blob(desk.state, "add-0") == blob
 
 
 async def test_a_lost_acknowledgement_does_no_harm(desk: Desk) -> None:
@@ -133,10 +133,10 @@ async def test_there_is_no_upload_before_the_result_nor_for_one_the_server_made(
     await desk.submit()
     for _ in range(2):
         with pytest.raises(Unknown, match="no upload"):
-            await desk.state.read(uploads.blob_of, "add-0")
+            await uploads.read_blob(desk.state, "add-0")
         await desk.cancel_task("add")
     with pytest.raises(Unknown, match="no session 'nobody'"):
-        await desk.state.read(uploads.blob_of, "nobody")
+        await uploads.read_blob(desk.state, "nobody")
 
 
 async def test_what_waits_is_cancelled_at_once_what_runs_by_its_node(desk: Desk) -> None:

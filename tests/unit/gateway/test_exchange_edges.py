@@ -27,7 +27,8 @@ from polar.gateway.generation import Asked, Generation
 from polar.gateway.handler import ModelRoute, Service
 from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import OpenSlot, SlotTable
-from polar.gateway.token_mode import TokenMode, in_thread
+from polar.gateway.threads import CallThreads
+from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.testing import Reply, Script, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
@@ -50,7 +51,7 @@ class Desk:
         return self.exchange.ask(self.slot, Asked(request, "openai_chat", "agent"), linger_s)
 
     def route(self, dialect: Dialect) -> ModelRoute:
-        return ModelRoute(dialect, Service(self.slots, self.exchange, GatewayConfig()))
+        return ModelRoute(dialect, Service(self.slots, self.exchange, GatewayConfig(), CallThreads()))
 
 
 OpenDesk = Callable[..., Awaitable[Desk]]
@@ -255,6 +256,9 @@ class WaitingRenderer:
     def retaining(self, _: Retention) -> WaitingRenderer:
         return self
 
+    def bounded(self, _: int) -> WaitingRenderer:
+        return self
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -286,7 +290,7 @@ class TestThreads:
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            await in_thread(fail)
+            await CallThreads().run(fail)
 
 
 async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) -> None:
@@ -300,14 +304,12 @@ async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) ->
     assert ends == ["engine_busy", "engine_busy", "answered", "budget_exhausted"]
 
 
-async def test_calls_that_wait_for_the_same_reader_share_one_budget(open_desk: OpenDesk) -> None:
+async def test_calls_that_are_sampled_at_once_share_one_budget(open_desk: OpenDesk) -> None:
     text = "one two three four five six seven"
     desk = await open_desk(lambda turn, ids: Reply(text=text, block_after=0), max_tokens=7)
     asked = [desk.ask(f"Question {number}.") for number in range(3)]
     await until(lambda: desk.engine.active == 3)
-    async with desk.exchange._mode._rendering:  # pyright: ignore[reportPrivateUsage]
-        desk.engine.release()
-        await asyncio.sleep(0.01)  # now each has its tokens, and none could read them
+    desk.engine.release()
     await until(lambda: all(generation.done for generation in asked))
     calls = await desk.slots.calls("s")
     assert sum(len(call.completion_ids) for call in calls) == 7 == desk.slot.sampled_tokens

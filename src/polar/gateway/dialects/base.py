@@ -50,6 +50,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     rest: bytes = b""
     """Digest of everything else in it, except how the reply is to be sent. Equal items and an equal rest are the
     same request, sent again."""
+    size_bytes: int = 0
+    """Of the body it came in, unpacked: how long everything takes that looks at all of it."""
     include_usage: bool = False
     array: bool = False
     """A stream is one JSON array and not a series of events."""

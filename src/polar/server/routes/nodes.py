@@ -75,7 +75,7 @@ class NodeRoutes:
 
     async def report(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:
         upload = await asyncio.to_thread(uploads.checked, await request.body(), session_id, attempt)
-        await self._state.change(results.record, node_id, upload)
+        await results.take(self._state, node_id, upload)
 
     async def leave(self, node_id: PathId) -> None:
         def leaving(change: Change) -> None:

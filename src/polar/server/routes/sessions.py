@@ -81,11 +81,11 @@ class SessionRoutes:
         wanted = results.Filter(only.task_id, only.group_id)
 
         async def look() -> ResultPage | None:
-            page = await self._state.read(results.page, only.after, only.limit, wanted)
-            return page if page.results else None
+            rows = await self._state.read(results.rows_after, only.after, only.limit, wanted)
+            return await asyncio.to_thread(results.page_of, rows, only.after) if rows else None
 
         found = await poll(request, self._state.bells["results"], only.wait_s, look)
         return found or ResultPage(results=(), cursor=only.after)
 
     async def _blob(self, session_id: str) -> bytes:
-        return await self._state.read(uploads.blob_of, session_id)
+        return await uploads.read_blob(self._state, session_id)

@@ -1,0 +1,36 @@
+"""The threads of the call path: reading long bodies, matching and rendering long prompts.
+
+They do nothing else, so a call never waits behind a session's files or an upload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+FEWEST = 4
+"""With two processors, too: a thread that encodes a long text uses one, and the others' short work goes on."""
+
+
+class CallThreads:
+    """Of one node; closed with it."""
+
+    def __init__(self) -> None:
+        most = max(FEWEST, os.cpu_count() or FEWEST)
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="polar-calls")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Runs `work` and waits for its end, also when it is cancelled: the caller holds locks for what the thread
+        works on."""
+        running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            await asyncio.wait([running])
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
