@@ -47,8 +47,8 @@ DOLLAR = "${POLAR_UNSET:-$}"
 MCP_START_MS = 60_000
 """What a server of tools has to be ready."""
 LINE_ENDS = r"(?<![^\S\n])[^\S\n]+(?=\n|\Z)"
-"""White space at the end of a line, the carriage return of a line from Windows with it. Begins only where white space
-begins: tried again from each space of a long run, it would take the square of the run's length."""
+"""White space at the end of a line, the carriage return of a line from Windows with it. It begins only where white
+space does: tried again from each space of a long run, it would take the square of the run's length."""
 MATCHING = Matching(
     # `replace_all: false` comes with every edit that does not say so.
     adds_defaults=True,
