@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from typing import Any
 
 import orjson
 import pytest
 import zstandard
 
-from polar.gateway.bodies import read_json
+from polar.gateway.bodies import MOST_VALUES, read_values, unpacked
 from polar.gateway.dialects.base import Problem
 
 BODY = b'{"model": "polar", "messages": []}'
 SPOKEN = {"model": "polar", "messages": []}
 LIMIT = 10_000
+
+
+def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
+    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
 
 
 def raw_deflate(data: bytes) -> bytes:
