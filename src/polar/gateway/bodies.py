@@ -29,11 +29,6 @@ def too_many_values() -> Problem:
     return Problem(413, "request_too_large", "the body holds more JSON values than this gateway takes")
 
 
-def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
-    """The body as an object."""
-    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
-
-
 def unpacked(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     """`encoding` is the request's content-encoding, the last one applied last."""
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):

@@ -46,8 +46,9 @@ DOLLAR = "${POLAR_UNSET:-$}"
 """In the settings of servers: what stands there if there is no such variable."""
 MCP_START_MS = 60_000
 """What a server of tools has to be ready."""
-LINE_ENDS = r"[^\S\n]+(?=\n|\Z)"
-"""White space at the end of a line, the carriage return of a line from Windows with it."""
+LINE_ENDS = r"(?<![^\S\n])[^\S\n]+(?=\n|\Z)"
+"""White space at the end of a line, the carriage return of a line from Windows with it. It begins only where white
+space does: tried again from each space of a long run, it would take the square of the run's length."""
 MATCHING = Matching(
     # `replace_all: false` comes with every edit that does not say so.
     adds_defaults=True,
@@ -60,7 +61,7 @@ MATCHING = Matching(
         # A command that first goes where the shell is anyway; one such beginning is cut, and another may follow.
         ArgumentRewrite("Bash", "command", r"\A(?:cd [^&|;\n]+ && )+"),
         # An end of `find -exec` that is escaped once too often.
-        ArgumentRewrite("Bash", "command", r"\\+;", r"\\;"),
+        ArgumentRewrite("Bash", "command", r"(?<!\\)\\+;", r"\\;"),
     ),
 )
 """What it does to calls of its tools, seen in the pinned version."""

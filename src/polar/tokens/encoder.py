@@ -35,7 +35,7 @@ class TooLong(ValueError):
         """At least so many."""
 
 
-class Encoder:
+class TextEncoder:
     """Threads may share it: after its set-up nothing changes a tokenizer, and its own cache is locked."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -43,7 +43,7 @@ class Encoder:
         self._most_tokens: int | None = None
         self._longest = _longest_token(tokenizer)
 
-    def bounded(self, context_tokens: int) -> Encoder:
+    def bounded(self, context_tokens: int) -> TextEncoder:
         """The same for a model with this context: raises `TooLong` for a text that is certainly longer. One that
         is a little too long is encoded, so that its sender is told its size."""
         other = copy(self)

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
 from polar.tokens.call_block import is_text
-from polar.tokens.encoder import Encoder
+from polar.tokens.encoder import TextEncoder
 from polar.tokens.gguf_vocabulary import bytes_by_id
 from polar.tokens.own_template import OwnTemplate, wire_message, wire_tools
 from polar.tokens.parity import parity
@@ -215,7 +215,7 @@ class _LocalTokenizer:
             raise ConfigError(f"no tokenizer.json in {folder}")
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.encode_special_tokens = not makes_control
-        self._encoder = Encoder(self._tokenizer)
+        self._encoder = TextEncoder(self._tokenizer)
         self._spent = _Spent()
         self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 

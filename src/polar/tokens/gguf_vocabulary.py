@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from polar.config import cache_dir
 from polar.errors import ConfigError
 from polar.store.paths import write_whole
-from polar.tokens.encoder import Encoder
+from polar.tokens.encoder import TextEncoder
 from polar.tokens.scan import Scanner
 
 CONTROL_TYPE = 3
@@ -45,7 +45,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         # Control tokens are added tokens marked special: with this flag their text in content stays text.
         tokenizer.encode_special_tokens = True
-        self._encoder = Encoder(tokenizer)
+        self._encoder = TextEncoder(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
         self._control = {token.content: i for i, token in added.items() if token.special}
         names = sorted(self._control, key=len, reverse=True)
@@ -60,7 +60,7 @@ class Vocabulary:
         return len(self._bytes)
 
     def bounded(self, context_tokens: int) -> Vocabulary:
-        """The same for a model with this context: see `Encoder.bounded`."""
+        """The same for a model with this context: see `TextEncoder.bounded`."""
         other = copy(self)
         other._encoder = self._encoder.bounded(context_tokens)
         return other

@@ -19,7 +19,7 @@ from typing import Any, cast
 from tokenizers import AddedToken, Tokenizer
 
 from polar.errors import ConfigError
-from polar.tokens.encoder import Encoder
+from polar.tokens.encoder import TextEncoder
 from polar.tokens.gguf_vocabulary import NOTHING, bytes_by_id
 from polar.tokens.scan import Scanner
 
@@ -37,7 +37,7 @@ class LayoutTokenizer:
         data = path.read_bytes()
         self._content, whole = (Tokenizer.from_str(data.decode()) for _ in range(2))
         self._content.encode_special_tokens = True  # control tokens in content stay the text they are
-        self._content_encoder, self._whole_encoder = Encoder(self._content), Encoder(whole)
+        self._content_encoder, self._whole_encoder = TextEncoder(self._content), TextEncoder(whole)
         self.fingerprint = hashlib.sha256(data).hexdigest()
         added: dict[int, AddedToken] = self._content.get_added_tokens_decoder()
         self._control_ids = {token.content: token_id for token_id, token in added.items() if token.special}
@@ -55,7 +55,7 @@ class LayoutTokenizer:
             ) from error
 
     def bounded(self, context_tokens: int) -> LayoutTokenizer:
-        """The same for a model with this context: see `Encoder.bounded`."""
+        """The same for a model with this context: see `TextEncoder.bounded`."""
         other = copy(self)
         other._content_encoder = self._content_encoder.bounded(context_tokens)
         other._whole_encoder = self._whole_encoder.bounded(context_tokens)

@@ -15,6 +15,7 @@ from polar.engines.base import GenerateRequest, Piece
 from polar.gateway.connection import AsgiMessage, Connection
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.handler import ModelRoute, Service
+from polar.gateway.threads import CallThreads
 from polar.testing import Reply
 from polar.types import Slot, logprobs, token_ids
 
@@ -239,7 +240,7 @@ class TestReplies:
         def refuse(*_: Any) -> None:
             raise ValueError("roles must alternate")
 
-        monkeypatch.setattr(type(gateway.renderer), "render", refuse)
+        monkeypatch.setattr(type(gateway.renderer), "render", refuse)  # pyright: ignore[reportPrivateUsage]
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["code"]) == (400, "false", "not_renderable")
         failure = gateway.slots.engine_failure("s1")
@@ -351,7 +352,9 @@ class TestSealing:
 
 
 def _route_of(gateway: Gateway) -> ModelRoute:
-    return ModelRoute(OpenAIChat(), Service(gateway.slots, gateway.exchange, GatewayConfig(heartbeat_s=0.01)))
+    return ModelRoute(
+        OpenAIChat(), Service(gateway.slots, gateway.exchange, GatewayConfig(heartbeat_s=0.01), CallThreads())
+    )
 
 
 def _scope(slot: Slot) -> dict[str, Any]:

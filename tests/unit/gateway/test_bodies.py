@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from typing import Any
 
+import orjson
 import pytest
 import zstandard
 
-from polar.gateway.bodies import read_json
+from polar.gateway.bodies import MOST_VALUES, read_values, unpacked
 from polar.gateway.dialects.base import Problem
 
 BODY = b'{"model": "polar", "messages": []}'
 SPOKEN = {"model": "polar", "messages": []}
 LIMIT = 10_000
+
+
+def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
+    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -79,3 +85,19 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(Problem) as refused:
         read_json(body, "", LIMIT)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":[%s[]]}' % (b"[]," * 70_000), b'{"a":[%s1]}' % (b"1," * 140_000), b'{"a":%s}' % (b'{"b":' * 70_000)],
+    ids=["lists", "numbers", "unfinished objects"],
+)
+def test_more_values_than_any_harness_sends_are_refused_before_they_are_made(body: bytes) -> None:
+    with pytest.raises(Problem) as refused:
+        read_json(body, "", len(body))
+    assert (refused.value.status, refused.value.code) == (413, "request_too_large")
+
+
+def test_what_stands_in_a_text_is_no_value() -> None:
+    body = orjson.dumps({"content": '[{"a": "\\", ' * 70_000})
+    assert read_json(body, "", len(body)) == orjson.loads(body)

@@ -147,3 +147,18 @@ def test_rewriting_twice_is_rewriting_once(text: str) -> None:
     for rule in MATCHING.argument_rewrites:
         once = re.sub(rule.pattern, rule.replacement, text)
         assert re.sub(rule.pattern, rule.replacement, once) == once
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "run"),
+    [("Write", "content", " "), ("Edit", "new_string", "\t"), ("Bash", "command", "\\")],
+)
+def test_a_long_run_of_one_character_is_matched_in_one_pass(name: str, argument: str, run: str) -> None:
+    """A pattern that takes the square of it would not end here."""
+    matcher = Matcher(MATCHING)
+    message = Message(
+        role="assistant",
+        content="",
+        tool_calls=(ToolCall(name=name, arguments=orjson.dumps({argument: f"{run * 1_000_000}x"}).decode()),),
+    )
+    assert matcher.key(message, matcher.declared(TOOLS))

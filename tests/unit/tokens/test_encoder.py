@@ -12,7 +12,7 @@ from talk import user
 
 from polar.errors import ConfigError, HarnessError
 from polar.tokens.base import Renderer, bounded
-from polar.tokens.encoder import MARGIN, Encoder, TooLong
+from polar.tokens.encoder import MARGIN, TextEncoder, TooLong
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Message, Tool, token_ids
 
@@ -36,7 +36,7 @@ def renderer_of(which: RealFamily) -> Renderer:
         pytest.skip(str(error))
 
 
-def parts(smollm2: SmolLM2Renderer) -> tuple[Encoder, Any]:
+def parts(smollm2: SmolLM2Renderer) -> tuple[TextEncoder, Any]:
     encoder: Any = smollm2._vocabulary._encoder  # pyright: ignore[reportPrivateUsage]
     return encoder, encoder._tokenizer
 
