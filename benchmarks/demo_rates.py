@@ -1,10 +1,11 @@
 """How often the default model solves each task of a file, through the real pi and the real node.
 
-    python benchmarks/demo_rates.py [TASKS] [--samples 20]
+    python benchmarks/demo_rates.py [TASKS] [--samples 20] [--unshared]
 
 Prints solved sessions, the rate and its 95 % Wilson interval per task, and what the engine evaluated: prompt
 tokens per session, and those it found in its caches. TASKS is examples/demo.toml unless another file is given, so
-that wordings can be tried before they stand there. Processor seconds are of this process and all it started.
+that wordings can be tried before they stand there. `--unshared` lets each session evaluate its whole prompt, to
+compare. Processor seconds are of this process and all it started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from polar.data.source import TaskFileSource
 from polar.data.tasks import read_tasks
 from polar.node import open_node
 from polar.store.paths import RunPaths
-from polar.types import SessionResult, TaskRequest, Trajectory
+from polar.types import SessionResult, Spec, TaskRequest, Trajectory
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.toml"
 Z_95 = 1.96
@@ -40,14 +41,15 @@ def wilson(solved: int, samples: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-async def run(tasks: Sequence[TaskRequest]) -> tuple[list[SessionResult], dict[str, Any]]:
+async def run(tasks: Sequence[TaskRequest], *, shared: bool) -> tuple[list[SessionResult], dict[str, Any]]:
     results: list[SessionResult] = []
 
     async def keep(result: SessionResult, _: Trajectory | None) -> None:
         results.append(result)
 
     with tempfile.TemporaryDirectory() as folder:
-        async with open_node(Config(), RunPaths.create(Path(folder))) as node:
+        config = Config(engine=Spec(name="embedded", options={"share_prefixes": shared}))
+        async with open_node(config, RunPaths.create(Path(folder))) as node:
             await node.serve(TaskFileSource(list(tasks), keep))
             return results, node.engine.counters()
 
@@ -87,9 +89,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("tasks", type=Path, nargs="?", default=DEMO)
     parser.add_argument("--samples", type=int, default=20, help="of each task")
+    parser.add_argument("--unshared", action="store_true", help="each session evaluates its whole prompt")
     options = parser.parse_args()
     tasks = [task.model_copy(update={"num_samples": options.samples}) for task in read_tasks(options.tasks)]
-    results, counters = await run(tasks)
+    results, counters = await run(tasks, shared=not options.unshared)
     print(report(tasks, results, counters))
 
 

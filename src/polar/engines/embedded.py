@@ -40,6 +40,8 @@ class EmbeddedOptions(Strict):
     """Weights of your own; None: the default model's."""
     recover_logprobs: bool = True
     """Ask llama.cpp again for logprobs it leaves out of a reply: those of tokens that end inside a character."""
+    share_prefixes: bool = True
+    """Evaluate what several sessions begin with once. Off: each sequence evaluates for itself."""
 
 
 class EmbeddedEngine:
@@ -76,7 +78,8 @@ class EmbeddedEngine:
         self._process = await EmbeddedProcess.spawn()
         address = await self._process.ready(settings)
         recover = self._options.recover_logprobs
-        self._client = LlamaCppClient(address, api_key, recover_logprobs=recover, state_folder=self._state_folder)
+        shared = self._state_folder if self._options.share_prefixes else None
+        self._client = LlamaCppClient(address, api_key, recover_logprobs=recover, state_folder=shared)
         properties = await self._client.open()
         await self._client.prove()
         return await self._info(gguf, properties)
