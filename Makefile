@@ -6,7 +6,7 @@ COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar
 
 .PHONY: demo test lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
-demo: $(VENV)/.demo  ## four small tasks, four samples each: a real harness on a real model, no GPU
+demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
 
 test: $(VENV)/.dev  ## unit and integration tests, and one real session

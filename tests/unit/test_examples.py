@@ -10,10 +10,11 @@ import pytest
 
 from polar.config import Config
 from polar.data.source import TaskFileSource
+from polar.data.tasks import read_tasks
 from polar.node import open_node
 from polar.store.paths import RunPaths, RunRecord
 from polar.testing import ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.smollm2 import WORKED_EXAMPLES, SmolLM2Renderer
 from polar.types import SessionResult, Stage, TaskRequest, Trajectory
 
 ROOT = Path(__file__).parent.parent.parent
@@ -102,6 +103,13 @@ async def test_the_python_of_the_quickstart_runs(
     printed = capsys.readouterr().out
     assert f"greet-0 agent 1.0 {result.statistics.trainable_tokens}" in printed
     assert "greet-0 COMPLETED" in printed
+
+
+def test_no_demo_task_is_a_worked_example_of_its_model() -> None:
+    shown = {word for request, *_ in WORKED_EXAMPLES for word in request.split()}
+    for task in read_tasks(ROOT / "examples" / "demo.toml"):
+        assert task.instruction not in {request for request, *_ in WORKED_EXAMPLES}
+        assert set(task.instruction.split()) - shown, "what is to be written is the task's own"
 
 
 def exec_in_thread(source: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib.metadata import version
@@ -38,6 +40,8 @@ class EmbeddedOptions(Strict):
     """Weights of your own; None: the default model's."""
     recover_logprobs: bool = True
     """Ask llama.cpp again for logprobs it leaves out of a reply: those of tokens that end inside a character."""
+    share_prefixes: bool = True
+    """Evaluate what several sessions begin with once. Off: each sequence evaluates for itself."""
 
 
 class EmbeddedEngine:
@@ -48,6 +52,7 @@ class EmbeddedEngine:
         self._process: EmbeddedProcess | None = None
         self._client: LlamaCppClient | None = None
         self._counters: dict[str, int] = {}
+        self._state_folder: Path | None = None
 
     async def start(self) -> EngineInfo:
         if self._process is not None:
@@ -68,11 +73,13 @@ class EmbeddedEngine:
 
     async def _start(self, gguf: Path) -> EngineInfo:
         api_key = secrets.token_urlsafe(24)
+        self._state_folder = Path(tempfile.mkdtemp(prefix="polar-engine-"))
         settings = await self._settings(gguf, api_key)  # first: a starting child is no idle processor
         self._process = await EmbeddedProcess.spawn()
         address = await self._process.ready(settings)
         recover = self._options.recover_logprobs
-        self._client = LlamaCppClient(address, api_key, recover_logprobs=recover)
+        shared = self._state_folder if self._options.share_prefixes else None
+        self._client = LlamaCppClient(address, api_key, recover_logprobs=recover, state_folder=shared)
         properties = await self._client.open()
         await self._client.prove()
         return await self._info(gguf, properties)
@@ -84,6 +91,7 @@ class EmbeddedEngine:
             context_tokens=self._options.context_tokens,
             threads=self._options.threads or min(await idle_processors(), MAX_CHOSEN_THREADS),
             api_key=api_key,
+            state_folder=str(self._state_folder),
         )
 
     async def _info(self, gguf: Path, properties: ServerProperties) -> EngineInfo:
@@ -128,6 +136,9 @@ class EmbeddedEngine:
         finally:
             if process is not None:
                 await process.stop()
+            if self._state_folder is not None:
+                shutil.rmtree(self._state_folder, ignore_errors=True)
+                self._state_folder = None
 
     def counters(self) -> dict[str, Any]:
         return dict(self._client.counters() if self._client else self._counters)

@@ -21,6 +21,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     context_tokens: int
     threads: int
     api_key: str
+    state_folder: str = ""
+    """Where the server saves states of sequences; empty: nowhere."""
 
 
 class ServerReady(msgspec.Struct, frozen=True):

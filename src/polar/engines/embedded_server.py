@@ -7,6 +7,7 @@ ends when stdin closes: whatever becomes of the parent, no engine stays behind.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from threading import Thread
 from typing import Any
@@ -26,7 +27,7 @@ WARNINGS = 2
 
 def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerSettings)
-    watcher = Thread(target=_exit_with_parent, daemon=True)
+    watcher = Thread(target=_exit_with_parent, args=(settings.state_folder,), daemon=True)
     watcher.start()
     replies = os.dup(1)
     os.dup2(2, 1)  # llama.cpp logs to stdout too, which carries nothing but our one line
@@ -36,9 +37,11 @@ def main() -> None:
     watcher.join()
 
 
-def _exit_with_parent() -> None:
+def _exit_with_parent(state_folder: str) -> None:
     while os.read(0, 4096):
         pass
+    if state_folder:  # a parent that was killed cannot remove it
+        shutil.rmtree(state_folder, ignore_errors=True)
     os._exit(0)
 
 
@@ -52,6 +55,8 @@ def server_parameters(settings: ServerSettings) -> Any:
     parameters.ctx_shift = False
     parameters.cache_prompt = True
     parameters.cache_ram_mib = SHELF_MIB
+    if settings.state_folder:
+        parameters.slot_save_path = f"{settings.state_folder}/"
     parameters.verbosity = WARNINGS
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0

@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.llamacpp_http import LlamaServer, ServerProperties
+from polar.engines.llamacpp_prefixes import PrefixStore
 from polar.engines.llamacpp_recovery import LogprobRecovery
 from polar.engines.llamacpp_schema import SchemaTrial, schema_fields
 from polar.engines.llamacpp_sequences import SequenceTable
@@ -50,12 +52,15 @@ class LlamaCppClient:
         *,
         recover_logprobs: bool = True,
         slice_tokens: int = SLICE_TOKENS,
+        state_folder: Path | None = None,
     ) -> None:
+        """`state_folder` is where the server saves states, on this machine; with it sessions share prefixes."""
         self.server = LlamaServer(base_url, api_key)
         self._recover_logprobs = recover_logprobs
         self._slice_tokens = slice_tokens
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self._sequences = SequenceTable(1)
+        self._prefixes = None if state_folder is None else PrefixStore(self.server, state_folder)
         self._context_tokens = 0
         self._complete_id = 0
 
@@ -86,7 +91,7 @@ class LlamaCppClient:
         """Samples one reply, a piece per slice."""
         reply = token_ids()
         async with self._sequences.hold(request.session_id) as sequence:
-            first = await self._try_schema(request, sequence)
+            first = await self._prepare(request, sequence)
             finish_reason = None
             while finish_reason is None:
                 size = self._slice_size(request, reply)
@@ -96,6 +101,7 @@ class LlamaCppClient:
                 self._count(answer, values, is_first=first is None)
                 first = first or answer.timings
                 reply = reply + token_ids(ids)
+                self._note_held(sequence, request.prompt_ids + reply)
                 finish_reason = self._finish_reason(request, reply, answer, size)
                 last_only = first.prompt_n if finish_reason else None
                 yield Piece(token_ids(ids), logprobs(values), finish_reason, last_only)
@@ -108,17 +114,29 @@ class LlamaCppClient:
         async with self._sequences.hold(SCORING_SESSION) as sequence:
             for position in sorted(set(positions), reverse=True):
                 values[position] = await recovery.logprob(ids[:position].tolist(), ids[position], sequence)
+            self._note_held(sequence, ids)
         self._counters["reevaluated_tokens"] += recovery.evaluated_tokens
         return logprobs(values[position] for position in positions)
 
+    async def _prepare(self, request: GenerateRequest, sequence: int) -> Timings | None:
+        """What the prompt cost, if it was evaluated before the reply is sampled."""
+        shared = await self._prefixes.prepare(request.prompt_ids, sequence) if self._prefixes else None
+        tried = await self._try_schema(request, sequence)
+        first = shared or tried
+        if first is not None:
+            self._count_prompt(first)
+        self._note_held(sequence, request.prompt_ids)
+        return first
+
+    def _note_held(self, sequence: int, ids: TokenIds) -> None:
+        if self._prefixes is not None:
+            self._prefixes.holds(sequence, ids)
+
     async def _try_schema(self, request: GenerateRequest, sequence: int) -> Timings | None:
-        """What the prompt cost, if the request's schema had to be tried on it."""
         if request.json_schema is None:
             return None
         trial = SchemaTrial(self.server.complete, self._complete_id)
-        timings = await trial.run(request.json_schema, request.prompt_ids, sequence)
-        self._count_prompt(timings)
-        return timings
+        return await trial.run(request.json_schema, request.prompt_ids, sequence)
 
     def _slice_size(self, request: GenerateRequest, reply: TokenIds) -> int:
         rest = request.max_tokens - len(reply)

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 import orjson
 
-from polar.engines.llamacpp_wire import Answer
+from polar.engines.llamacpp_wire import Answer, Timings
 from polar.errors import ContextOverflow, EngineDefect, EngineError, SchemaRefused
 
 CONNECT_TIMEOUT_S = 10.0
@@ -32,6 +32,20 @@ class ServerProperties(msgspec.Struct, frozen=True):
 
 class Tokens(msgspec.Struct, frozen=True):
     tokens: list[int]
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    timings: Timings
+
+
+class StateSaved(msgspec.Struct, frozen=True):
+    n_written: int
+    """Bytes."""
+
+
+class StateRestored(msgspec.Struct, frozen=True):
+    n_restored: int
+    """Tokens."""
 
 
 class ServerFault(msgspec.Struct, frozen=True):
@@ -76,6 +90,24 @@ class LlamaServer:
                 "use a server that knows return_tokens"
             )
         return answer
+
+    async def evaluate(self, prompt_ids: list[int], sequence: int) -> Timings:
+        """Evaluates a prompt into a sequence's cache and samples nothing."""
+        body = {"prompt": prompt_ids, "n_predict": 0, "id_slot": sequence, "cache_prompt": True, "stream": False}
+        return (await self._call("POST", "/completion", body, Evaluated)).timings
+
+    async def save_state(self, sequence: int, filename: str) -> int:
+        """Bytes written to the server's own folder of states. A server that was started without one refuses."""
+        body = {"filename": filename}
+        saved = await self._call("POST", f"/slots/{sequence}?action=save", body, StateSaved)
+        if saved.n_written == 0:
+            raise EngineError(f"llama.cpp saved nothing of sequence {sequence}; see that its disk has room")
+        return saved.n_written
+
+    async def restore_state(self, sequence: int, filename: str) -> int:
+        """Tokens that the sequence holds afterwards."""
+        body = {"filename": filename}
+        return (await self._call("POST", f"/slots/{sequence}?action=restore", body, StateRestored)).n_restored
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None, kind: type[T]) -> T:
         data = None if body is None else orjson.dumps(body)

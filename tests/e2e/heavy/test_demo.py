@@ -23,9 +23,9 @@ def test_the_demo_is_lively_and_exact(tmp_path: Path) -> None:
     rewards: defaultdict[str, set[float]] = defaultdict(set)
     for result in run["results"]:
         rewards[result["task_id"]].add(result["score"]["reward"])
-    assert len(run["results"]) == 16
-    assert any(len(group) > 1 for group in rewards.values()), "some group has something to learn from"
+    assert len(run["results"]) == 24
+    assert sum(len(group) > 1 for group in rewards.values()) >= 2, "some groups have something to learn from"
     with_tools = [result for result in run["results"] if result["statistics"]["calls"] >= 2]
-    assert len(with_tools) >= 8, "at least half of the sessions go on after a tool"
+    assert len(with_tools) >= 12, "at least half of the sessions go on after a tool"
     assert run["merge_rate"] == 1.0
     assert run["sampled_tokens"] == run["trainable_tokens"] + run["dropped_tokens"]
