@@ -86,7 +86,7 @@ class Process:
     def __init__(
         self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, uvloop: bool = False, **options: Any
     ) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
         how = {"cores": list(cores), "uvloop": uvloop}
         work = (make, arguments, options, theirs, how)
