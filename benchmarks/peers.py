@@ -33,6 +33,7 @@ from gateway_load import CHARACTERS_PER_TOKEN, NEW_CHARACTERS
 from gateway_traffic import REPLY, Conversation
 from page import goal, origin, table, write_json, write_section
 from peer_programs import PEERS, Peer, cpu_us, rss_of
+from peer_session import SessionRows, claude_code_rows
 from raw_http import RawConnection, Unanswered
 from stub_replies import CannedReply
 from stub_server import Pace, StubEngine
@@ -256,6 +257,14 @@ def _rate_cell(rate: Rate) -> str:
     return f"{rate.per_s:.0f}{starved}{', errors' if rate.error else ''}"
 
 
+def session_table(rows: Sequence[SessionRows]) -> str:
+    head = ["one Claude Code session", "calls", "rows", "tokens in rows", "trained tokens", "sampled tokens"]
+    return table(
+        head,
+        [list(map(str, (row.peer, row.calls, row.rows, row.tokens, row.trained, row.sampled))) for row in rows],
+    )
+
+
 def goals(costs: Sequence[Costs]) -> str:
     by = {found.peer: found for found in costs}
     if "Polar" not in by or "OpenEnv" not in by:
@@ -283,6 +292,11 @@ async def measure(options: argparse.Namespace, stub: Process) -> tuple[list[Cost
     return costs, rates, losses
 
 
+async def claude_code_sessions() -> list[SessionRows]:
+    with tempfile.TemporaryDirectory() as folder:
+        return await claude_code_rows(Path(folder))
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--peers", nargs="+", default=[make.name for make in PEERS])
@@ -292,6 +306,9 @@ async def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[100, 200, 400, 800], help="at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each number of sessions")
     parser.add_argument("--replies", type=int, default=100, help="delivered before the kill")
+    parser.add_argument(
+        "--claude-code", action=argparse.BooleanOptionalAction, default=True, help="one real session"
+    )
     parser.add_argument("--write", action="store_true", help="put the tables into the docs")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
@@ -303,10 +320,17 @@ async def main() -> None:
     finally:
         stub.stop()
     command = f"python benchmarks/peers.py --rounds {options.rounds} --seconds {options.seconds:g}"
-    parts = [cost_table(costs, options.turns), rate_table(rates, losses), goals(costs), origin(command)]
+    sessions = await claude_code_sessions() if options.claude_code else []
+    parts = [
+        cost_table(costs, options.turns),
+        rate_table(rates, losses),
+        session_table(sessions) if sessions else "",
+        goals(costs),
+        origin(command),
+    ]
     text = "\n\n".join(part for part in parts if part)
     print(text)
-    found = {"costs": costs, "rates": rates, "losses": losses}
+    found = {"costs": costs, "rates": rates, "losses": losses, "claude_code": sessions}
     write_json(options.json, command, {name: [asdict(row) for row in rows] for name, rows in found.items()})
     if options.write:
         write_section("peers", text)

@@ -19,7 +19,7 @@ SMALL = {
     "node": ("--at-once", "2", "--waves", "1", "--latency-s", "0.01"),
     "peers": (
         *("--peers", "Polar", "relay", "--calls", "1", "--turns", "1", "3"),
-        *("--sessions", "4", "--seconds", "0.5", "--replies", "10"),
+        *("--sessions", "4", "--seconds", "0.5", "--replies", "10", "--no-claude-code"),
     ),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
     "runtimes": ("--rounds", "1", "--parallel", "local=3"),
