@@ -28,9 +28,9 @@ from target_process import Process, other_cores, own_core
 
 CALLS_PER_S = 300
 GROWTH = 1.75
-NEW_CHARACTERS = 800
+NEW_CHARACTERS = 1000
 """Of a tool's output: with the reply and the tags around both about 300 tokens."""
-CHARACTERS_PER_TOKEN = 3.6
+CHARACTERS_PER_TOKEN = 4.3
 CONTEXTS = (8_000, 80_000)
 LEAST_SESSIONS = 8
 """Run one after another where fewer are asked for at once: a single one is over too soon."""
