@@ -21,7 +21,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def hash_of(label: str) -> int:
 
 
 @contextmanager
-def processes() -> Iterator[dict[str, Process]]:
+def processes() -> Generator[dict[str, Process]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 

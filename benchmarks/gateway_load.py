@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ class Outcome:
 
 
 @contextmanager
-def one_core_gateway() -> Iterator[tuple[Process, Process]]:
+def one_core_gateway() -> Generator[tuple[Process, Process]]:
     """A fresh gateway and its stub."""
     with tempfile.TemporaryDirectory() as folder:
         stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores(), uvloop=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from time import thread_time_ns
 from typing import Any
@@ -58,7 +58,7 @@ class PartClock:
             setattr(SmolLM2Renderer, name, self._counted(getattr(SmolLM2Renderer, name)))
 
     @contextmanager
-    def _inside_of(self, part: str) -> Iterator[None]:
+    def _inside_of(self, part: str) -> Generator[None]:
         outside = getattr(self._inside, "ns", 0)
         self._inside.ns = 0
         begun = thread_time_ns()

@@ -21,7 +21,7 @@ import secrets
 import signal
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ HALF = 0.5
 TURNS = (1, 5, 20, 50)
 WINDOW = 2
 """Turns that are measured together, from the one that names them."""
+SETTLE_S = 0.02
+"""What a peer still does after its last reply is not the next call's."""
 PROJECT = re.compile(rb"tests of project (\d+) pass")
 
 
@@ -109,7 +111,7 @@ class Loss:
 
 
 @contextmanager
-def running(make: Callable[[Path, str], Peer], stub: Process) -> Iterator[Peer]:
+def running(make: Callable[[Path, str], Peer], stub: Process) -> Generator[Peer]:
     """A fresh peer, whom nothing keeps busy from before."""
     stub.ask("pace", Pace(8))
     with tempfile.TemporaryDirectory() as folder:
@@ -161,16 +163,18 @@ async def costs_of(make: Any, stub: Process, sessions: int, rounds: int, turns: 
 
 async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -> dict[int, float]:
     spent: dict[int, float] = {}
-    for number in range(1, max(turns) + WINDOW):
-        if number in turns:
-            await asyncio.sleep(0.02)
-            begun_us, begun = cpu_us(peer.pid), number
-        await talks.turn(stream=mode.stream)
-        last = begun + (WINDOW if begun > 1 else 1) - 1  # the first turn is like no other
-        if begun in turns and number == last and begun not in spent:
-            await asyncio.sleep(0.02)
-            calls = len(talks.talks) * (last - begun + 1)
-            spent[begun] = (cpu_us(peer.pid) - begun_us) / calls
+    done = 0
+    for turn in sorted(turns):
+        for _ in range(turn - 1 - done):
+            await talks.turn(stream=mode.stream)
+        window = 1 if turn == 1 else WINDOW  # the first turn is like no other
+        await asyncio.sleep(SETTLE_S)
+        begun_us = cpu_us(peer.pid)
+        for _ in range(window):
+            await talks.turn(stream=mode.stream)
+        await asyncio.sleep(SETTLE_S)
+        spent[turn] = (cpu_us(peer.pid) - begun_us) / (len(talks.talks) * window)
+        done = turn - 1 + window
     return spent
 
 

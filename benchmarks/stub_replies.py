@@ -7,7 +7,7 @@ function of the id, so that scoring a reply gives the values with which it was s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 from zlib import crc32
 
@@ -55,7 +55,9 @@ def generate_events(reply: CannedReply, size: int) -> list[bytes]:
 
 
 def _generated(ids: tuple[int, ...], *, last: bool) -> dict[str, Any]:
-    named = [{"token_id": i, "logprob": logprob(i), "rank": 1, "top_logprobs": []} for i in ids]
+    named: list[dict[str, Any]] = [
+        {"token_id": i, "logprob": logprob(i), "rank": 1, "top_logprobs": []} for i in ids
+    ]
     choice: dict[str, Any] = {"index": 0, "logprobs": {"content": named}, "token_ids": ids}
     return {**choice, "finish_reason": "stop" if last else None}
 
@@ -148,11 +150,7 @@ def _call_id(reply: CannedReply) -> str:
 
 
 def _offsets(texts: list[str]) -> list[int]:
-    at, offsets = 0, []
-    for text in texts:
-        offsets.append(at)
-        at += len(text)
-    return offsets
+    return [0, *accumulate(map(len, texts))][:-1]
 
 
 def _arguments(call: Any) -> str:

@@ -105,7 +105,7 @@ class StubHttp(asyncio.Protocol):
         self._transport = transport
         self._served["connections"] += 1
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
