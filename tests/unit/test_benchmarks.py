@@ -33,7 +33,7 @@ ROWS = {
     "gateway": ("| gateway / relay that stores |", "of the gateway's: store", "tokens rendered per call"),
     "gateway sessions": ("| sessions at once | calls/s |", "| 2 |", "| 1200 |", "to 1200 tokens of context"),
     "in flight": ("| in flight | s until all are |", "| 6 |"),
-    "node": ("| at once | sessions |", "| 2 | 4 |", "x bare at every size", "no fall-off"),
+    "node": ("| at once | sessions |", "| 2 | 2 |", "x bare at every size", "no fall-off"),
     "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
