@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import uvloop
 
 CORES = sorted(os.sched_getaffinity(0))
+NODE_UVLOOP = False
+"""Whether a node's event loop is uvloop's: what is measured runs as `polar run` and `polar gateway` run it."""
 
 
 class Target(Protocol):
@@ -84,7 +86,7 @@ class Process:
     """A target in another process, from the side of who asks."""
 
     def __init__(
-        self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, uvloop: bool = False, **options: Any
+        self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, uvloop: bool = NODE_UVLOOP, **options: Any
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
