@@ -116,11 +116,11 @@ def processes() -> Generator[dict[str, Process]]:
 
         for name in ("plain", "timed"):
             (folder / name).mkdir()
-        stub = started(StubEngine, (REPLY,), uvloop=True)
+        stub = started(StubEngine, (REPLY,))
         yield {
             STUB: stub,
-            GATEWAY: started(GatewayTarget, folder / "plain", stub.url, uvloop=True),
-            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True, uvloop=True),
+            GATEWAY: started(GatewayTarget, folder / "plain", stub.url),
+            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True),
             RELAY: started(RelayTarget, stub.url),
             RECORDING: started(RecordingRelayTarget, stub.url, folder),
         }

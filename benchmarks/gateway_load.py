@@ -76,8 +76,8 @@ class Outcome:
 def one_core_gateway() -> Generator[tuple[Process, Process]]:
     """A fresh gateway and its stub."""
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores(), uvloop=True)
-        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core(), uvloop=True)
+        stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores())
+        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core())
         try:
             yield gateway, stub
         finally:

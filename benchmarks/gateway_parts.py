@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from time import thread_time_ns
 from typing import Any
 
-from aiohttp.client_proto import ResponseHandler
-
+from polar.engines.http_client import HttpConnection
 from polar.engines.vllm import VllmEngine
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
@@ -34,7 +33,7 @@ PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
     "read reply": [(Speech, "feed"), (Speech, "finish")],
     "store": [(Writer, "_transaction")],
-    "engine leg": [(ResponseHandler, "data_received")],
+    "engine leg": [(HttpConnection, "data_received")],
     "encode": [
         *((OpenAIChat, name) for name in ("reply", "encoder")),
         *((ChatStream, name) for name in ("start", "delta", "end")),

@@ -115,7 +115,7 @@ def default_sizes() -> list[int]:
 async def measure(sizes: Sequence[int], waves: int, latency_s: float) -> list[Pair]:
     installed = await install(Pi(PiOptions()).requirements())
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(StubEngine, REPLIES, Pace(8, latency_s=latency_s), uvloop=True)
+        stub = Process(StubEngine, REPLIES, Pace(8, latency_s=latency_s))
         node = Process(PiNode, Path(folder) / "node", stub.url, installed)
         bare = Process(PiAlone, Path(folder) / "bare", stub.url, installed)
         try:

@@ -100,7 +100,7 @@ class PolarPeer(OwnProcess):
 
     def __init__(self, folder: Path, engine_url: str) -> None:
         self._folder = folder
-        super().__init__(Process(GatewayTarget, folder, engine_url, cores=own_core(), uvloop=True))
+        super().__init__(Process(GatewayTarget, folder, engine_url, cores=own_core()))
 
     def rows_on_disk(self) -> int:
         return _count(self._folder / "journal.db", "calls")
@@ -113,7 +113,7 @@ class RelayPeer(OwnProcess):
     name, version = "relay", "aiohttp"
 
     def __init__(self, folder: Path, engine_url: str) -> None:
-        super().__init__(Process(RelayTarget, engine_url, cores=own_core(), uvloop=True))
+        super().__init__(Process(RelayTarget, engine_url, cores=own_core()))
 
 
 class Program:

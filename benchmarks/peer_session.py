@@ -163,7 +163,7 @@ async def claude_code_rows(folder: Path) -> list[SessionRows]:
     for run in (polar_session, openenv_session):
         place = folder / run.__name__
         place.mkdir()
-        stub = Process(StubEngine, REPLIES, prompt_ids=RenderedPrompts(), cores=other_cores(), uvloop=True)
+        stub = Process(StubEngine, REPLIES, prompt_ids=RenderedPrompts(), cores=other_cores())
         try:
             found.append(await run(place, stub.url))
         finally:

@@ -318,7 +318,7 @@ async def main() -> None:
     options = parser.parse_args()
     allow_open_files()
     os.sched_setaffinity(0, other_cores())
-    stub = Process(StubEngine, (REPLY,), prompt_ids=GrowingPrompts(), cores=other_cores(), uvloop=True)
+    stub = Process(StubEngine, (REPLY,), prompt_ids=GrowingPrompts(), cores=other_cores())
     try:
         costs, rates, losses = await measure(options, stub)
     finally:
