@@ -97,6 +97,8 @@ class Rate:
     peer: str
     at_once: int
     per_s: float
+    per_cpu_s: float
+    """Calls in a second of the peer's processor time, whatever else the machine did."""
     answered: int
     """Sessions that got at least one reply."""
     error: str = ""
@@ -182,7 +184,7 @@ async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rat
     with running(make, stub) as peer:
         talks = Talks(peer, at_once)
         answered: dict[int, int] = {}
-        error = ""
+        error, begun_us = "", cpu_us(peer.pid)
         try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
                 for number in range(at_once):
@@ -191,8 +193,9 @@ async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rat
             pass
         except BaseExceptionGroup as errors:
             error = str(errors.exceptions[0])[:200]
+        calls, spent_us = sum(answered.values()), cpu_us(peer.pid) - begun_us
         talks.close()
-        return Rate(peer.name, at_once, sum(answered.values()) / seconds, len(answered), error)
+        return Rate(peer.name, at_once, calls / seconds, calls * 1e6 / max(spent_us, 1), len(answered), error)
 
 
 async def _send_on(talks: Talks, number: int, answered: dict[int, int]) -> None:
@@ -243,11 +246,12 @@ def cost_table(costs: Sequence[Costs], turns: Sequence[int]) -> str:
 def rate_table(rates: Sequence[Rate], losses: Sequence[Loss]) -> str:
     names = list(dict.fromkeys([*(rate.peer for rate in rates), *(loss.peer for loss in losses)]))
     sizes = sorted({rate.at_once for rate in rates})
+    by = {(rate.peer, rate.at_once): rate for rate in rates}
     rows = [
-        [
-            f"calls/s, {size} sessions at once",
-            *(_rate_cell(next(r for r in rates if (r.peer, r.at_once) == (name, size))) for name in names),
-        ]
+        [f"calls/s, {size} sessions at once", *(_rate_cell(by[name, size]) for name in names)] for size in sizes
+    ]
+    rows += [
+        [f"calls per CPU second, {size} sessions", *(f"{by[name, size].per_cpu_s:.0f}" for name in names)]
         for size in sizes
     ]
     lost = {loss.peer: loss for loss in losses}
