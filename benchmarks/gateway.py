@@ -21,7 +21,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def hash_of(label: str) -> int:
 
 
 @contextmanager
-def processes() -> Iterator[dict[str, Process]]:
+def processes() -> Generator[dict[str, Process]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
@@ -116,11 +116,11 @@ def processes() -> Iterator[dict[str, Process]]:
 
         for name in ("plain", "timed"):
             (folder / name).mkdir()
-        stub = started(StubEngine, (REPLY,), uvloop=True)
+        stub = started(StubEngine, (REPLY,))
         yield {
             STUB: stub,
-            GATEWAY: started(GatewayTarget, folder / "plain", stub.url, uvloop=True),
-            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True, uvloop=True),
+            GATEWAY: started(GatewayTarget, folder / "plain", stub.url),
+            TIMED: started(GatewayTarget, folder / "timed", stub.url, timed=True),
             RELAY: started(RelayTarget, stub.url),
             RECORDING: started(RecordingRelayTarget, stub.url, folder),
         }
@@ -241,13 +241,14 @@ def report(columns: Sequence[Column]) -> str:
 
 
 def goals(columns: Sequence[Column]) -> str:
+    """Of events as fast as they come: those far apart cost any reader a wake-up each, a relay's too."""
     lines: list[str] = []
     for tokens, limit_ms in GOALS_MS.items():
-        later = [column for column in columns if column.case.turn > 1 and column.case.tokens == tokens]
-        spent_ms = {column.case.name: column.spent(GATEWAY) / 1000 for column in later}
+        of = [c for c in columns if c.case.turn > 1 and c.case.tokens == tokens and not c.case.gap_s]
+        spent_ms = [column.spent(GATEWAY) / 1000 for column in of]
         what = f"at most {limit_ms:g} ms of CPU for a later call with {tokens} an event"
-        measured = ", ".join(f"{spent:.2f}" for spent in spent_ms.values())
-        lines.append(goal(what, max(spent_ms.values()) <= limit_ms, measured))
+        measured = ", ".join(f"{spent:.2f}" for spent in spent_ms)
+        lines.append(goal(what, max(spent_ms) <= limit_ms, measured))
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +28,9 @@ from target_process import Process, other_cores, own_core
 
 CALLS_PER_S = 300
 GROWTH = 1.75
-NEW_CHARACTERS = 800
+NEW_CHARACTERS = 1000
 """Of a tool's output: with the reply and the tags around both about 300 tokens."""
-CHARACTERS_PER_TOKEN = 3.6
+CHARACTERS_PER_TOKEN = 4.3
 CONTEXTS = (8_000, 80_000)
 LEAST_SESSIONS = 8
 """Run one after another where fewer are asked for at once: a single one is over too soon."""
@@ -73,11 +73,11 @@ class Outcome:
 
 
 @contextmanager
-def one_core_gateway() -> Iterator[tuple[Process, Process]]:
+def one_core_gateway() -> Generator[tuple[Process, Process]]:
     """A fresh gateway and its stub."""
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores(), uvloop=True)
-        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core(), uvloop=True)
+        stub = Process(StubEngine, (REPLY,), Pace(tokens=8), cores=other_cores())
+        gateway = Process(GatewayTarget, Path(folder), stub.url, cores=own_core())
         try:
             yield gateway, stub
         finally:

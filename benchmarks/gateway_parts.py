@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from time import thread_time_ns
 from typing import Any
 
-from aiohttp.client_proto import ResponseHandler
-
+from polar.engines.http_client import HttpConnection
 from polar.engines.vllm import VllmEngine
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
@@ -34,7 +33,7 @@ PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
     "read reply": [(Speech, "feed"), (Speech, "finish")],
     "store": [(Writer, "_transaction")],
-    "engine leg": [(ResponseHandler, "data_received")],
+    "engine leg": [(HttpConnection, "data_received")],
     "encode": [
         *((OpenAIChat, name) for name in ("reply", "encoder")),
         *((ChatStream, name) for name in ("start", "delta", "end")),
@@ -58,7 +57,7 @@ class PartClock:
             setattr(SmolLM2Renderer, name, self._counted(getattr(SmolLM2Renderer, name)))
 
     @contextmanager
-    def _inside_of(self, part: str) -> Iterator[None]:
+    def _inside_of(self, part: str) -> Generator[None]:
         outside = getattr(self._inside, "ns", 0)
         self._inside.ns = 0
         begun = thread_time_ns()

@@ -70,7 +70,8 @@ class Conversation:
 
 def streamed_message(reply: bytes) -> dict[str, Any]:
     """The message of a stream with one tool call."""
-    content, arguments, call = "", "", {}
+    content, arguments = "", ""
+    call: dict[str, Any] = {}
     for line in reply.split(b"\n"):
         if not line.startswith(b"data: {"):
             continue

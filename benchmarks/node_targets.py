@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import time
 from collections.abc import Generator
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from bare_harness import context_at, run_bare
 from loop_watch import LoopWatch, watched_loop
 
 from polar.config import Config, PoolConfig
 from polar.data.source import TaskFileSource
-from polar.harnesses.base import HarnessContext
 from polar.harnesses.pi import Pi, PiOptions
 from polar.node.wiring import open_node
 from polar.store.paths import RunPaths
@@ -189,24 +188,10 @@ class PiAlone(PiTarget):
         return Work(time.monotonic() - begun, spent.own_s(), tuple(wrongs))
 
     async def _session(self, pi: Pi, place: Path, key: str) -> list[str]:
-        home, work = place / "home", place / "work"
-        work.mkdir(parents=True)
         slot = Slot(base_url=self._engine_url, key=key, model="polar", context_tokens=CONTEXT_TOKENS)
-        context = HarnessContext(INSTRUCTION, slot, key, str(work), str(home), self._installed)
-        launch = pi.launch(context)
-        for name, text in launch.home_files.items():
-            path = home / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "HOME": str(home), **launch.env}
-        with (place / "out").open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                *launch.argv, cwd=work, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out
-            )
-            code = await process.wait()
-        done = work / "out.txt"
-        if code or not done.exists():
-            return [f"pi ended with {code}: {(place / 'out').read_text()[-300:]}"]
+        wrong = await run_bare(pi, place, context_at(place, slot, INSTRUCTION, self._installed))
+        if wrong or not (place / "work" / "out.txt").exists():
+            return [f"pi alone: {wrong or 'no out.txt'}"]
         return []
 
 

@@ -100,20 +100,20 @@ class PolarPeer(OwnProcess):
 
     def __init__(self, folder: Path, engine_url: str) -> None:
         self._folder = folder
-        super().__init__(Process(GatewayTarget, folder, engine_url, cores=own_core(), uvloop=True))
+        super().__init__(Process(GatewayTarget, folder, engine_url, cores=own_core()))
 
     def rows_on_disk(self) -> int:
         return _count(self._folder / "journal.db", "calls")
 
     def bytes_on_disk(self) -> int:
-        return _folder_bytes(self._folder)
+        return _database_bytes(self._folder / "journal.db")
 
 
 class RelayPeer(OwnProcess):
     name, version = "relay", "aiohttp"
 
     def __init__(self, folder: Path, engine_url: str) -> None:
-        super().__init__(Process(RelayTarget, engine_url, cores=own_core(), uvloop=True))
+        super().__init__(Process(RelayTarget, engine_url, cores=own_core()))
 
 
 class Program:
@@ -210,7 +210,7 @@ class RllmPeer(Program):
         return _count(self._folder / "traces.db", "traces")
 
     def bytes_on_disk(self) -> int:
-        return _folder_bytes(self._folder)
+        return _database_bytes(self._folder / "traces.db")
 
 
 PEERS: tuple[Any, ...] = (PolarPeer, OpenEnvPeer, FasterOpenEnvPeer, RllmPeer, RelayPeer)
@@ -245,5 +245,12 @@ def _count(path: Path, name: str) -> int:
         connection.close()
 
 
-def _folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _database_bytes(path: Path) -> int:
+    """Of the file without its write-ahead log, whose rows are moved into it first."""
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        return pages * size
+    finally:
+        connection.close()

@@ -21,7 +21,7 @@ import secrets
 import signal
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from gateway_load import CHARACTERS_PER_TOKEN, NEW_CHARACTERS
 from gateway_traffic import REPLY, Conversation
 from page import goal, origin, table, write_json, write_section
 from peer_programs import PEERS, Peer, cpu_us, rss_of
+from peer_session import SessionRows, claude_code_rows
 from raw_http import RawConnection, Unanswered
 from stub_replies import CannedReply
 from stub_server import Pace, StubEngine
@@ -43,6 +44,8 @@ HALF = 0.5
 TURNS = (1, 5, 20, 50)
 WINDOW = 2
 """Turns that are measured together, from the one that names them."""
+SETTLE_S = 0.02
+"""What a peer still does after its last reply is not the next call's."""
 PROJECT = re.compile(rb"tests of project (\d+) pass")
 
 
@@ -94,6 +97,8 @@ class Rate:
     peer: str
     at_once: int
     per_s: float
+    per_cpu_s: float
+    """Calls in a second of the peer's processor time, whatever else the machine did."""
     answered: int
     """Sessions that got at least one reply."""
     error: str = ""
@@ -108,7 +113,7 @@ class Loss:
 
 
 @contextmanager
-def running(make: Callable[[Path, str], Peer], stub: Process) -> Iterator[Peer]:
+def running(make: Callable[[Path, str], Peer], stub: Process) -> Generator[Peer]:
     """A fresh peer, whom nothing keeps busy from before."""
     stub.ask("pace", Pace(8))
     with tempfile.TemporaryDirectory() as folder:
@@ -160,16 +165,18 @@ async def costs_of(make: Any, stub: Process, sessions: int, rounds: int, turns: 
 
 async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -> dict[int, float]:
     spent: dict[int, float] = {}
-    for number in range(1, max(turns) + WINDOW):
-        if number in turns:
-            await asyncio.sleep(0.02)
-            begun_us, begun = cpu_us(peer.pid), number
-        await talks.turn(stream=mode.stream)
-        last = begun + (WINDOW if begun > 1 else 1) - 1  # the first turn is like no other
-        if begun in turns and number == last and begun not in spent:
-            await asyncio.sleep(0.02)
-            calls = len(talks.talks) * (last - begun + 1)
-            spent[begun] = (cpu_us(peer.pid) - begun_us) / calls
+    done = 0
+    for turn in sorted(turns):
+        for _ in range(turn - 1 - done):
+            await talks.turn(stream=mode.stream)
+        window = 1 if turn == 1 else WINDOW  # the first turn is like no other
+        await asyncio.sleep(SETTLE_S)
+        begun_us = cpu_us(peer.pid)
+        for _ in range(window):
+            await talks.turn(stream=mode.stream)
+        await asyncio.sleep(SETTLE_S)
+        spent[turn] = (cpu_us(peer.pid) - begun_us) / (len(talks.talks) * window)
+        done = turn - 1 + window
     return spent
 
 
@@ -177,7 +184,7 @@ async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rat
     with running(make, stub) as peer:
         talks = Talks(peer, at_once)
         answered: dict[int, int] = {}
-        error = ""
+        error, begun_us = "", cpu_us(peer.pid)
         try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
                 for number in range(at_once):
@@ -186,8 +193,9 @@ async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rat
             pass
         except BaseExceptionGroup as errors:
             error = str(errors.exceptions[0])[:200]
+        calls, spent_us = sum(answered.values()), cpu_us(peer.pid) - begun_us
         talks.close()
-        return Rate(peer.name, at_once, sum(answered.values()) / seconds, len(answered), error)
+        return Rate(peer.name, at_once, calls / seconds, calls * 1e6 / max(spent_us, 1), len(answered), error)
 
 
 async def _send_on(talks: Talks, number: int, answered: dict[int, int]) -> None:
@@ -238,11 +246,12 @@ def cost_table(costs: Sequence[Costs], turns: Sequence[int]) -> str:
 def rate_table(rates: Sequence[Rate], losses: Sequence[Loss]) -> str:
     names = list(dict.fromkeys([*(rate.peer for rate in rates), *(loss.peer for loss in losses)]))
     sizes = sorted({rate.at_once for rate in rates})
+    by = {(rate.peer, rate.at_once): rate for rate in rates}
     rows = [
-        [
-            f"calls/s, {size} sessions at once",
-            *(_rate_cell(next(r for r in rates if (r.peer, r.at_once) == (name, size))) for name in names),
-        ]
+        [f"calls/s, {size} sessions at once", *(_rate_cell(by[name, size]) for name in names)] for size in sizes
+    ]
+    rows += [
+        [f"calls per CPU second, {size} sessions", *(f"{by[name, size].per_cpu_s:.0f}" for name in names)]
         for size in sizes
     ]
     lost = {loss.peer: loss for loss in losses}
@@ -254,6 +263,14 @@ def rate_table(rates: Sequence[Rate], losses: Sequence[Loss]) -> str:
 def _rate_cell(rate: Rate) -> str:
     starved = f" ({rate.at_once - rate.answered} without a reply)" if rate.answered < rate.at_once else ""
     return f"{rate.per_s:.0f}{starved}{', errors' if rate.error else ''}"
+
+
+def session_table(rows: Sequence[SessionRows]) -> str:
+    head = ["one Claude Code session", "calls", "rows", "tokens in rows", "trained tokens", "sampled tokens"]
+    return table(
+        head,
+        [list(map(str, (row.peer, row.calls, row.rows, row.tokens, row.trained, row.sampled))) for row in rows],
+    )
 
 
 def goals(costs: Sequence[Costs]) -> str:
@@ -283,6 +300,11 @@ async def measure(options: argparse.Namespace, stub: Process) -> tuple[list[Cost
     return costs, rates, losses
 
 
+async def claude_code_sessions() -> list[SessionRows]:
+    with tempfile.TemporaryDirectory() as folder:
+        return await claude_code_rows(Path(folder))
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--peers", nargs="+", default=[make.name for make in PEERS])
@@ -292,21 +314,31 @@ async def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[100, 200, 400, 800], help="at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each number of sessions")
     parser.add_argument("--replies", type=int, default=100, help="delivered before the kill")
+    parser.add_argument(
+        "--claude-code", action=argparse.BooleanOptionalAction, default=True, help="one real session"
+    )
     parser.add_argument("--write", action="store_true", help="put the tables into the docs")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     allow_open_files()
     os.sched_setaffinity(0, other_cores())
-    stub = Process(StubEngine, (REPLY,), prompt_ids=GrowingPrompts(), cores=other_cores(), uvloop=True)
+    stub = Process(StubEngine, (REPLY,), prompt_ids=GrowingPrompts(), cores=other_cores())
     try:
         costs, rates, losses = await measure(options, stub)
     finally:
         stub.stop()
     command = f"python benchmarks/peers.py --rounds {options.rounds} --seconds {options.seconds:g}"
-    parts = [cost_table(costs, options.turns), rate_table(rates, losses), goals(costs), origin(command)]
+    sessions = await claude_code_sessions() if options.claude_code else []
+    parts = [
+        cost_table(costs, options.turns),
+        rate_table(rates, losses),
+        session_table(sessions) if sessions else "",
+        goals(costs),
+        origin(command),
+    ]
     text = "\n\n".join(part for part in parts if part)
     print(text)
-    found = {"costs": costs, "rates": rates, "losses": losses}
+    found = {"costs": costs, "rates": rates, "losses": losses, "claude_code": sessions}
     write_json(options.json, command, {name: [asdict(row) for row in rows] for name, rows in found.items()})
     if options.write:
         write_section("peers", text)

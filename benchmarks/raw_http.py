@@ -39,7 +39,8 @@ class RawConnection(asyncio.Protocol):
     async def post(self, body: bytes) -> bytes:
         """The body of the reply, without its chunks' lengths. Any status but 200 ends the benchmark."""
         if self._transport is None or self._transport.is_closing():
-            await asyncio.get_running_loop().create_connection(lambda: self, *self._address)
+            loop = asyncio.get_running_loop()
+            self._transport, _ = await loop.create_connection(lambda: self, *self._address)
         self._reply = asyncio.get_running_loop().create_future()
         self._received.clear()
         self._whole = -1
@@ -53,10 +54,10 @@ class RawConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(Unanswered(f"{self._address}: {error or 'closed'}"))
+            self._reply.set_exception(Unanswered(f"{self._address}: {exc or 'closed'}"))
 
     def data_received(self, data: bytes) -> None:
         self._received += data

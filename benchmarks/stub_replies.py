@@ -7,8 +7,9 @@ function of the id, so that scoring a reply gives the values with which it was s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -54,7 +55,9 @@ def generate_events(reply: CannedReply, size: int) -> list[bytes]:
 
 
 def _generated(ids: tuple[int, ...], *, last: bool) -> dict[str, Any]:
-    named = [{"token_id": i, "logprob": logprob(i), "rank": 1, "top_logprobs": []} for i in ids]
+    named: list[dict[str, Any]] = [
+        {"token_id": i, "logprob": logprob(i), "rank": 1, "top_logprobs": []} for i in ids
+    ]
     choice: dict[str, Any] = {"index": 0, "logprobs": {"content": named}, "token_ids": ids}
     return {**choice, "finish_reason": "stop" if last else None}
 
@@ -98,10 +101,14 @@ def chat_reply(reply: CannedReply, *, with_ids: bool) -> dict[str, Any]:
     """Not streamed; usage and the prompt's ids are the server's to add."""
     message = parse_tool_calls(reply.text)
     calls = [
-        {"id": f"call_{n}", "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+        {
+            "id": f"{_call_id(reply)}{n}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": _arguments(call)},
+        }
         for n, call in enumerate(message.tool_calls, 1)
     ]
-    said = {"role": "assistant", "content": message.content or None, "tool_calls": calls}
+    said = {"role": "assistant", "content": message.content.rstrip() or None, "tool_calls": calls}
     choice: dict[str, Any] = {"index": 0, "message": said, "finish_reason": _finish_reason(reply)}
     if with_ids:
         choice |= {"token_ids": reply.ids, "logprobs": {"content": [_chat_logprob(i) for i in reply.ids]}}
@@ -116,7 +123,12 @@ def _deltas(reply: CannedReply, texts: list[str]) -> list[dict[str, Any]]:
     tag = reply.text.index(TOOL_TAG)
     said = [{"content": text[: tag - at]} for text, at in zip(texts, starts, strict=True) if at < tag]
     call = message.tool_calls[0]
-    head = {"index": 0, "id": "call_1", "type": "function", "function": {"name": call.name, "arguments": ""}}
+    head = {
+        "index": 0,
+        "id": f"{_call_id(reply)}1",
+        "type": "function",
+        "function": {"name": call.name, "arguments": ""},
+    }
     events = len(texts) - len(said)
     return [*said, *_call_deltas(head, _arguments(call), events)]
 
@@ -132,12 +144,13 @@ def _call_deltas(head: dict[str, Any], arguments: str, events: int) -> list[dict
     return [{"tool_calls": [head]}, *later]
 
 
+def _call_id(reply: CannedReply) -> str:
+    """Another one for another reply: harnesses take two calls by one id for the same."""
+    return f"call_{crc32(reply.text.encode()):08x}_"
+
+
 def _offsets(texts: list[str]) -> list[int]:
-    at, offsets = 0, []
-    for text in texts:
-        offsets.append(at)
-        at += len(text)
-    return offsets
+    return [0, *accumulate(map(len, texts))][:-1]
 
 
 def _arguments(call: Any) -> str:

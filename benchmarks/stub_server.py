@@ -105,7 +105,7 @@ class StubHttp(asyncio.Protocol):
         self._transport = transport
         self._served["connections"] += 1
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -158,7 +158,8 @@ class StubHttp(asyncio.Protocol):
         if re.search(rb'"stream":\s*true', body):
             self._stream(path, reply, prompt_tokens, with_ids=with_ids, prompt_ids=prompt_ids)
             return
-        data = stub_replies.chat_reply(reply, with_ids=with_ids) | {"usage": usage(prompt_tokens, reply)}
+        data = stub_replies.chat_reply(reply, with_ids=with_ids)
+        data["usage"] = usage(prompt_tokens, reply)
         if prompt_ids:
             data["prompt_token_ids"] = prompt_ids
         self._begin(self._json, data)
@@ -253,6 +254,8 @@ class StubEngine:
         self._served: Counter[str] = Counter()
 
     async def start(self, stack: AsyncExitStack) -> str:
+        if hasattr(self._prompt_ids, "load"):
+            await self._prompt_ids.load()
         vocabulary, stop_id = await vocabulary_and_stop()
         replies = [CannedReply.of(text, vocabulary, stop_id) for text in self._texts]
         script = self._script = Script(replies, self._prompt_ids)

@@ -72,24 +72,20 @@ def _received(pipe: Any) -> Any:
         return None
 
 
-def _run(make: Any, arguments: tuple[Any, ...], options: dict[str, Any], pipe: Any, how: dict[str, Any]) -> None:
-    os.sched_setaffinity(0, how["cores"])
+def _run(make: Any, arguments: tuple[Any, ...], options: dict[str, Any], pipe: Any, cores: list[int]) -> None:
+    os.sched_setaffinity(0, cores)
     allow_open_files()
-    loop = uvloop.new_event_loop if how["uvloop"] else None
-    with asyncio.Runner(loop_factory=loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_answer(make, arguments, options, pipe))
 
 
 class Process:
-    """A target in another process, from the side of who asks."""
+    """A target in another process, from the side of who asks. On uvloop, as commands that serve have it."""
 
-    def __init__(
-        self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, uvloop: bool = False, **options: Any
-    ) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, **options: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        how = {"cores": list(cores), "uvloop": uvloop}
-        work = (make, arguments, options, theirs, how)
+        work = (make, arguments, options, theirs, list(cores))
         self._process = context.Process(target=_run, args=work, daemon=True)
         self._process.start()
         theirs.close()

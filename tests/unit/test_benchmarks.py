@@ -20,7 +20,7 @@ SMALL = {
     "node": ("--at-once", "2", "--waves", "1", "--latency-s", "0.01"),
     "peers": (
         *("--peers", "Polar", "relay", "--calls", "1", "--turns", "1", "3"),
-        *("--sessions", "4", "--seconds", "0.5", "--replies", "10"),
+        *("--sessions", "4", "--seconds", "0.5", "--replies", "10", "--no-claude-code"),
     ),
     "pipeline": ("--rounds", "1", "--sessions", "4", "--workload", "0.2 / 0.1 / 0.05"),
     "runtimes": ("--rounds", "1", "--parallel", "local=3"),
@@ -35,7 +35,7 @@ ROWS = {
     "gateway sessions": ("| sessions at once | calls/s |", "| 2 |", "| 1200 |", "to 1200 tokens of context"),
     "in flight": ("| in flight | s until all are |", "| 6 |"),
     "neighbours": ("| 8192 | words | 0.4 | 400 |", "| 8192 | many tools | 0.4 |"),
-    "node": ("| at once | sessions |", "| 2 | 4 |", "x bare at every size", "no fall-off"),
+    "node": ("| at once | sessions |", "| 2 | 2 |", "x bare at every size", "no fall-off"),
     "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
