@@ -5,18 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from polar.store.weights import WeightsError
 from polar.tokens.smollm2 import SmolLM2Renderer
+from skips import Skips
 
+TESTS = Path(__file__).parent
 # The same examples each time, so that a run says something about the change and not about luck. To look for new
 # ones: HYPOTHESIS_PROFILE=explore make test.
 settings.register_profile("repeat", derandomize=True, database=None, deadline=None)
 settings.register_profile("explore", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+LONGEST_FIRST = ("e2e", "integration", "defects")
+"""Folders of tests. What is long begins first, so that no worker is left alone with it at the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from polar.evaluators.pytest_report import outcomes_of
 from polar.node import Node
 from polar.testing import Reply
 from polar.types import Stage
+from waiting import until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 AGENT = " ".join(agent_task().harness.options["argv"])
@@ -70,9 +71,7 @@ class TestTime:
 
         async def until_all_are_ready(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source, watchers=(Watching(),)))
-            async with asyncio.timeout(60):
-                while sorted(stage.value for stage in stages.values()) != ["READY", "READY", "RUNNING"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: sorted(stage.value for stage in stages.values()) == ["READY", "READY", "RUNNING"])
             node.engine.release()  # pyright: ignore
             await serving
 
@@ -135,9 +134,7 @@ class TestTruth:
 
         async def release_when_the_other_is_done(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source, watchers=(Watching(),)))
-            async with asyncio.timeout(60):
-                while ended != ["quick-0"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: ended == ["quick-0"])
             for place in node.paths.root.glob("sessions/slow-0/place/**/answer.txt"):
                 (place.parent / "go").touch()
             await serving

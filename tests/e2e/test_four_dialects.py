@@ -16,7 +16,6 @@ from real_run import calls_of, polar_run
 from polar.store.trajectories import read_trajectory
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dialects.toml"
 DIALECTS = {
     "openai-completions": "openai_chat",

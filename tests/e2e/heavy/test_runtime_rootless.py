@@ -7,8 +7,6 @@ from runtime_loop import need
 
 from ordinary_user import REPOSITORY, ordinary_user
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
 PACKAGES = ("npm/node-*", "npm/*pi-coding-agent*", "npm/*codex*", "weights", "images/polar-base")
 
 

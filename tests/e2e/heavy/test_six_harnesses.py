@@ -14,8 +14,6 @@ from harness_loop import ANSWER, Loop, Outcome
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 DIALECTS = {
     "openai-completions": "openai_chat",
     "openai-responses": "openai_responses",

@@ -22,6 +22,7 @@ from polar.engines.base import GenerateRequest, Piece
 from polar.gateway.generation import Generation
 from polar.testing import Reply, ScriptedEngine
 from polar.types import Call, Slot
+from waiting import hang_limit, until
 
 SESSIONS = ("one", "two", "three", "four")
 CLIENTS = 200
@@ -75,9 +76,7 @@ async def open_questions(gateway: Gateway) -> list[Question]:
 
 async def until_quiet(gateway: Gateway) -> None:
     """Until every connection is served and every generation has ended."""
-    async with asyncio.timeout(60):
-        while gateway.engine.active or len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not (gateway.engine.active or len(asyncio.all_tasks()) > 2))
 
 
 def open_files() -> int:
@@ -191,13 +190,13 @@ async def test_what_is_sealed_in_the_middle_of_it_does_not_change_any_more(open_
     asking = asyncio.gather(*map(ask_until_sealed, questions))
     sealed: dict[str, list[Call]] = {}
     for name in SESSIONS:
-        async with asyncio.timeout(60):
+        async with hang_limit():
             while len(await gateway.calls(name)) < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await gateway.slots.seal(name)
         sealed[name] = await gateway.calls(name)
         assert_each_token_is_accounted_for(name, sealed[name])
-    async with asyncio.timeout(60):
+    async with hang_limit():
         await asking
     await until_quiet(gateway)
     for name, calls in sealed.items():

@@ -26,6 +26,8 @@ from polar.runtimes.base import Command, Place
 from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_options import DockerOptions
 
+pytestmark = pytest.mark.check
+
 async def main(image, session, folder):
     runtime = DockerRuntime(DockerOptions(image=image))
     await runtime.start(Place(session, Path(folder) / "root", Path(folder) / "logs"))

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from polar.client import PolarClient
 from polar.types import TaskRequest
+from waiting import until
 
 HERE = Path(__file__).parent
 AGENT = f"{sys.executable} {HERE.parent / 'session' / 'tiny_agent.py'}"
@@ -121,9 +121,3 @@ async def stopped(process: subprocess.Popen[bytes], how: signal.Signals = signal
     """Its exit code."""
     process.send_signal(how)
     return await asyncio.to_thread(process.wait, 60)
-
-
-async def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)

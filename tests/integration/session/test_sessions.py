@@ -17,6 +17,7 @@ from polar.node import Node
 from polar.store.trajectories import read_trajectory
 from polar.testing import Reply
 from polar.types import Stage
+from waiting import until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 
@@ -119,9 +120,7 @@ class TestFailures:
         async def kill_when_blocked(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source))
             engine: Any = node.engine
-            async with asyncio.timeout(30):
-                while not engine.active:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: engine.active)
             for pid in processes_with("POLAR_SESSION=t-0"):
                 os.kill(pid, signal.SIGKILL)
             await serving
@@ -192,9 +191,7 @@ async def test_cancelling_reports_every_session_and_leaves_nothing(workshop: Wor
     async def cancel_soon(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
         engine: Any = node.engine
-        async with asyncio.timeout(30):
-            while engine.active < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: engine.active >= 2)
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
@@ -287,9 +284,7 @@ async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_r
 
     async def during(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
-        async with asyncio.timeout(30):
-            while not (workshop.paths.root / "killed").exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: (workshop.paths.root / "killed").exists())
         node.engine.release()  # type: ignore[attr-defined]
         await serving
 

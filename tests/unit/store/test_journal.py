@@ -18,6 +18,7 @@ from polar.errors import PolarError
 from polar.store import writer
 from polar.store.journal import Journal, JournalError, ResultRefused
 from polar.types import Call, Failure, Lease, Score, SessionResult, Stage, logprobs
+from waiting import hang_limit
 
 MakeCall = Callable[..., Call]
 MakeLease = Callable[..., Lease]
@@ -50,7 +51,7 @@ async def test_a_mark_nobody_waits_for_is_on_disk_soon(
     await journal.add_session(make_lease())
     await journal.append_call(make_call("c1"))
     journal.mark_received("c1")
-    async with await Journal.open(journal.path, read_only=True) as other, asyncio.timeout(10):
+    async with await Journal.open(journal.path, read_only=True) as other, hang_limit():
         while not (await other.calls("add-0"))[0].received:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -17,12 +16,15 @@ from apptainer_bench import alive_of, running, sh
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Place
 from polar.runtimes.cgroups import MOUNT
+from waiting import until
 
 NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place
+
+pytestmark = pytest.mark.check
 
 async def node(image, session_id, root, logs, mark):
     runtime = ApptainerRuntime(ApptainerOptions(image=image))
@@ -57,9 +59,7 @@ async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, 
     image: Path = request.getfixturevalue(kind)
     mark = f"6{os.getpid()}"
     with node(image, place, mark) as process:
-        async with asyncio.timeout(60):
-            while not running(f"sleep {mark}"):  # noqa: ASYNC110 - another process starts it
-                await asyncio.sleep(0.05)
+        await until(lambda: running(f"sleep {mark}"))
         await ApptainerRuntime.sweep()
         assert running(f"sleep {mark}"), "it belongs to a node that lives"
         process.send_signal(signal.SIGKILL)
