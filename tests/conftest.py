@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ def smollm2() -> SmolLM2Renderer:
     except WeightsError as error:
         pytest.skip(str(error))
     return renderer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wide_terminal() -> Iterator[None]:
+    """What the commands print is not folded at the width of whatever terminal the tests run in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, MARK, Loop, Outcome, shell_call
 

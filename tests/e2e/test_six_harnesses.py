@@ -14,6 +14,8 @@ from harness_loop import ANSWER, Loop, Outcome
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
+pytestmark = pytest.mark.check
+
 DIALECTS = {
     "openai-completions": "openai_chat",
     "openai-responses": "openai_responses",
