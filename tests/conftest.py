@@ -7,9 +7,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from polar.store.weights import WeightsError
 from polar.tokens.smollm2 import SmolLM2Renderer
@@ -17,9 +18,10 @@ from skips import Skips
 
 TESTS = Path(__file__).parent
 # The same examples each time, so that a run says something about the change and not about luck. To look for new
-# ones: HYPOTHESIS_PROFILE=explore make test.
-settings.register_profile("repeat", derandomize=True, database=None, deadline=None)
-settings.register_profile("explore", print_blob=True, deadline=None)
+# ones: HYPOTHESIS_PROFILE=explore make test. Neither has a clock: the machine may be busy.
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeat", derandomize=True, database=None, **UNHURRIED)
+settings.register_profile("explore", print_blob=True, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 LONGEST_FIRST = ("e2e", "integration", "defects")

@@ -62,7 +62,8 @@ class Skips:
         return report
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        self._left_out += sum(item.get_closest_marker("check") is not None for item in items)
+        if self._config.option.markexpr:  # not what somebody leaves out by name
+            self._left_out += sum(item.get_closest_marker("check") is not None for item in items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if was_skipped(report):
