@@ -42,8 +42,9 @@ def run(folder: Path, *flags: str, ci: str = "") -> subprocess.CompletedProcess[
     (folder / "test_suite.py").write_text(SUITE)
     (folder / "pytest.ini").write_text("[pytest]\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *flags]
-    return subprocess.run(command, cwd=folder, env={**env, "CI": ci}, capture_output=True, text=True)
+    env |= {"CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # some of them take seconds to load
+    command = [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "no:cacheprovider", *flags]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "parallel"])
