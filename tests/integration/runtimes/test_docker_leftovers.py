@@ -19,14 +19,14 @@ from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_options import DockerOptions
 from polar.types import Spec
 
+pytestmark = pytest.mark.check
+
 NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.base import Command, Place
 from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_options import DockerOptions
-
-pytestmark = pytest.mark.check
 
 async def main(image, session, folder):
     runtime = DockerRuntime(DockerOptions(image=image))

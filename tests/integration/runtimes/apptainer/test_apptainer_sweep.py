@@ -18,13 +18,13 @@ from polar.runtimes.base import Place
 from polar.runtimes.cgroups import MOUNT
 from waiting import until
 
+pytestmark = pytest.mark.check
+
 NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place
-
-pytestmark = pytest.mark.check
 
 async def node(image, session_id, root, logs, mark):
     runtime = ApptainerRuntime(ApptainerOptions(image=image))
@@ -54,6 +54,7 @@ def groups_of(place: Place) -> list[Path]:
     return list(MOUNT.glob(f"*/polar/*/{place.session_id}-*"))
 
 
+@pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, place: Place, kind: str) -> None:
     image: Path = request.getfixturevalue(kind)
