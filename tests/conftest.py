@@ -24,8 +24,8 @@ settings.register_profile("repeat", derandomize=True, database=None, **UNHURRIED
 settings.register_profile("explore", print_blob=True, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
-LONGEST_FIRST = ("e2e", "integration", "defects")
-"""Folders of tests. What is long begins first, so that no worker is left alone with it at the end."""
+LONGEST_FIRST = ("e2e", "integration/service", "unit/tokens", "integration", "unit/test_benchmarks.py")
+"""What is long begins first, so that no worker is left alone with it at the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,8 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        places = (number for number, name in enumerate(LONGEST_FIRST) if item.path.is_relative_to(TESTS / name))
+        return next(places, len(LONGEST_FIRST))
 
     items.sort(key=place)
 

@@ -69,6 +69,7 @@ def free_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return polar_run(tmp_path_factory.mktemp("dialects"), EXAMPLE)
 
 
+@pytest.mark.check
 def test_a_free_session_in_every_dialect_ends_in_a_verdict(free_run: dict[str, Any]) -> None:
     assert {result["task_id"] for result in free_run["results"]} == set(TASKS)
     for result in free_run["results"]:
@@ -76,6 +77,7 @@ def test_a_free_session_in_every_dialect_ends_in_a_verdict(free_run: dict[str, A
         assert result["score"]["reward"] in (0.0, 1.0)
 
 
+@pytest.mark.check
 def test_what_the_model_said_freely_is_captured_and_every_token_stands_once(free_run: dict[str, Any]) -> None:
     for result in free_run["results"]:
         calls = calls_of(free_run, result["session_id"])
