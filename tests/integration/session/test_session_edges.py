@@ -64,7 +64,7 @@ async def test_a_kill_that_fails_is_that_sessions_failure_and_nothing_is_judged(
 
 async def test_a_kill_that_never_ends_has_a_deadline(workshop: Workshop) -> None:
     stuck = {"name": f"{__name__}:Stuck"}
-    await workshop.run(SCRIPT, [agent_task(runtime=stuck, budgets={"postrun_s": 1.0})])
+    await workshop.run(SCRIPT, [agent_task(runtime=stuck, budgets={"postrun_s": 3.0})])
     assert workshop.only.stage == Stage.FAILED
     assert workshop.only.failure and workshop.only.failure.type == "TimeoutError"
     assert workshop.only.statistics.trainable_tokens > 0
@@ -72,7 +72,7 @@ async def test_a_kill_that_never_ends_has_a_deadline(workshop: Workshop) -> None
 
 async def test_a_runtime_that_does_not_stop_is_not_a_quiet_success(workshop: Workshop) -> None:
     endless = {"name": f"{__name__}:Endless"}
-    await workshop.run(SCRIPT, [agent_task(runtime=endless, budgets={"postrun_s": 1.0})])
+    await workshop.run(SCRIPT, [agent_task(runtime=endless, budgets={"postrun_s": 3.0})])
     assert workshop.only.stage == Stage.FAILED
     assert workshop.only.failure and workshop.only.failure.where == "teardown"
     assert workshop.only.score and workshop.only.score.reward == 1.0

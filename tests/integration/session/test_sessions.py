@@ -98,7 +98,7 @@ class TestFailures:
 
     async def test_a_time_out_keeps_its_partial_traces(self, workshop: Workshop) -> None:
         agent = agent_task().harness.options["argv"]
-        task = shell_task(f"{agent[0]} {agent[1]}; sleep 600 & setsid sleep 601; wait", budgets={"run_s": 3.0})
+        task = shell_task(f"{agent[0]} {agent[1]}; sleep 600 & setsid sleep 601; wait", budgets={"run_s": 6.0})
         await workshop.run(SCRIPT, [task])
         result = workshop.only
         assert (result.stage, result.exit_code) == (Stage.TIMED_OUT, None)
@@ -110,7 +110,7 @@ class TestFailures:
 
     async def test_a_time_out_in_the_middle_of_a_reply(self, workshop: Workshop) -> None:
         script = [Reply(text=WRITE), Reply(text="I never finish.", block_after=3)]
-        await workshop.run(script, [agent_task(budgets={"run_s": 3.0})])
+        await workshop.run(script, [agent_task(budgets={"run_s": 6.0})])
         statistics = workshop.only.statistics
         assert workshop.only.stage == Stage.TIMED_OUT
         assert statistics.dropped == {"aborted": 3}
@@ -145,7 +145,7 @@ class TestFailures:
 
     async def test_a_verdict_that_takes_too_long(self, workshop: Workshop) -> None:
         slow = {"name": "test_on_output", "options": {"command": "sleep 600"}}
-        await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 2.0})])
+        await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 4.0})])
         assert workshop.only.stage == Stage.FAILED
         assert workshop.only.failure and workshop.only.failure.where == "postrun"
         assert workshop.only.statistics.trainable_tokens > 0, "the traces are kept without a verdict"

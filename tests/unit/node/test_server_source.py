@@ -22,7 +22,7 @@ from polar.types import (
     Stage,
     Trajectory,
 )
-from waiting import hang_limit, until
+from waiting import HANG_S, hang_limit, until
 
 
 class Bench:
@@ -363,7 +363,7 @@ async def test_beats_end_when_told_to_even_as_news_comes_in(bench: Bench) -> Non
         for _ in range(turns):
             await asyncio.sleep(0)
         beating.cancel()
-        done, _ = await asyncio.wait([beating], timeout=5)
+        done, _ = await asyncio.wait([beating], timeout=HANG_S)
         assert done and beating.cancelled(), turns
 
 
