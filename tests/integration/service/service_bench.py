@@ -12,7 +12,7 @@ from typing import Any
 
 from polar.client import PolarClient
 from polar.types import TaskRequest
-from waiting import until
+from waiting import HANG_S, until
 
 HERE = Path(__file__).parent
 AGENT = f"{sys.executable} {HERE.parent / 'session' / 'tiny_agent.py'}"
@@ -120,4 +120,4 @@ def _living() -> list[tuple[str, bytes]]:
 async def stopped(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> int:
     """Its exit code."""
     process.send_signal(how)
-    return await asyncio.to_thread(process.wait, 60)
+    return await asyncio.to_thread(process.wait, HANG_S)

@@ -33,7 +33,7 @@ from polar.testing import Reply, Script, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.tokens.tool_calls import parse_tool_calls
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
-from waiting import hang_limit, until
+from waiting import HANG_S, hang_limit, until
 
 DIALECTS: list[Dialect] = [Anthropic(), OpenAIChat(), OpenAICompletions(), OpenAIResponses(), Google()]
 LONG = "word " * 2000
@@ -256,7 +256,7 @@ class WaitingRenderer:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(HANG_S)
             return self._inner.render(messages, tools)
         finally:
             self.at_once -= 1
