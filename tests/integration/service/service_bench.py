@@ -12,6 +12,7 @@ from typing import Any
 
 from polar.client import PolarClient
 from polar.types import TaskRequest
+from ports import port_to_come_back_to
 from waiting import HANG_S, until
 
 HERE = Path(__file__).parent
@@ -46,6 +47,7 @@ class ServiceBench:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
         self.address = ""
+        self._port = port_to_come_back_to()
         (folder / "polar.toml").write_text(CONFIG)
         self.env = {
             **os.environ,
@@ -71,14 +73,17 @@ class ServiceBench:
         """Started again, it is where it was."""
         noted = self.folder / "address"
         noted.unlink(missing_ok=True)
-        port = self.address.rpartition(":")[2] or "0"
-        process = self.start("server", "--port", port, "--address-file", str(noted))
+        process = self.start("server", "--port", str(self._port), "--address-file", str(noted))
         await until(noted.exists)
         self.address = noted.read_text()
         return process
 
     def start_node(self, *more: str) -> subprocess.Popen[bytes]:
         return self.start("gateway", "--server", self.address, *more)
+
+    def has_registered(self, node: subprocess.Popen[bytes]) -> bool:
+        """One that has not may still be loading its modules: a signal would end it as any Python."""
+        return "registered at" in (self.folder / f"{self.processes.index(node)}-gateway.log").read_text()
 
     def client(self) -> PolarClient:
         return PolarClient(self.address, (self.folder / "secrets" / "control-token").read_text())

@@ -81,6 +81,7 @@ async def test_every_session_gets_exactly_one_result_whatever_dies(bench: Servic
         chaos = Chaos(bench, await bench.start_server())
         results, statuses = await _run(bench, chaos, receiver)
         await _all_delivered(receiver)
+        await until(lambda: all(map(bench.has_registered, chaos.nodes)))
         codes = [await stopped(process) for process in (*chaos.nodes, chaos.server)]
 
     assert codes == [0, 0, 0, 0], bench.logs()
