@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Files of tests are spread over the cores. tests/e2e/heavy needs hours or a GPU's software: `make e2e`.
+# Files of tests are spread over the cores. tests/e2e/heavy is for `make e2e` alone.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 TESTS := tests --ignore=tests/e2e/heavy --cov
 
