@@ -2,16 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-COVERED := src/polar/gateway/*,src/polar/tokens/*,src/polar/builders/*,src/polar/session/*
+# Files of tests are spread over the cores. tests/e2e/heavy is for `make e2e` alone.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
+TESTS := tests --ignore=tests/e2e/heavy --cov
 
-.PHONY: demo test lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
+.PHONY: demo test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
 
-test: $(VENV)/.dev  ## unit and integration tests, and one real session
-	$(BIN)/python -m pytest tests --ignore=tests/e2e/heavy --cov=polar --cov-branch --cov-report=
-	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=90
+test: $(VENV)/.dev  ## what a change must pass: minutes on two cores; a real harness, model, server and nodes
+	$(PYTEST) $(TESTS) -m 'not check'
+
+check: $(VENV)/.dev  ## the same and what is long or needs containers, PostgreSQL (`make runtimes`) or six harnesses
+	$(PYTEST) $(TESTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -19,9 +23,9 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 
 harnesses: $(VENV)/.dev  ## all six harnesses through the gateway, scripted; the first run downloads about 0.5 GB
-	$(BIN)/python -m pytest tests/e2e/heavy/test_six_harnesses.py
+	$(PYTEST) tests/e2e/test_six_harnesses.py
 
-e2e: $(VENV)/.dev  ## the long suites: everything real
+e2e: $(VENV)/.dev  ## the longest suites: what `make check` leaves out, and all else with real harnesses
 	$(BIN)/python -m pytest tests/e2e
 
 bench: $(VENV)/.dev  ## measurements, each a script of its own

@@ -5,18 +5,39 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from polar.store.weights import WeightsError
 from polar.tokens.smollm2 import SmolLM2Renderer
+from skips import Skips
 
+TESTS = Path(__file__).parent
 # The same examples each time, so that a run says something about the change and not about luck. To look for new
-# ones: HYPOTHESIS_PROFILE=explore make test.
-settings.register_profile("repeat", derandomize=True, database=None, deadline=None)
-settings.register_profile("explore", print_blob=True, deadline=None)
+# ones: HYPOTHESIS_PROFILE=explore make test. Neither has a clock: the machine may be busy.
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeat", derandomize=True, database=None, **UNHURRIED)
+settings.register_profile("explore", print_blob=True, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+LONGEST_FIRST = ("e2e", "integration/service", "unit/tokens", "integration", "unit/test_benchmarks.py")
+"""What is long begins first, so that no worker is left alone with it at the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        places = (number for number, name in enumerate(LONGEST_FIRST) if item.path.is_relative_to(TESTS / name))
+        return next(places, len(LONGEST_FIRST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +48,14 @@ def smollm2() -> SmolLM2Renderer:
     except WeightsError as error:
         pytest.skip(str(error))
     return renderer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wide_terminal() -> Iterator[None]:
+    """What the commands print is not folded at the width of whatever terminal the tests run in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

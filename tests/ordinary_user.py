@@ -19,6 +19,7 @@ from polar.config import cache_dir
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAME = "nobody"
 TRIAL = "import subprocess, sys, pytest, msgspec, pydantic; subprocess.run([sys.executable, '-V'], check=True)"
+ALWAYS = ("src", "pyproject.toml", "scripts", "tests/conftest.py", "tests/skips.py", "tests/waiting.py")
 LEAVE_OUT = shutil.ignore_patterns("__pycache__")
 
 
@@ -86,7 +87,7 @@ def ordinary_user() -> Generator[OrdinaryUser]:
     user.home.mkdir(mode=0o755)
     os.chown(user.home, user.entry.pw_uid, user.entry.pw_gid)
     try:
-        user.bring(REPOSITORY / "src", REPOSITORY / "pyproject.toml")
+        user.bring(*(REPOSITORY / name for name in ALWAYS))
         yield user
     finally:
         shutil.rmtree(user.home)

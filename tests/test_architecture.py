@@ -1,11 +1,12 @@
-"""The shape of the package, checked: imports point one way, files stay small, no drawer modules."""
+"""The shape of the package, checked: imports point one way, files stay small, no drawer modules.
+
+Each check is one test over all files, and lists every offender."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "polar"
@@ -53,41 +54,63 @@ def imported_parts(tree: ast.AST) -> set[str]:
     return found - {"__version__"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_one_way(path: Path) -> None:
-    part = part_of(path)
-    if part == "__init__":
-        return
-    assert part in TIER_OF, f"{part} has no place in the architecture"
-    for other in imported_parts(ast.parse(path.read_text())) - {part}:
-        assert TIER_OF[other] < TIER_OF[part], f"{path.relative_to(ROOT)} may not import polar.{other}"
+def parsed() -> Iterator[tuple[Path, ast.Module]]:
+    for path in SOURCES:
+        yield path, ast.parse(path.read_text())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_files_are_small_and_say_what_they_own(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_LINES
-    assert ast.get_docstring(ast.parse(text)), "a module docstring says what the file owns"
-    assert path.stem not in DRAWERS
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_functions_are_short(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= MAX_FUNCTION_LINES, f"{node.name} has {lines} lines"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_no_plug_in_is_named_in_a_comparison_outside_its_folder(path: Path) -> None:
-    for folder, names in PLUG_POINTS.items():
-        if folder in path.parts:
+def test_imports_point_one_way() -> None:
+    offenders: list[str] = []
+    for path, tree in parsed():
+        part = part_of(path)
+        if part == "__init__":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        if part not in TIER_OF:
+            offenders.append(f"{shown(path)}: {part} has no place in the architecture")
+            continue
+        for other in imported_parts(tree) - {part}:
+            if TIER_OF[other] >= TIER_OF[part]:
+                offenders.append(f"{shown(path)} may not import polar.{other}")
+    assert offenders == []
+
+
+def test_files_are_small() -> None:
+    assert [shown(path) for path in SOURCES if len(path.read_text().splitlines()) > MAX_LINES] == []
+
+
+def test_files_say_what_they_own() -> None:
+    assert [shown(path) for path, tree in parsed() if not ast.get_docstring(tree)] == []
+
+
+def test_there_are_no_drawers() -> None:
+    assert [shown(path) for path in SOURCES if path.stem in DRAWERS] == []
+
+
+def test_functions_are_short() -> None:
+    offenders: list[str] = []
+    for path, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    offenders.append(f"{shown(path)}:{node.lineno} {node.name} has {lines} lines")
+    assert offenders == []
+
+
+def test_no_plug_in_is_named_in_a_comparison_outside_its_folder() -> None:
+    offenders: list[str] = []
+    for path, tree in parsed():
+        names = set[str]().union(*(names for folder, names in PLUG_POINTS.items() if folder not in path.parts))
+        for node in ast.walk(tree):
             if isinstance(node, ast.Compare):
                 constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
-                assert not constants & names, f"{path.name}:{node.lineno} decides by the name of a plug-in"
+                if constants & names:
+                    offenders.append(f"{shown(path)}:{node.lineno} decides by the name of a plug-in")
+    assert offenders == []
 
 
 def test_test_files_are_of_readable_size() -> None:

@@ -8,6 +8,9 @@ from workshop import Workshop, shell_task
 from polar import registry
 from polar.runtimes.base import Runtime
 from polar.types import Stage
+from skips import skip_without_runtime
+
+pytestmark = pytest.mark.check
 
 CALL_THE_MODEL = r"""
 address=${OPENAI_BASE_URL#http://}; address=${address%%/*}
@@ -23,8 +26,7 @@ read -r status <&3; echo "$status"
 @pytest.fixture(params=["bubblewrap", "docker"])
 async def contained(request: pytest.FixtureRequest) -> dict[str, str]:
     runtime: type[Runtime] = registry.find("runtime", request.param)
-    if missing := await runtime.lacking():
-        pytest.skip(f"{request.param}: {missing}")
+    skip_without_runtime(request.param, await runtime.lacking())
     return {"name": request.param}
 
 

@@ -16,6 +16,7 @@ from polar.server import delivery
 from polar.server.refusals import Refused
 from polar.store.paths import RunPaths
 from polar.types import Stage
+from waiting import hang_limit
 
 
 class TestDurability:
@@ -29,7 +30,7 @@ class TestDurability:
             await api.submit(callback_url=target.url)
             node = await api.register()
             await node.report(await node.lease_one())
-            async with asyncio.timeout(20):
+            async with hang_limit():
                 while len(target.heard) < 3:
                     clock.advance(30)
                     await asyncio.sleep(0.02)

@@ -12,6 +12,7 @@ from polar.evaluators.pytest_report import outcomes_of
 from polar.node import Node
 from polar.testing import Reply
 from polar.types import Stage
+from waiting import until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 AGENT = " ".join(agent_task().harness.options["argv"])
@@ -31,19 +32,19 @@ def processes_of(session_id: str) -> list[int]:
 class TestTime:
     async def test_a_run_that_times_out_leaves_time_to_build_and_to_judge(self, workshop: Workshop) -> None:
         """20: one deadline for everything, so that after a time-out the traces were lost."""
-        await workshop.run(SCRIPT, [shell_task(f"{AGENT}; sleep 600", budgets={"run_s": 3.0})])
+        await workshop.run(SCRIPT, [shell_task(f"{AGENT}; sleep 600", budgets={"run_s": 6.0})])
         result = workshop.only
         assert result.stage == Stage.TIMED_OUT
         assert result.statistics.trainable_tokens > 0 and result.score and result.score.reward == 1.0
 
     async def test_waiting_in_a_queue_costs_no_budget(self, workshop: Workshop) -> None:
         """20: time in the queue and in READY counted as time of the run."""
-        tasks = [shell_task(f"sleep 2; {AGENT}", task_id=name, budgets={"run_s": 5.0}) for name in "abc"]
+        tasks = [shell_task(f"sleep 3; {AGENT}", task_id=name, budgets={"run_s": 8.0}) for name in "abc"]
         await workshop.run(SCRIPT, tasks, running=1, ready=3)
         results = list(workshop.results.values())
         assert {result.stage for result in results} == {Stage.COMPLETED}
         whole = max(sum(r.stage_s[stage] for stage in ("QUEUED", "READY", "RUNNING")) for r in results)
-        assert whole > 5.0, "the last one, had waiting counted, would have timed out"
+        assert whole > 8.0, "the last one, had waiting counted, would have timed out"
 
     async def test_nothing_of_a_timed_out_harness_lives_on_when_it_is_judged(self, workshop: Workshop) -> None:
         """21: the process went on, edited files and called the model while it was graded."""
@@ -55,7 +56,7 @@ class TestTime:
                 "expect_pattern": "^hello$",
             },
         }
-        task = shell_task(f"{AGENT}; {spoiler} sleep 600", budgets={"run_s": 3.0}, evaluator=check)
+        task = shell_task(f"{AGENT}; {spoiler} sleep 600", budgets={"run_s": 6.0}, evaluator=check)
         await workshop.run(SCRIPT, [task])
         assert workshop.only.score and workshop.only.score.reward == 1.0
         assert processes_of(workshop.only.session_id) == []
@@ -70,9 +71,7 @@ class TestTime:
 
         async def until_all_are_ready(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source, watchers=(Watching(),)))
-            async with asyncio.timeout(60):
-                while sorted(stage.value for stage in stages.values()) != ["READY", "READY", "RUNNING"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: sorted(stage.value for stage in stages.values()) == ["READY", "READY", "RUNNING"])
             node.engine.release()  # pyright: ignore
             await serving
 
@@ -135,9 +134,7 @@ class TestTruth:
 
         async def release_when_the_other_is_done(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source, watchers=(Watching(),)))
-            async with asyncio.timeout(60):
-                while ended != ["quick-0"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: ended == ["quick-0"])
             for place in node.paths.root.glob("sessions/slow-0/place/**/answer.txt"):
                 (place.parent / "go").touch()
             await serving

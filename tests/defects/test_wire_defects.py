@@ -13,6 +13,7 @@ from playbook import BASH_TOOL, Gateway, OpenGateway
 from polar.engines.remote import RemoteServer, StreamOptions
 from polar.testing import Reply
 from polar.types import Policy, Slot
+from waiting import hang_limit, until
 
 GO: list[Any] = [{"role": "user", "content": "go"}]
 GOOGLE_GO: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "go"}]}]}
@@ -59,7 +60,7 @@ async def test_the_first_words_come_while_the_rest_is_sampled(open_gateway: Open
     headers = {"authorization": f"Bearer {slot.key}"}
     body = {"messages": GO, "stream": True}
     async with (
-        asyncio.timeout(20),
+        hang_limit(),
         gateway.http.post(f"{slot.base_url}/v1/chat/completions", json=body, headers=headers) as response,
     ):
         heard = b""
@@ -77,7 +78,7 @@ async def test_a_silent_stream_is_kept_awake(open_gateway: OpenGateway) -> None:
     slot = await gateway.open()
     headers = {"authorization": f"Bearer {slot.key}"}
     async with (
-        asyncio.timeout(20),
+        hang_limit(),
         gateway.http.post(
             f"{slot.base_url}/v1/messages", json={**MESSAGES, "stream": True}, headers=headers
         ) as response,
@@ -165,7 +166,7 @@ class TestUpstream:
         async with test_utils.TestServer(app) as served:
             remote = RemoteServer("an engine", "", StreamOptions(url=str(served.make_url(""))))
             try:
-                async with asyncio.timeout(60):
+                async with hang_limit():
                     await asyncio.gather(*(remote.post("/x", {}, dict[str, int]) for _ in range(wanted)))
             finally:
                 await remote.close()
@@ -176,9 +177,7 @@ class TestUpstream:
         slot = await gateway.open()
         gateway.gate.set(Policy(version="v1", paused=True))
         waiting = asyncio.create_task(gateway.post(slot, {"messages": GO}))
-        async with asyncio.timeout(20):
-            while not gateway.slots._by_session["s1"]._active:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: gateway.slots._by_session["s1"]._active)
         assert gateway.engine.requests == []
         gateway.gate.set(Policy(version="v1"))
         assert (await waiting)[0] == 200

@@ -17,7 +17,7 @@ from polar.types import Call
 def polar_run(folder: Path, tasks: Path, *flags: str) -> dict[str, Any]:
     """What `polar run --json` prints, and the folder of the run as `root`."""
     command = [sys.executable, "-c", "from polar.cli.app import main; main()", "run", str(tasks), *flags, "--json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=230, env=dict(os.environ))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     value["root"] = folder / value["path"]

@@ -14,17 +14,19 @@ from polar import registry
 from polar.runtimes.base import Runtime
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Keep, Spec
+from skips import skip_without_runtime
 
 LOOK = f"echo hello > answer.txt && pwd > where.txt && readlink /proc/self/ns/net > network.txt && echo {MARK}"
 """The model's tool call: does the task, and leaves word of where it was done."""
+CONTAINED = [pytest.param(name, marks=pytest.mark.check) for name in ("bubblewrap", "docker", "apptainer")]
+"""Runtimes that have to be installed first."""
 OPTIONS: dict[str, dict[str, Any]] = {"local": {}, "bubblewrap": {}, "docker": {}, "apptainer": {}}
 
 
 async def need(name: str) -> Spec:
     """The runtime's spec; a test without it is skipped, and says what is missing."""
     runtime: type[Runtime] = registry.find("runtime", name)
-    if missing := await runtime.lacking():
-        pytest.skip(f"{name}: {missing}")
+    skip_without_runtime(name, await runtime.lacking())
     return Spec(name=name, options=OPTIONS[name])
 
 

@@ -16,7 +16,6 @@ from real_run import calls_of, polar_run
 from polar.store.trajectories import read_trajectory
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dialects.toml"
 DIALECTS = {
     "openai-completions": "openai_chat",
@@ -70,6 +69,7 @@ def free_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return polar_run(tmp_path_factory.mktemp("dialects"), EXAMPLE)
 
 
+@pytest.mark.check
 def test_a_free_session_in_every_dialect_ends_in_a_verdict(free_run: dict[str, Any]) -> None:
     assert {result["task_id"] for result in free_run["results"]} == set(TASKS)
     for result in free_run["results"]:
@@ -77,6 +77,7 @@ def test_a_free_session_in_every_dialect_ends_in_a_verdict(free_run: dict[str, A
         assert result["score"]["reward"] in (0.0, 1.0)
 
 
+@pytest.mark.check
 def test_what_the_model_said_freely_is_captured_and_every_token_stands_once(free_run: dict[str, Any]) -> None:
     for result in free_run["results"]:
         calls = calls_of(free_run, result["session_id"])

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runtime_loop import assert_done_inside, loop_in, need
+from runtime_loop import CONTAINED, assert_done_inside, loop_in, need
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = pytest.mark.e2e
 
-
-@pytest.mark.parametrize("runtime", ["local", "bubblewrap", "docker"])
+@pytest.mark.parametrize("runtime", ["local", *CONTAINED])
 async def test_a_tool_loop_inside(runtime: str, smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
     spec = await need(runtime)
     assert_done_inside(spec, await loop_in(spec, "pi", smollm2, tmp_path))

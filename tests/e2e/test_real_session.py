@@ -12,7 +12,6 @@ from real_run import calls_of, polar_run
 from polar.store.trajectories import read_trajectory
 from polar.types import Message
 
-pytestmark = pytest.mark.e2e
 DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
 EVALUATED_BEYOND_NEW = 8
 """The engine may compute a few tokens again where a new turn meets its cache."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, tool_call
 
 from polar.tokens.smollm2 import SmolLM2Renderer
-
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 EDITS = json.dumps([{"oldText": "helo", "newText": "hello"}])
 TURNS = [

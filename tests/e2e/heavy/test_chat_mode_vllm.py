@@ -17,7 +17,7 @@ from vllm_server import VllmServer, converted, installed
 
 from polar.store.weights import default_weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
 CHAT = (
     *("--chat-template", str(Path(__file__).parents[1] / "chatml.jinja")),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
 DEMO = Path(__file__).parents[3] / "examples" / "demo.toml"
 
 

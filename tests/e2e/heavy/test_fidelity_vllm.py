@@ -20,7 +20,7 @@ from vllm_server import VllmServer, converted, installed
 
 from polar.store.weights import default_weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 ROOT = Path(__file__).parents[3]
 CONTEXT_TOKENS = 4096

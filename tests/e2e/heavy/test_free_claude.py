@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from exactly_once import assert_exactly_once
 from real_run import calls_of, polar_run
 
 from polar.store.trajectories import read_trajectory
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 TASKS = """
 [[tasks]]
 task_id = "bare"

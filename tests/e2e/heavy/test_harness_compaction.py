@@ -22,8 +22,6 @@ from harness_loop import ANSWER, COMMAND, CONTEXT_TOKENS, MARK, Loop, Outcome, l
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Call
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 INSTRUCTION = "Read the whole log, then write hello into the file answer.txt."
 SUMMARY = "Nothing in the log is of use."
 WRAPPED = {

@@ -26,8 +26,6 @@ from polar.harnesses.base import Harness
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Spec
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 TOOL_NAMES = {
     "codex": "mcp__colours__lookup",
     "claude_code": "mcp__colours__lookup",

@@ -15,8 +15,6 @@ from harness_loop import ANSWER, Loop, Outcome
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 HARNESSES = ("codex", "claude_code", "gemini_cli", "qwen_code", "opencode", "pi")
 KEEPS_THE_HALF = {"qwen_code"}
 """Puts what it got of a broken reply into its history, asks for the rest, and joins the two to a turn that was

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, Outcome, shell_call, tool_call
 
 from polar.tokens.smollm2 import SmolLM2Renderer
-
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 WRITES = "echo hello > answer.txt"
 

@@ -23,8 +23,6 @@ from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Call, CallProfile, Spec, Strict
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 ASKS_THE_SAME = ["pi", "gemini_cli", "qwen_code"]
 NAMES_ITS_THREADS = ["codex", "claude_code", "opencode"]
 TWICE = """\

@@ -23,8 +23,6 @@ from harness_loop import Loop, Outcome, shell_call, tool_call
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Call
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 INSTRUCTION = "Share this work out to two agents."
 SAME = ("Put hello into the file answer.txt.",) * 2
 DIFFERENT = ("Put hello into the file answer.txt, first.", "Put hello into the file answer.txt, second.")

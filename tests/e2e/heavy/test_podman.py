@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from podman_service import podman_service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
 REPOSITORY = Path(__file__).resolve().parents[3]
 SUITE = REPOSITORY / "tests" / "integration" / "runtimes"
 

@@ -10,8 +10,6 @@ from runtime_loop import assert_done_inside, loop_in, need
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 
 @pytest.mark.parametrize("runtime", ["local", "bubblewrap", "docker", "apptainer"])
 @pytest.mark.parametrize("harness", SHELL_TOOLS)

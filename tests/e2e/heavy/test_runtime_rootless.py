@@ -7,8 +7,6 @@ from runtime_loop import need
 
 from ordinary_user import REPOSITORY, ordinary_user
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
 PACKAGES = ("npm/node-*", "npm/*pi-coding-agent*", "npm/*codex*", "weights", "images/polar-base")
 
 
@@ -16,7 +14,7 @@ PACKAGES = ("npm/node-*", "npm/*pi-coding-agent*", "npm/*codex*", "weights", "im
 async def test_an_ordinary_user_runs_harnesses_in_containers(runtime: str) -> None:
     await need(runtime)
     with ordinary_user() as user:
-        user.bring(REPOSITORY / "tests" / "conftest.py", REPOSITORY / "tests" / "e2e")
+        user.bring(REPOSITORY / "tests" / "e2e")
         user.bring_cached(*PACKAGES)
         chosen = f"{runtime} and (pi or codex)"
         run = user.pytest("tests/e2e/heavy/test_runtime_matrix.py", "-k", chosen)

@@ -20,7 +20,7 @@ from polar.errors import EngineError
 from polar.store.weights import default_weights
 from polar.types import Message, Sampling, TokenIds, ToolCall
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
 CONTEXT_TOKENS = 768
 TEMPLATE = ("--chat-template", str(Path(__file__).parents[1] / "chatml.jinja"))

@@ -23,7 +23,7 @@ from polar.store.weights import default_weights
 from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
 from polar.types import token_ids
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
 CONTEXT_TOKENS = 768
 BLOCK_TOKENS = 128

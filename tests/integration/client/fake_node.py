@@ -35,6 +35,7 @@ from polar.types import (
     token_ids,
 )
 from polar.types.codec import encode
+from ports import port_to_come_back_to
 
 CONTROL, NODE = "control-secret", "node-secret"
 STAGE_S = {"QUEUED": 0.25, "INIT": 0.75, "READY": 0.5, "RUNNING": 2.5, "POSTRUN": 0.5}
@@ -47,7 +48,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self._database = f"sqlite:///{folder / 'server.db'}"
-        self._port = 0
+        self._port = port_to_come_back_to()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -59,7 +60,6 @@ class Service:
         self._server = RolloutServer(config, control_token=CONTROL, node_token=NODE)
         self._do(self._server.start())
         self.url = self._server.base_url
-        self._port = int(self.url.rpartition(":")[2])
         return self
 
     def stop(self) -> None:

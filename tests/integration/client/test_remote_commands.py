@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.types import Failure, Stage, Strict
+from waiting import HANG_S
 
 Polar = Callable[..., Result]
 
@@ -158,7 +159,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_tasks(folder: Path, service: Service) 
         assert child.stderr is not None and child.stdout is not None
         assert child.stderr.readline().startswith("add-0")
         child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 130
+        assert child.wait(HANG_S) == 130
         assert "add" in child.stdout.read() and "the tasks go on at the server" in child.stderr.read()
         assert not client.task("add").done
 

@@ -5,7 +5,6 @@ The server is a fake over a toy model; `tests/e2e/heavy/test_vllm_conversing.py`
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -23,6 +22,7 @@ from polar.engines.vllm import VllmEngine, VllmOptions
 from polar.errors import ConversationRefused, EngineBusy, EngineDefect, EngineError
 from polar.tokens.gguf_vocabulary import Vocabulary
 from polar.types import Message, ToolCall
+from waiting import until
 
 Opener = Callable[..., Awaitable[VllmEngine]]
 
@@ -124,9 +124,7 @@ async def test_closing_the_iterator_closes_the_connection(fake: FakeVllmChat, op
     pieces = engine.converse(talk(max_tokens=700))
     await anext(pieces)
     await pieces.aclose()
-    async with asyncio.timeout(5):  # sampling it all would take longer
-        while not fake.abandoned:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: fake.abandoned)
 
 
 async def test_a_held_reply_that_fills_the_context_is_scored_as_far_as_it_can_be(opened: Opener) -> None:

@@ -22,6 +22,7 @@ from polar.errors import ConfigError, ContextOverflow, EngineBusy, EngineDefect,
 from polar.registry import make
 from polar.tokens.gguf_vocabulary import Vocabulary
 from polar.types import PolicySpan, Spec, token_ids
+from waiting import until
 
 GENERATE = "/inference/v1/generate"
 Opener = Callable[..., Awaitable[VllmEngine]]
@@ -177,9 +178,7 @@ async def test_closing_the_iterator_closes_the_connection(fake: FakeVllm, reach:
     pieces = engine.generate(ask([500], max_tokens=700))
     await anext(pieces)
     await pieces.aclose()
-    async with asyncio.timeout(5):  # sampling it all would take longer
-        while not fake.abandoned:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: fake.abandoned)
 
 
 async def test_the_model_is_chosen_where_there_are_several(fake: FakeVllm, reach: Opener) -> None:

@@ -18,6 +18,7 @@ from polar.engines.base import EngineInfo
 from polar.testing import Reply, Script
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Call, Policy, Spec, TrajectoryStatistics
+from waiting import until
 
 HELLO: list[Any] = [{"role": "user", "content": "What is in the harbour?"}]
 BOATS = "There are boats in the harbour of Zürich."
@@ -201,9 +202,7 @@ async def test_sealing_breaks_a_conversation_off(open_chat: OpenChat) -> None:
     gateway = await open_chat([Reply(text=BOATS, block_after=2)])
     slot = await gateway.open()
     pending = asyncio.create_task(gateway.post(slot, {"messages": HELLO}))
-    async with asyncio.timeout(10):
-        while not gateway.engine.requests or not gateway.engine.requests[0].completion_ids:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: gateway.engine.requests and gateway.engine.requests[0].completion_ids)
     await gateway.slots.seal("s1")
     assert (await pending)[1]["error"]["code"] == "session_sealed"
     assert gateway.engine.active == 0

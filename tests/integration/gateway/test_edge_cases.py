@@ -18,14 +18,9 @@ from polar.gateway.handler import ModelRoute, Service
 from polar.gateway.threads import CallThreads
 from polar.testing import Reply
 from polar.types import Slot, logprobs, token_ids
+from waiting import hang_limit, until
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def raw_request(
@@ -96,7 +91,7 @@ class TestHttp:
         reader, writer = await connect(slot)
         first, second = ([{"role": "user", "content": text}] for text in ("one", "two"))
         writer.write(b"".join(raw_request(slot, orjson.dumps({"messages": m})) for m in (first, second)))
-        async with asyncio.timeout(20):
+        async with hang_limit():
             for text in (b"One.", b"Two."):
                 await reader.readuntil(text)
         writer.close()
@@ -302,7 +297,7 @@ class TestSealing:
         body = orjson.dumps({"messages": HELLO})
         writer.write(raw_request(slot, body[:-1], length=len(body)))
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(5):
+        async with hang_limit():
             await gateway.slots.close("s1")
         writer.write(body[-1:])
         assert b"session_sealed" in await reader.readuntil(b'session_sealed"')
@@ -327,7 +322,7 @@ class TestSealing:
 
         serving = asyncio.create_task(route(_scope(slot), _client({"messages": HELLO, "stream": True}), send))
         await stalled.wait()
-        async with asyncio.timeout(5):
+        async with hang_limit():
             await gateway.slots.seal("s1")
         await serving
         (call,) = await gateway.calls()

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 
 from polar.gateway.openapi import POSTS, describe
 from polar.tokens.smollm2 import SmolLM2Renderer
+from waiting import HANG_S
 
 BOUNDED = settings(
     max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
@@ -60,7 +61,7 @@ def test_nothing_the_page_describes_makes_the_gateway_fail(
     base_url, key = served
     headers = {"Authorization": f"Bearer {key}"}
     case.call_and_validate(
-        base_url=base_url, headers=headers, checks=[not_a_server_error, status_code_conformance], timeout=30
+        base_url=base_url, headers=headers, checks=[not_a_server_error, status_code_conformance], timeout=HANG_S
     )
 
 
@@ -96,7 +97,7 @@ def test_bodies_that_are_almost_right_are_answered_or_refused(
         base_url + path.replace("{model}", "polar"),
         data=orjson.dumps(body),
         headers={"Authorization": f"Bearer {key}"},
-        timeout=30,
+        timeout=HANG_S,
     )
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:
@@ -115,5 +116,5 @@ def test_bytes_that_are_no_json_are_refused(
     base_url, key = served
     headers = {"Authorization": f"Bearer {key}", "content-encoding": encoding.encode("latin-1")}
     address = base_url + path.replace("{model}", "polar")
-    answer = requests.post(address, data=body, headers=headers, timeout=30)  # pyright: ignore[reportArgumentType]
+    answer = requests.post(address, data=body, headers=headers, timeout=HANG_S)  # pyright: ignore[reportArgumentType]
     assert 400 <= answer.status_code < 500 and "error" in answer.json()

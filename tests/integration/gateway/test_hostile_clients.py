@@ -12,6 +12,7 @@ from playbook import Gateway, OpenGateway
 
 from polar.gateway import wire
 from polar.types import Slot
+from waiting import hang_limit
 
 ASK = {"model": "polar", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -88,7 +89,7 @@ async def test_a_session_has_so_many_connections_and_no_more(
         async with connected(greedy) as third:
             assert not await is_let_in(*third)
         assert await is_served(gateway, other)
-    async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+    async with hang_limit(), contextlib.AsyncExitStack() as stack:
         while not await is_let_in(*await stack.enter_async_context(connected(greedy))):
             pass
 
@@ -117,7 +118,7 @@ async def test_bodies_under_way_at_a_door_are_counted_together(
         assert [task.result().split()[1] for task in done] == [b"413"]
         for task in waiting:
             task.cancel()
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while not await is_served(gateway, slot):
             pass
 

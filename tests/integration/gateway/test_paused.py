@@ -8,6 +8,7 @@ from typing import Any
 from playbook import OpenGateway
 
 from polar.types import Policy
+from waiting import until
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -34,9 +35,7 @@ async def test_sealing_ends_a_call_that_waits(open_gateway: OpenGateway) -> None
     slot = await gateway.open()
     gateway.gate.set(Policy(paused=True))
     pending = asyncio.create_task(gateway.post(slot, {"messages": HELLO}))
-    async with asyncio.timeout(20):
-        while not gateway.slots._by_session["s1"]._active:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: gateway.slots._by_session["s1"]._active)
     await gateway.slots.seal("s1")
     status, body, _ = await pending
     assert (status, body["error"]["code"]) == (400, "session_sealed")

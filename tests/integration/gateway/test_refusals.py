@@ -13,14 +13,9 @@ from playbook import BASH_TOOL, Gateway, OpenGateway
 
 from polar.testing import Reply
 from polar.types import Slot
+from waiting import until
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_an_unknown_key_is_told_nothing(open_gateway: OpenGateway) -> None:

@@ -14,6 +14,7 @@ from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 from polar.testing import Reply
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import Slot, TokenIds
+from waiting import hang_limit
 
 TEXT = "The first words are here long before the last ones."
 CALL = '<tool_call>{"name": "bash", "arguments": {"command": "ls -la"}}</tool_call>'
@@ -92,7 +93,7 @@ class Listener:
         self.events: list[Payload] = []
 
     async def hear(self, enough: Callable[[list[Payload]], bool]) -> list[Payload]:
-        async with asyncio.timeout(20):
+        async with hang_limit():
             while not enough(self.events):
                 line = await self.response.content.readline()
                 assert line, "the stream ended before that"

@@ -25,6 +25,7 @@ from polar.harnesses.install import install
 from polar.testing import Encoder, Reply, encoder_of
 from polar.tokens.family import FamilyRenderer
 from polar.types import Slot
+from waiting import hang_limit
 
 # Google's SDK's own way to use aiohttp.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -344,7 +345,7 @@ async def test_thinking_flows_while_the_model_is_still_at_it(
     reply = Reply(ids=tuple(thinker.spell(thinks(f"{SAID}\n{CALLS}"))), block_after=20)
     gateway, speaker = await begin(open_gateway, thinker, dialect, reply)
     asking = asyncio.create_task(speaker.ask([speaker.user("go")], stream=True))
-    async with asyncio.timeout(20):
+    async with hang_limit():
         # All that is sampled, but for white space at its end, which may be layout, and the line of the tag.
         while said(speaker.pieces, "thinking") != THOUGHT[:18].rstrip():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -4,7 +4,6 @@ sampled twice. What it did get and asks for again is another sample."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -14,14 +13,9 @@ from playbook import Gateway, OpenGateway
 from polar.builders.prefix_merging import PrefixMerging
 from polar.testing import Reply
 from polar.types import CallProfile, Slot
+from waiting import until
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def ask(

@@ -16,6 +16,7 @@ from polar.runtimes.base import Command, Finished
 from polar.runtimes.local import LocalRuntime
 from polar.runtimes.processes import Family, find
 from polar.types import Slot
+from waiting import hang_limit
 
 KEY = "sk-$HOME-4f1c09a7-$$"
 CONTEXT_TOKENS = 8192
@@ -115,7 +116,7 @@ async def test_a_cancelled_pi_leaves_nothing_alive(run_pi: RunPi, model: Model, 
     """Also not the server its tool has put into a session of its own."""
     model.script = ["$ setsid sleep 1000 >/dev/null 2>&1 & echo started", "<never answers>"]
     task = asyncio.create_task(run_pi("Start a server"))
-    async with asyncio.timeout(60):
+    async with hang_limit():
         await model.has_been_called(times=2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

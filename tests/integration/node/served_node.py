@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from polar.store.paths import RunPaths
 from polar.testing import Reply, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.types import ResultEntry, SessionResult, TaskRequest, TokenIds
+from waiting import hang_limit
 
 AGENT = f"{sys.executable} {Path(__file__).parents[1] / 'session' / 'tiny_agent.py'}"
 WRITE = '<tool_call>{"name": "bash", "arguments": {"command": "echo hello > answer.txt"}}</tool_call>'
@@ -66,7 +67,7 @@ class ServedNode:
 
     async def leave(self) -> None:
         self.stop.set()
-        async with asyncio.timeout(30):
+        async with hang_limit():
             await self.serving
 
 
@@ -130,15 +131,9 @@ def agent_task(command: str = AGENT, **fields: Any) -> TaskRequest:
     )
 
 
-async def eventually(true: Callable[[], Any], limit_s: float = 30.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def results_of(service: Service, *task_ids: str) -> dict[str, SessionResult]:
     entries: list[ResultEntry] = []
-    async with asyncio.timeout(60):
+    async with hang_limit():
         async for entry in service.client.results(task_ids=task_ids):
             entries.append(entry)
     found = {entry.result.session_id: entry.result for entry in entries}

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_node import WRITE, ServedNode, Service, agent_task, eventually, results_of
+from served_node import WRITE, ServedNode, Service, agent_task, results_of
 
 from polar.client import NotDrained, SyncPolarClient
 from polar.testing import Reply
 from polar.types import SessionResult, Stage
+from waiting import hang_limit, until
 
 
 def bound(max_updates: int, action: str) -> dict[str, object]:
@@ -22,7 +23,7 @@ def bound(max_updates: int, action: str) -> dict[str, object]:
 
 async def update(service: Service, version: str, *nodes: ServedNode) -> None:
     await service.client.set_policy_version(version)
-    await eventually(lambda: all(served.node.gate.policy.version == version for served in nodes))
+    await until(lambda: all(served.node.gate.policy.version == version for served in nodes))
 
 
 async def held_session(service: Service, **fields: object) -> tuple[ServedNode, object]:
@@ -31,7 +32,7 @@ async def held_session(service: Service, **fields: object) -> tuple[ServedNode, 
     await update(service, "1", served)
     command, here, go = service.held_up("t")
     await service.client.submit(agent_task(command, task_id="t", **fields))
-    await eventually(here.exists)
+    await until(here.exists)
     return served, go
 
 
@@ -78,7 +79,7 @@ class TestTheBound:
         served = await patient.add_node()
         await patient.client.pause(wait=True)
         await patient.client.submit(agent_task(task_id="t", staleness=bound(0, "cancel")))
-        async with asyncio.timeout(30):
+        async with hang_limit():
             while (await patient.client.session("t-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         for version in ("1", "2", "3"):
@@ -91,7 +92,7 @@ class TestTheBound:
         patient.last_reply = Reply(text="I never end.", block_after=3)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t", staleness=bound(0, "cancel")))
-        await eventually(lambda: served.engine.active and len(served.engine.requests) == 2)
+        await until(lambda: served.engine.active and len(served.engine.requests) == 2)
         await update(patient, "1", served)
         result = (await results_of(patient, "t"))["t-0"]
         assert (result.stage, result.statistics.dropped) == (Stage.CANCELLED, {"aborted": 3})
@@ -113,16 +114,16 @@ class TestDrain:
         served = await patient.add_node()
         await update(patient, "1", served)
         await patient.client.submit(agent_task(task_id="t"))
-        await eventually(lambda: served.engine.active)
+        await until(lambda: served.engine.active)
         pausing = asyncio.create_task(patient.client.pause(wait=True))
-        async with asyncio.timeout(30):
+        async with hang_limit():
             while (drain := await patient.client.drain()).unheard or not drain.policy.paused:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert (drain.generating, drain.done, pausing.done()) == (1, False, False)
         (node,) = await patient.client.nodes()
         assert (node.generating, node.heard) == (1, True)
         served.engine.release()
-        async with asyncio.timeout(30):
+        async with hang_limit():
             assert (await pausing).paused
         assert served.engine.active == 0
         await patient.client.set_policy_version("2")
@@ -136,7 +137,7 @@ class TestDrain:
         patient.first_reply = Reply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
-        await eventually(lambda: served.engine.active)
+        await until(lambda: served.engine.active)
         with pytest.raises(NotDrained):
             await patient.client.pause(wait=True, timeout_s=0.3)
         assert (await patient.client.policy()).paused
@@ -149,10 +150,10 @@ class TestDrain:
         patient.first_reply = Reply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
-        await eventually(lambda: served.engine.active)
+        await until(lambda: served.engine.active)
         pausing = asyncio.create_task(patient.client.pause(wait=True))
         await patient.client.cancel_task("t")
-        async with asyncio.timeout(30):
+        async with hang_limit():
             await pausing
         assert (await results_of(patient, "t"))["t-0"].statistics.dropped == {"aborted": 2}
 
@@ -160,13 +161,13 @@ class TestDrain:
         here, away = await patient.add_node(), await patient.add_node()
         await patient.client.pause(wait=True)
         await patient.client.resume()
-        await eventually(lambda: not away.node.gate.policy.paused)
+        await until(lambda: not away.node.gate.policy.paused)
         away.uplink.cut()
         pausing = asyncio.create_task(patient.client.pause(wait=True))
-        await eventually(lambda: here.node.gate.policy.paused)
+        await until(lambda: here.node.gate.policy.paused)
         assert not away.node.gate.policy.paused and not pausing.done()
         away.uplink.mend()
-        async with asyncio.timeout(30):
+        async with hang_limit():
             await pausing
 
     @pytest.mark.parametrize("holding", [True, False])
@@ -175,9 +176,9 @@ class TestDrain:
         lost = await service.add_node()
         if holding:
             await service.client.submit(agent_task(task_id="t"))
-            await eventually(lambda: lost.engine.active)
+            await until(lambda: lost.engine.active)
         lost.uplink.cut()
-        async with asyncio.timeout(30):
+        async with hang_limit():
             await service.client.pause(wait=True)
         assert not lost.node.gate.policy.paused
         assert (await service.client.drain()).done
@@ -189,15 +190,15 @@ class TestDrain:
         patient.first_reply = Reply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
-        await eventually(lambda: served.engine.active)
+        await until(lambda: served.engine.active)
         pausing = asyncio.create_task(patient.client.pause(wait=True))
         await served.leave()
-        async with asyncio.timeout(30):
+        async with hang_limit():
             await pausing
         assert (await patient.client.session("t-0")).attempt == 2
 
     async def test_without_nodes_there_is_nothing_to_wait_for(self, patient: Service) -> None:
-        async with asyncio.timeout(30):
+        async with hang_limit():
             assert (await patient.client.pause(wait=True)).paused
 
 
@@ -235,7 +236,7 @@ async def test_updates_in_a_row_leave_no_generation_across_and_no_session_behind
         await patient.client.submit(agent_task(task_id=f"t{number}", num_samples=2, staleness=staleness))
     gathering = asyncio.create_task(results_of(patient, *(f"t{number}" for number in range(len(bounds)))))
     step = 0
-    async with asyncio.timeout(120):
+    async with hang_limit():
         while not gathering.done():
             step += 1
             chosen = chance.choice(nodes)

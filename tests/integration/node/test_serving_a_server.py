@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from served_node import AGENT, Service, agent_task, eventually, results_of
+from served_node import AGENT, Service, agent_task, results_of
 
 from polar.node.uplink import Refused, Uplink
 from polar.node.upload import upload_of
 from polar.types import LeaseRequest, Registration, SessionResult, Stage
+from waiting import hang_limit, until
 
 
 async def test_a_task_comes_back_as_results_with_trajectories_and_calls(patient: Service) -> None:
@@ -29,8 +30,8 @@ async def test_the_server_sees_the_stage_of_a_session_that_runs(patient: Service
     node = await patient.add_node()
     command, here, go = patient.held_up("t")
     await patient.client.submit(agent_task(command, task_id="t"))
-    await eventually(here.exists)
-    async with asyncio.timeout(10):
+    await until(here.exists)
+    async with hang_limit():
         while (await patient.client.session("t-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     (status,) = await patient.client.nodes()
@@ -43,7 +44,7 @@ async def test_a_node_that_stops_hands_its_sessions_back(patient: Service) -> No
     first = await patient.add_node()
     command, here, go = patient.held_up("t")
     await patient.client.submit(agent_task(command, task_id="t", num_samples=2))
-    await eventually(here.exists)
+    await until(here.exists)
     await first.leave()
     assert await patient.client.nodes() == []
     status = await patient.client.session("t-0")
@@ -58,7 +59,7 @@ async def test_a_node_that_stops_hands_its_sessions_back(patient: Service) -> No
 async def test_a_session_that_just_finished_is_uploaded_by_a_node_that_stops(patient: Service) -> None:
     node = await patient.add_node()
     await patient.client.submit(agent_task(task_id="t"))
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while not (await node.node.journal.results()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     await node.leave()
@@ -69,16 +70,16 @@ async def test_what_a_lost_node_held_runs_again_and_its_late_result_is_dropped(s
     first = await service.add_node()
     command, here, go = service.held_up("t")
     await service.client.submit(agent_task(command, task_id="t"))
-    await eventually(here.exists)
+    await until(here.exists)
     first.uplink.cut()
     await service.add_node()
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     go.touch()
     result = (await results_of(service, "t"))["t-0"]
     assert (result.stage, result.attempt) == (Stage.COMPLETED, 2)
-    await eventually(lambda: not list(first.node.paths.root.glob("sessions/*/place")))
+    await until(lambda: not list(first.node.paths.root.glob("sessions/*/place")))
     first.uplink.mend()
     await first.leave()
     assert (await service.client.session("t-0")).result == result
@@ -88,14 +89,14 @@ async def test_a_lost_node_that_comes_back_breaks_its_sessions_off(service: Serv
     first = await service.add_node()
     command, here, go = service.held_up("t")
     await service.client.submit(agent_task(command, task_id="t"))
-    await eventually(here.exists)
+    await until(here.exists)
     first.uplink.cut()
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     here.unlink()
     first.uplink.mend()  # the same node gets it again, when the old attempt has ended
-    await eventually(here.exists)
+    await until(here.exists)
     go.touch()
     result = (await results_of(service, "t"))["t-0"]
     assert (result.stage, result.attempt) == (Stage.COMPLETED, 2)
@@ -107,7 +108,7 @@ async def test_the_upload_of_an_old_attempt_is_refused(service: Service) -> None
     async with Uplink(service.server.base_url, "node") as uplink:
         await uplink.register(Registration(name="silent", slots=1))
         (lease,) = (await uplink.lease(LeaseRequest(room=1))).leases
-        async with asyncio.timeout(30):
+        async with hang_limit():
             while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         session = lease.session
@@ -122,7 +123,7 @@ async def test_a_cancel_reaches_a_session_that_runs(patient: Service) -> None:
     await patient.add_node()
     command, here, _ = patient.held_up("t")
     await patient.client.submit(agent_task(command, task_id="t"))
-    await eventually(here.exists)
+    await until(here.exists)
     assert await patient.client.cancel_session("t-0") == 1
     result = (await results_of(patient, "t"))["t-0"]
     assert (result.stage, result.attempt) == (Stage.CANCELLED, 1)
@@ -136,10 +137,10 @@ async def test_a_pause_holds_calls_and_they_go_on_under_the_new_version(patient:
     await patient.client.submit(agent_task(task_id="before"))
     await results_of(patient, "before")
     await patient.client.pause()
-    await eventually(lambda: served.node.gate.policy.paused)
+    await until(lambda: served.node.gate.policy.paused)
     seen = len(served.engine.requests)
     await patient.client.submit(agent_task(task_id="after"))
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while (await patient.client.session("after-0")).stage is not Stage.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)  # time enough for the harness to call
@@ -155,10 +156,10 @@ async def test_what_ended_while_the_server_was_away_is_delivered(patient: Servic
     served = await patient.add_node()
     command, here, go = patient.held_up("t")
     await patient.client.submit(agent_task(command, task_id="t"))
-    await eventually(here.exists)
+    await until(here.exists)
     served.uplink.cut()
     go.touch()
-    await eventually(lambda: not list(served.node.paths.root.glob("sessions/*/place")))
+    await until(lambda: not list(served.node.paths.root.glob("sessions/*/place")))
     served.uplink.mend()
     result = (await results_of(patient, "t"))["t-0"]
     assert result.stage is Stage.COMPLETED and result.attempt in (1, 2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,9 @@ import pytest
 
 from polar.runtimes.base import Command, Place, Tool
 from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from waiting import hang_limit
 
-
-@functools.cache
-def why_not() -> str:
-    return asyncio.run(BubblewrapRuntime.lacking())
-
-
-needs_bubblewrap = pytest.mark.skipif(bool(why_not()), reason=f"bubblewrap does not run here: {why_not()}")
+needs_bubblewrap = [pytest.mark.check, pytest.mark.usefixtures("bubblewrap")]
 
 
 class Sessions:
@@ -87,16 +80,10 @@ def alive_in(network: Network) -> set[int]:
     return found
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.01)
-
-
 async def begin(runtime: BubblewrapRuntime, script: str, ready: str = "ready") -> asyncio.Task[Any]:
     """Runs a script that writes the file `ready` once it is under way."""
     task = asyncio.create_task(runtime.exec(sh(script)))
-    async with asyncio.timeout(30):
+    async with hang_limit():
         while not task.done():
             try:
                 await runtime.get(ready)

@@ -13,9 +13,11 @@ import pytest
 from docker_machine import StartDocker, root_tar
 
 from polar.runtimes.base import Place, Tool
+from polar.runtimes.bubblewrap import BubblewrapRuntime
 from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_api import connected
 from polar.runtimes.docker_options import DockerOptions
+from skips import skip_without_runtime
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,11 +31,16 @@ def chosen_engine() -> Iterator[str | None]:
 
 
 @pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    skip_without_runtime("bubblewrap", asyncio.run(BubblewrapRuntime.lacking()))
+
+
+@pytest.fixture(scope="session")
 def docker_engine(chosen_engine: str | None) -> str | None:
     """The address of an engine on this machine; None is the usual one. One that was chosen has to be there."""
     if missing := asyncio.run(DockerRuntime.lacking()):
         assert chosen_engine is None, missing
-        pytest.skip(missing)
+        skip_without_runtime("docker", missing)
     return chosen_engine
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import re
@@ -30,12 +29,6 @@ StartDocker = Callable[..., Awaitable[DockerRuntime]]
 
 def sh(script: str, **env: str) -> Command:
     return Command(argv=("sh", "-c", script), env=env)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.02)
 
 
 async def containers(**labels: str) -> list[dict[str, Any]]:

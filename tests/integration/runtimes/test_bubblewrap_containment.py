@@ -18,11 +18,12 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.bubblewrap import BubblewrapRuntime
 from polar.runtimes.cgroups import Hierarchy
 from polar.runtimes.options import Limits
+from skips import needs_kernel
 
 pytestmark = needs_bubblewrap
 
 NO_CGROUPS = Hierarchy().lacking(Limits.model_validate({"memory_bytes": "64MiB", "pids": 64, "cpus": 1}))
-needs_cgroups = pytest.mark.skipif(bool(NO_CGROUPS), reason=NO_CGROUPS)
+needs_cgroups = needs_kernel(NO_CGROUPS)
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
     assert (await bomber.exec(sh("echo again"))).stdout_tail == "again\n"
 
 
-@pytest.mark.skipif(bool(NO_CGROUPS) and os.geteuid() == 0, reason=NO_CGROUPS)
+@needs_kernel(NO_CGROUPS if os.geteuid() == 0 else "")
 async def test_without_a_limit_asked_for_there_is_one_nevertheless(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cages import Network, Sessions, alive_in, needs_bubblewrap, network_of, sh, until
+from cages import Network, Sessions, alive_in, needs_bubblewrap, network_of, sh
 
 import polar
 from polar.runtimes.bubblewrap import BubblewrapRuntime
 from polar.runtimes.cage import left_behind
 from polar.runtimes.cgroups import Hierarchy
 from polar.runtimes.options import Limits
+from skips import needs_kernel
+from waiting import until
 
 pytestmark = needs_bubblewrap
 
@@ -78,7 +80,7 @@ async def test_a_node_that_is_killed_takes_its_sessions_along(tmp_path: Path) ->
     assert node.groups() == []
 
 
-@pytest.mark.skipif(bool(NO_CGROUPS), reason=NO_CGROUPS)
+@needs_kernel(NO_CGROUPS)
 async def test_what_a_killed_node_leaves_is_counted(tmp_path: Path) -> None:
     node = DoomedNode(tmp_path)
     node.die()

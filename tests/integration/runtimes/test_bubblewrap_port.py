@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh, until
+from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.base import Command, Place, Runtime, Tool
 from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
 from polar.types import Spec
+from waiting import until
 
 pytestmark = needs_bubblewrap
 

@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from docker_machine import StartDocker, container_of, containers, processes_in, sh, until
+from docker_machine import StartDocker, container_of, containers, processes_in, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Finished
 from polar.runtimes.docker import DockerRuntime
+from waiting import until
+
+pytestmark = pytest.mark.check
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from polar.runtimes.docker_api import connected
 from polar.runtimes.docker_archive import NewFile, Owner, pack_file
 from polar.runtimes.docker_container import Container
 
+pytestmark = pytest.mark.check
+
 HOG = "x=$(seq 100000000)"
 
 

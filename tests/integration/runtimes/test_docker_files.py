@@ -12,6 +12,8 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Tool
 from polar.runtimes.docker import DockerRuntime
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 async def runtime(start_docker: StartDocker) -> DockerRuntime:

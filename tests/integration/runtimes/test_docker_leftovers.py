@@ -19,6 +19,8 @@ from polar.runtimes.docker import DockerRuntime
 from polar.runtimes.docker_options import DockerOptions
 from polar.types import Spec
 
+pytestmark = pytest.mark.check
+
 NODE = """
 import asyncio, sys
 from pathlib import Path

@@ -23,6 +23,10 @@ from polar.runtimes.base import Command, Place
 from polar.runtimes.bubblewrap import BubblewrapRuntime
 from polar.runtimes.image_engine import engine_images
 from polar.runtimes.images import Image, find
+from skips import skip_without_runtime
+from waiting import HANG_S
+
+pytestmark = pytest.mark.check
 
 
 def polar(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,8 +88,7 @@ def test_the_base_image_is_recorded_and_harmless() -> None:
 
 async def test_programs_of_the_base_image_run_in_it(tmp_path: Path) -> None:
     image = base_image()
-    if missing := await BubblewrapRuntime.lacking():
-        pytest.skip(missing)
+    skip_without_runtime("bubblewrap", await BubblewrapRuntime.lacking())
     runtime = BubblewrapRuntime(BubblewrapRuntime.Options.model_validate({"image": image.name}))
     try:
         await runtime.start(Place("s-image", tmp_path / "root", tmp_path / "logs"))
@@ -114,7 +117,7 @@ def test_a_build_that_is_broken_off_half_way_leaves_no_process_and_no_mount(
         told = [line for line in iter(building.stderr.readline, "") if not _reached(line, building, sent)]
     assert building.wait() == (130 if sent is signal.SIGINT else -sent), told
     assert name not in Path("/proc/self/mountinfo").read_text()
-    deadline = time.monotonic() + 30  # what is killed is not gone at once
+    deadline = time.monotonic() + HANG_S  # what is killed is not gone at once
     while left_running := [
         words for process in Path("/proc").glob("[0-9]*") if name in (words := _words(process))
     ]:

@@ -12,6 +12,8 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.doors import open_door, raise_loopback
+from skips import kernel_cannot
+from waiting import HANG_S
 
 CONNECT = (
     "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5); s.sendall(b'hello')"
@@ -32,7 +34,7 @@ def island() -> Iterator[int]:
     assert shell.stdin and shell.stdout and shell.stderr
     with shell.stdin, shell.stdout, shell.stderr:
         if shell.stdout.readline() != b"ready\n":
-            pytest.skip(f"user namespaces are closed here: {shell.stderr.read().decode().strip()}")
+            kernel_cannot(f"user namespaces are closed here: {shell.stderr.read().decode().strip()}")
         yield shell.pid
         shell.kill()
         shell.wait()
@@ -59,7 +61,7 @@ async def test_who_listens_inside_is_reached_inside_and_accepts_outside(island: 
         connection, _ = listener.accept()
         with connection:
             assert connection.recv(5) == b"hello"
-        assert caller.wait(20) == 0
+        assert caller.wait(HANG_S) == 0
 
 
 async def test_the_door_is_not_in_the_nodes_network(island: int) -> None:
@@ -72,9 +74,9 @@ async def test_without_a_door_there_is_still_loopback(island: int) -> None:
     serve_and_connect = (
         "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname(), 5)"
     )
-    assert inside(island, serve_and_connect).wait(20) != 0
+    assert inside(island, serve_and_connect).wait(HANG_S) != 0
     await raise_loopback(island, user=True)
-    assert inside(island, serve_and_connect).wait(20) == 0
+    assert inside(island, serve_and_connect).wait(HANG_S) == 0
 
 
 async def test_a_network_that_cannot_be_joined_is_said() -> None:

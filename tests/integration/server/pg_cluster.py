@@ -55,5 +55,4 @@ class Postgres:
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=60,
         )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from waiting import hang_limit
+
 
 @dataclass
 class Trainer:
@@ -44,7 +46,7 @@ class Trainer:
             self._at_once -= 1
 
     async def until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with hang_limit():
             while not enough():
                 self.changed.clear()
                 await self.changed.wait()

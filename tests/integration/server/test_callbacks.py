@@ -16,6 +16,7 @@ from targets import HOSTILE, hostile, trainer
 from polar.server import delivery
 from polar.server.callbacks import GIVE_UP_AFTER_S, LONGEST_PAUSE_S
 from polar.types import SessionResult
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -28,22 +29,24 @@ async def rows(api: Api) -> list[dict[str, Any]]:
     return await Desk(api.server.state, Clock()).rows("callbacks")
 
 
-async def until(api: Api, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-    async with asyncio.timeout(20):
-        found = await rows(api)
-        while not enough(found):
-            await asyncio.sleep(0.01)
-            found = await rows(api)
+async def rows_when(api: Api, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    async def look() -> bool:
+        found[:] = await rows(api)
+        return enough(found)
+
+    await until(look)
     return found
 
 
 async def until_settled(api: Api) -> list[dict[str, Any]]:
     """All callbacks are delivered or given up."""
-    return await until(api, lambda found: all(row["due"] is None for row in found))
+    return await rows_when(api, lambda found: all(row["due"] is None for row in found))
 
 
 async def until_tried(api: Api, tries: int) -> dict[str, Any]:
-    return (await until(api, lambda found: all(row["tries"] >= tries for row in found)))[0]
+    return (await rows_when(api, lambda found: all(row["tries"] >= tries for row in found)))[0]
 
 
 async def end_with_results(api: Api, url: str, task_id: str = "add", num_samples: int = 1) -> None:

@@ -21,6 +21,7 @@ from polar.server.auth import Tokens
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.store.writer import Writer
+from waiting import HANG_S
 
 CHECKS = [not_a_server_error, response_schema_conformance, status_code_conformance]
 BOUNDED = settings(
@@ -49,10 +50,10 @@ def node(base_url: str) -> dict[str, str]:
     """A task that runs, so that the fuzzer finds something, and the credentials of its node."""
     headers = {"Authorization": f"Bearer {CONTROL}"}
     task = {"task_id": "add", "instruction": "x", "num_samples": 3, "group_id": "g"}
-    assert requests.post(f"{base_url}/v1/tasks", json=task, headers=headers, timeout=10).status_code == 201
+    assert requests.post(f"{base_url}/v1/tasks", json=task, headers=headers, timeout=HANG_S).status_code == 201
     headers = {"Authorization": f"Bearer {NODE}"}
     registration = {"name": "one", "slots": 1}
-    answer = requests.post(f"{base_url}/v1/nodes", json=registration, headers=headers, timeout=10)
+    answer = requests.post(f"{base_url}/v1/nodes", json=registration, headers=headers, timeout=HANG_S)
     return answer.json()
 
 
@@ -95,4 +96,4 @@ def token_for(case: schemathesis.Case, node: dict[str, str]) -> str:
 def test_nothing_makes_the_server_fail(case: schemathesis.Case, base_url: str, node: dict[str, str]) -> None:
     tamed(case, node)
     headers = {"Authorization": f"Bearer {token_for(case, node)}"}
-    case.call_and_validate(base_url=base_url, headers=headers, checks=CHECKS, timeout=20)
+    case.call_and_validate(base_url=base_url, headers=headers, checks=CHECKS, timeout=HANG_S)

@@ -10,6 +10,7 @@ from desk import NODE, Api, OpenServer, task_of
 
 from polar.types import ResultPage, SessionStatus, Span, Stage, Trace, Trajectory, logprobs, loss_mask, token_ids
 from polar.types.codec import decode, encode
+from waiting import hang_limit
 
 CONTROL_ROUTES = [
     ("POST", "/v1/tasks"),
@@ -293,7 +294,7 @@ async def test_a_drain_is_told_at_once_when_it_is_over(api: Api) -> None:
     for generating in (2, 1, 0):
         assert not waiting.done()
         await node.ask("POST", "/heartbeat", json={"generating": generating, "revision": 1})
-    async with asyncio.timeout(30):
+    async with hang_limit():
         assert (await waiting)["unheard"] == []
     [seen] = await api.get("/v1/nodes")
     assert (seen["generating"], seen["heard"]) == (0, True)
@@ -306,7 +307,7 @@ async def test_who_waits_for_a_drain_hears_that_generation_was_resumed(api: Api)
     waiting = asyncio.create_task(api.get("/v1/policy/drain?wait_s=60"))
     await api.get("/v1/policy/drain")
     await api.ask("PUT", "/v1/policy", json={"paused": False})
-    async with asyncio.timeout(30):
+    async with hang_limit():
         assert (await waiting)["policy"]["paused"] is False
 
 

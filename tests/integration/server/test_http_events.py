@@ -17,6 +17,7 @@ from desk import CONTROL, Api, Clock, OpenServer, config_of
 from polar.server.routes import events as event_routes
 from polar.server.serve import RolloutServer
 from polar.types import Event
+from waiting import hang_limit
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ async def test_an_error_in_the_background_ends_the_server_aloud(
 
     monkeypatch.setattr("polar.server.leases.expire", broken)
     with pytest.raises(ExceptionGroup) as caught:
-        async with asyncio.timeout(10):
+        async with hang_limit():
             await api.server.wait()
     assert caught.group_contains(RuntimeError, match="a defect")
     await api.server.stop()

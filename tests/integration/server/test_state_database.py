@@ -18,6 +18,7 @@ from polar.server.state import Change, State
 from polar.server.tables import SCHEMA_VERSION, schema
 from polar.store import writer
 from polar.store.database import CHANGE_LOCK, StoreError
+from waiting import hang_limit
 
 BREAK_OFF = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -101,7 +102,7 @@ async def test_a_caller_that_is_cancelled_takes_nothing_back_and_others_hear_of_
     caller = asyncio.create_task(desk.submit())
     await asyncio.sleep(0)
     caller.cancel()
-    async with asyncio.timeout(10):
+    async with hang_limit():
         await rung.wait()
     assert len(await desk.rows("tasks")) == 1
 
@@ -113,6 +114,7 @@ async def test_a_closed_database_says_so(database: str, clock: Clock) -> None:
         await desk.submit()
 
 
+@pytest.mark.check
 async def test_postgresql_that_broke_off_is_found_again(postgres: Postgres, clock: Clock) -> None:
     desk = await opened(postgres.new_database(), clock)
     await desk.submit("a")
@@ -139,6 +141,7 @@ async def test_two_servers_on_one_database_change_it_one_after_the_other(databas
     await other.state.close()
 
 
+@pytest.mark.check
 async def test_who_waits_too_long_for_another_writer_is_told(
     postgres: Postgres, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from polar.client import PolarClient
 from polar.types import TaskRequest
+from ports import port_to_come_back_to
+from waiting import HANG_S, until
 
 HERE = Path(__file__).parent
 AGENT = f"{sys.executable} {HERE.parent / 'session' / 'tiny_agent.py'}"
@@ -46,6 +47,7 @@ class ServiceBench:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
         self.address = ""
+        self._port = port_to_come_back_to()
         (folder / "polar.toml").write_text(CONFIG)
         self.env = {
             **os.environ,
@@ -71,14 +73,17 @@ class ServiceBench:
         """Started again, it is where it was."""
         noted = self.folder / "address"
         noted.unlink(missing_ok=True)
-        port = self.address.rpartition(":")[2] or "0"
-        process = self.start("server", "--port", port, "--address-file", str(noted))
+        process = self.start("server", "--port", str(self._port), "--address-file", str(noted))
         await until(noted.exists)
         self.address = noted.read_text()
         return process
 
     def start_node(self, *more: str) -> subprocess.Popen[bytes]:
         return self.start("gateway", "--server", self.address, *more)
+
+    def has_registered(self, node: subprocess.Popen[bytes]) -> bool:
+        """One that has not may still be loading its modules: a signal would end it as any Python."""
+        return "registered at" in (self.folder / f"{self.processes.index(node)}-gateway.log").read_text()
 
     def client(self) -> PolarClient:
         return PolarClient(self.address, (self.folder / "secrets" / "control-token").read_text())
@@ -120,10 +125,4 @@ def _living() -> list[tuple[str, bytes]]:
 async def stopped(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> int:
     """Its exit code."""
     process.send_signal(how)
-    return await asyncio.to_thread(process.wait, 60)
-
-
-async def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    return await asyncio.to_thread(process.wait, HANG_S)

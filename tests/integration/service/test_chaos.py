@@ -7,11 +7,11 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-import pytest
 from aiohttp import web
-from service_bench import AGENT, ServiceBench, agent_task, stopped, until
+from service_bench import AGENT, ServiceBench, agent_task, stopped
 
 from polar.types import SessionResult, SessionStatus, Stage
+from waiting import until
 
 TASKS, SAMPLES = 12, 5
 SESSIONS = TASKS * SAMPLES
@@ -76,12 +76,12 @@ class Chaos:
         self.nodes[number] = self.bench.start_node()
 
 
-@pytest.mark.timeout(180)
 async def test_every_session_gets_exactly_one_result_whatever_dies(bench: ServiceBench) -> None:
     async with Receiver() as receiver:
         chaos = Chaos(bench, await bench.start_server())
         results, statuses = await _run(bench, chaos, receiver)
         await _all_delivered(receiver)
+        await until(lambda: all(map(bench.has_registered, chaos.nodes)))
         codes = [await stopped(process) for process in (*chaos.nodes, chaos.server)]
 
     assert codes == [0, 0, 0, 0], bench.logs()

@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from service_bench import AGENT, ServiceBench, agent_task, stopped, until
+from service_bench import AGENT, ServiceBench, agent_task, stopped
 
 from polar.types import NodeStatus, Stage
+from waiting import hang_limit, until
 
 
 def write_tasks(bench: ServiceBench, command: str = AGENT, samples: int = 3) -> None:
@@ -109,7 +110,7 @@ class TestGateway:
         async with bench.client() as client:
 
             async def alive(number: int) -> list[NodeStatus]:
-                async with asyncio.timeout(60):
+                async with hang_limit():
                     while len(nodes := [n for n in await client.nodes() if n.alive]) != number:  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
                 return nodes

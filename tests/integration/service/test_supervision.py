@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from service_bench import until
 
 from polar.cli import processes
 from polar.cli.processes import ChildRefused, Program, running
 from polar.node.back_off import BackOff
+from waiting import until
 
 
 class Script:

@@ -17,6 +17,7 @@ from polar.node import Node
 from polar.store.trajectories import read_trajectory
 from polar.testing import Reply
 from polar.types import Stage
+from waiting import until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 
@@ -97,7 +98,7 @@ class TestFailures:
 
     async def test_a_time_out_keeps_its_partial_traces(self, workshop: Workshop) -> None:
         agent = agent_task().harness.options["argv"]
-        task = shell_task(f"{agent[0]} {agent[1]}; sleep 600 & setsid sleep 601; wait", budgets={"run_s": 3.0})
+        task = shell_task(f"{agent[0]} {agent[1]}; sleep 600 & setsid sleep 601; wait", budgets={"run_s": 6.0})
         await workshop.run(SCRIPT, [task])
         result = workshop.only
         assert (result.stage, result.exit_code) == (Stage.TIMED_OUT, None)
@@ -109,7 +110,7 @@ class TestFailures:
 
     async def test_a_time_out_in_the_middle_of_a_reply(self, workshop: Workshop) -> None:
         script = [Reply(text=WRITE), Reply(text="I never finish.", block_after=3)]
-        await workshop.run(script, [agent_task(budgets={"run_s": 3.0})])
+        await workshop.run(script, [agent_task(budgets={"run_s": 6.0})])
         statistics = workshop.only.statistics
         assert workshop.only.stage == Stage.TIMED_OUT
         assert statistics.dropped == {"aborted": 3}
@@ -119,9 +120,7 @@ class TestFailures:
         async def kill_when_blocked(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source))
             engine: Any = node.engine
-            async with asyncio.timeout(30):
-                while not engine.active:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: engine.active)
             for pid in processes_with("POLAR_SESSION=t-0"):
                 os.kill(pid, signal.SIGKILL)
             await serving
@@ -146,7 +145,7 @@ class TestFailures:
 
     async def test_a_verdict_that_takes_too_long(self, workshop: Workshop) -> None:
         slow = {"name": "test_on_output", "options": {"command": "sleep 600"}}
-        await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 2.0})])
+        await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 4.0})])
         assert workshop.only.stage == Stage.FAILED
         assert workshop.only.failure and workshop.only.failure.where == "postrun"
         assert workshop.only.statistics.trainable_tokens > 0, "the traces are kept without a verdict"
@@ -192,9 +191,7 @@ async def test_cancelling_reports_every_session_and_leaves_nothing(workshop: Wor
     async def cancel_soon(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
         engine: Any = node.engine
-        async with asyncio.timeout(30):
-            while engine.active < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: engine.active >= 2)
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
@@ -287,9 +284,7 @@ async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_r
 
     async def during(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
-        async with asyncio.timeout(30):
-            while not (workshop.paths.root / "killed").exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: (workshop.paths.root / "killed").exists())
         node.engine.release()  # type: ignore[attr-defined]
         await serving
 

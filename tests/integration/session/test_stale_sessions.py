@@ -13,23 +13,18 @@ from polar.data.source import TaskFileSource
 from polar.node import Node
 from polar.testing import Reply, ScriptedEngine
 from polar.types import Policy, Stage
+from waiting import hang_limit, until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 CANCEL = {"max_updates": 0, "action": "cancel"}
 MARK = {"max_updates": 0, "action": "mark"}
 
 
-async def eventually(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def beside(work: Callable[[Node], Awaitable[None]]) -> Callable[[Node, TaskFileSource], Awaitable[None]]:
     async def during(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
         await work(node)
-        async with asyncio.timeout(60):
+        async with hang_limit():
             await serving
 
     return during
@@ -53,9 +48,9 @@ async def test_only_those_that_are_too_old_are_broken_off(workshop: Workshop, tm
     ]
 
     async def update(node: Node) -> None:
-        await eventually(lambda: all((tmp_path / f"{task.task_id}.here").exists() for task in tasks))
+        await until(lambda: all((tmp_path / f"{task.task_id}.here").exists() for task in tasks))
         node.gate.set(Policy(version="v1", updates=1))
-        await eventually(lambda: "old-0" in workshop.results)
+        await until(lambda: "old-0" in workshop.results)
         assert "marked-0" not in workshop.results
         go.touch()
 
@@ -78,7 +73,7 @@ async def test_a_session_in_the_middle_of_its_verdict_is_broken_off_too(
     slow = {"name": "test_on_output", "options": {"command": f"touch {judged}; sleep 600"}}
 
     async def update(node: Node) -> None:
-        await eventually(judged.exists)
+        await until(judged.exists)
         node.gate.set(Policy(version="v1"))
 
     await workshop.run(SCRIPT, [agent_task(evaluator=slow, staleness=CANCEL)], during=beside(update))
@@ -94,7 +89,7 @@ async def test_what_failed_before_is_not_why_it_ended(workshop: Workshop, tmp_pa
     task = shell_task(f"{AGENT[0]} {AGENT[1]}; exit 3", evaluator=slow, staleness=CANCEL)
 
     async def update(node: Node) -> None:
-        await eventually(judged.exists)
+        await until(judged.exists)
         node.gate.set(Policy(version="v1"))
         node.gate.set(Policy(version="v2"))
 
@@ -129,7 +124,7 @@ async def test_an_update_after_the_end_of_its_stages_makes_nothing_old(
 
 async def test_updates_in_the_middle_of_a_reply_are_counted(workshop: Workshop) -> None:
     async def update(node: Node) -> None:
-        await eventually(lambda: engine_of(node).active)
+        await until(lambda: engine_of(node).active)
         for version in ("v1", "v2"):
             node.gate.set(Policy(version=version))
         assert node.gate.under_way == 1
@@ -145,7 +140,7 @@ async def test_a_session_without_calls_has_seen_no_update(workshop: Workshop, tm
     here, go = tmp_path / "here", tmp_path / "go"
 
     async def update(node: Node) -> None:
-        await eventually(here.exists)
+        await until(here.exists)
         node.gate.set(Policy(version="v1"))
         go.touch()
 

@@ -16,6 +16,7 @@ from polar import __version__
 from polar.cli.app import PolarGroup, app
 from polar.errors import PolarError, SessionError
 from polar.types import Failure
+from waiting import HANG_S
 
 Polar = Callable[..., Result]
 
@@ -107,7 +108,7 @@ app(["wait"])
         assert child.stdout is not None
         assert child.stdout.readline() == "waiting\n"
         child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 130
+        assert child.wait(HANG_S) == 130
 
 
 def test_the_runs_folder_comes_from_the_config_where_the_user_says_nothing(

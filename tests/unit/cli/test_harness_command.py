@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from polar.cli.app import app
 from polar.harnesses import machine
+from waiting import HANG_S, blocked_until
 
 AGENT = """\
 import json, os, sys, urllib.request
@@ -156,14 +156,13 @@ def test_ctrl_c_leaves_nothing_behind(cache: Path, npm: Callable[[str], Path]) -
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, env=dict(os.environ))
     pid = int(waited_for(folder / "pid"))
     process.send_signal(signal.SIGINT)  # to this process alone: whether npm ends is ours to see to
-    assert process.wait(60) == 130
+    assert process.wait(HANG_S) == 130
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
     assert not Path(f"/proc/{pid}").exists()
 
 
 def waited_for(file: Path) -> str:
-    while not (file.exists() and file.read_text().strip()):
-        time.sleep(0.02)
+    blocked_until(lambda: file.exists() and file.read_text().strip())
     return file.read_text()
 
 

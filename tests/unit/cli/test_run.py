@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polar.cli.app import app
+from waiting import HANG_S, blocked_until
 
 AGENT = """
 import json, os, urllib.request
@@ -147,14 +147,6 @@ def test_an_engine_that_does_not_start_is_said_in_one_line(folder: Path) -> None
     assert "no GGUF file at absent.gguf" in result.stderr
 
 
-def wait_for(path: Path) -> None:
-    for _ in range(600):
-        if path.exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} never appeared")
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
     folder: Path, how: signal.Signals
@@ -166,9 +158,9 @@ def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(folder)}
     )
     try:
-        wait_for(started)
+        blocked_until(started.exists)
         process.send_signal(how)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
     assert process.returncode == 130, errors

@@ -32,6 +32,7 @@ from polar.types import (
     Trajectory,
 )
 from polar.types.codec import encode
+from ports import port_to_come_back_to
 
 TOKEN = "secret"
 Fault = int | Literal["unheard", "unanswered"]
@@ -62,7 +63,7 @@ class FakeRollout:
         self._changed = asyncio.Condition()
         self._held = asyncio.Event()
         self._server: TestServer | None = None
-        self._port: int | None = None
+        self._port = port_to_come_back_to()
         self._stopping = False
 
     async def start(self) -> str:
@@ -72,7 +73,6 @@ class FakeRollout:
         app.add_routes(self._routes())
         self._server = TestServer(app, port=self._port)
         await self._server.start_server()
-        self._port = self._server.port
         return str(self._server.make_url("")).rstrip("/")
 
     async def stop(self) -> None:

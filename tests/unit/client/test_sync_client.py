@@ -16,6 +16,7 @@ from fake_rollout import TOKEN, FakeRollout
 from polar.client import PolarClient, Retry, ServerError, SyncPolarClient
 from polar.errors import PolarError
 from polar.types import TaskRequest
+from waiting import HANG_S
 
 
 class Background:
@@ -159,4 +160,4 @@ with SyncPolarClient({background.url!r}, {TOKEN!r}) as client:
         while not background.rollout.seen:
             background.do(asyncio.sleep(0))
         child.send_signal(signal.SIGINT)
-        assert (child.stdout.read(), child.stderr.read(), child.wait(20)) == ("interrupted 0\n", "", 0)
+        assert (child.stdout.read(), child.stderr.read(), child.wait(HANG_S)) == ("interrupted 0\n", "", 0)

@@ -34,6 +34,7 @@ from polar.testing import Reply, Script, ScriptedEngine
 from polar.tokens.smollm2 import SmolLM2Renderer
 from polar.tokens.tool_calls import parse_tool_calls
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
+from waiting import HANG_S, hang_limit, until
 
 DIALECTS: list[Dialect] = [Anthropic(), OpenAIChat(), OpenAICompletions(), OpenAIResponses(), Google()]
 LONG = "word " * 2000
@@ -74,12 +75,6 @@ async def open_desk(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerator[
             return Desk(exchange, slots, slot, engine)
 
         yield open_one
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 class Client:
@@ -235,7 +230,7 @@ class TestReceived:
         delivery = Delivery(desk.exchange, Connection(Client().receive, send), desk.slot, generation)
         delivering = asyncio.create_task(delivery.whole(OpenAIChat(), generation.asked.request))
         await stuck.wait()
-        async with asyncio.timeout(20):
+        async with hang_limit():
             await desk.slot.seal()
         assert not await delivering
         assert [call.received for call in await desk.slots.calls("s")] == [False]
@@ -263,7 +258,7 @@ class WaitingRenderer:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(HANG_S)
             return self._inner.render(messages, tools)
         finally:
             self.at_once -= 1

@@ -9,6 +9,7 @@ import pytest
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
 from polar.gateway.generation import Asked, Generation
 from polar.types import Delta, Message
+from waiting import hang_limit
 
 HEAD = ReplyHead("s.1.1", 0, "polar", 3)
 REPLY = Reply(HEAD, Message(role="assistant"), (), "stop", 1, 0)
@@ -46,7 +47,7 @@ async def test_it_goes_on_while_somebody_listens_and_ends_after_the_last() -> No
             pass
         await asyncio.sleep(0.03)
         assert not working.broken_off.is_set()
-    async with asyncio.timeout(5):
+    async with hang_limit():
         await working.broken_off.wait()
 
 
@@ -57,7 +58,7 @@ async def test_who_comes_back_in_time_keeps_it_going() -> None:
     with working.generation.listener():
         await asyncio.sleep(0.1)
         assert not working.broken_off.is_set()
-    async with asyncio.timeout(5):
+    async with hang_limit():
         await working.broken_off.wait()
 
 

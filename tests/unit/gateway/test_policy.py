@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from polar.gateway.policy import Began, PolicyGate
 from polar.types import Policy
+from waiting import hang_limit
 
 
 async def began_at(gate: PolicyGate, session_id: str = "s") -> Began:
@@ -183,7 +184,7 @@ async def _walk(steps: list[str]) -> None:
         await walk.end()
     assert walk.gate.under_way == 0, "what ran has ended, and nothing began"
     await walk.resume()
-    async with asyncio.timeout(10):
+    async with hang_limit():
         await asyncio.gather(*walk.waiting)
     assert walk.gate.under_way == len(walk.running)
     while walk.running:

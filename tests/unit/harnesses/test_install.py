@@ -13,6 +13,7 @@ import pytest
 from polar.errors import HarnessError
 from polar.harnesses.base import NpmPack
 from polar.harnesses.install import install
+from waiting import until
 
 PACK = NpmPack("@acme/agent", "1.2.3")
 
@@ -102,9 +103,7 @@ async def test_a_failure_says_what_is_wrong_and_leaves_nothing(
 async def test_a_cancelled_download_leaves_neither_process_nor_folder(npm: Path, cache: Path) -> None:
     npm_does(npm, f"echo $$ >{npm}/pid; exec sleep 1000")
     task = asyncio.create_task(install([PACK]))
-    async with asyncio.timeout(20):
-        while not (npm / "pid").exists():  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.01)
+    await until(lambda: (npm / "pid").exists())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -26,7 +26,7 @@ def launch(instruction: str, home: Path = Path("/s/home"), **options: Any) -> La
 def run(made: Launch, home: Path, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
     for name, text in made.home_files.items():
         (home / name).write_text(text, newline="")
-    return subprocess.run(made.argv, env={"PATH": path, **made.env}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(made.argv, env={"PATH": path, **made.env}, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(

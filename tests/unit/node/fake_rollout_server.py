@@ -120,9 +120,3 @@ class FakeRolloutServer:
     async def _leave(self, _: web.Request) -> web.Response:
         self.left += 1
         return web.Response(status=204)
-
-
-async def until(true: Callable[[], Any], limit_s: float = 10.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)

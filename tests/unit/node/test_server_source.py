@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_rollout_server import TOKEN, FakeRolloutServer, a_lease, until
+from fake_rollout_server import TOKEN, FakeRolloutServer, a_lease
 
 from polar.errors import ConfigError
 from polar.node import server_source
@@ -22,6 +22,7 @@ from polar.types import (
     Stage,
     Trajectory,
 )
+from waiting import HANG_S, hang_limit, until
 
 
 class Bench:
@@ -55,7 +56,7 @@ class Bench:
             session_id=session_id, task_id="t", index=0, attempt=attempt, stage=stage, failure=failure
         )
         trajectory = Trajectory(session_id=session_id, traces=(), builder="b")
-        async with asyncio.timeout(10):
+        async with hang_limit():
             await self.source.report(result, trajectory)
 
     def beaten(self) -> list[tuple[str, int, Stage]]:
@@ -81,7 +82,7 @@ async def bench(server: FakeRolloutServer) -> AsyncIterator[Bench]:
 
 async def leased(bench: Bench, *session_ids: str, room: int = 8) -> None:
     bench.server.queue += [a_lease(session_id) for session_id in session_ids]
-    async with asyncio.timeout(10):
+    async with hang_limit():
         leases = await bench.source.lease(room)
     assert [lease.session.session_id for lease in leases] == list(session_ids)
 
@@ -156,7 +157,7 @@ async def test_a_server_that_counts_anew_is_followed_once_the_node_is_registered
     bench.server.policy = Policy(version="9", updates=9, revision=9)
     await leased(bench, "a")
     bench.server.forgotten, bench.server.policy = True, Policy(version="1", updates=1, revision=1)
-    async with asyncio.timeout(10):
+    async with hang_limit():
         leasing = asyncio.create_task(bench.source.lease(1))
         await until(lambda: len(bench.server.registrations) == 2)
         bench.server.queue.append(a_lease("b"))
@@ -172,7 +173,7 @@ class TestTheServerIsAway:
         assert not leasing.done()
         bench.server.queue.append(a_lease("a"))
         bench.server.down = False
-        async with asyncio.timeout(10):
+        async with hang_limit():
             assert len(await leasing) == 1
 
     async def test_a_result_is_kept_until_it_is_back_and_its_lease_renewed(self, bench: Bench) -> None:
@@ -209,7 +210,7 @@ class TestTheServerIsAway:
             leasing = asyncio.create_task(bench.source.lease(1))
             await asyncio.sleep(0.05)
             bench.source.stop()
-            async with asyncio.timeout(5):
+            async with hang_limit():
                 assert await leasing == []
                 await bench.source.leave()
             bench.beating.cancel()
@@ -269,7 +270,7 @@ class TestLostAndCancelled:
         await asyncio.sleep(0.05)
         assert not leasing.done()
         await bench.report("a", Stage.CANCELLED)
-        async with asyncio.timeout(10):
+        async with hang_limit():
             (lease,) = await leasing
         assert (lease.session.session_id, lease.session.attempt) == ("a", 2)
         await bench.report("a", attempt=2)
@@ -285,7 +286,7 @@ class TestLostAndCancelled:
         assert bench.beaten() == [("a", 2, Stage.QUEUED)]
         await bench.report("a", Stage.COMPLETED)
         assert bench.server.attempted_uploads == 0
-        async with asyncio.timeout(10):
+        async with hang_limit():
             assert [lease.session.attempt for lease in await leasing] == [2]
 
     async def test_a_session_leased_but_not_begun_is_broken_off_as_it_begins(self, bench: Bench) -> None:
@@ -323,7 +324,7 @@ class TestStop:
         await until(lambda: bench.server.requests)
         bench.source.stop()
         bench.source.stop()
-        async with asyncio.timeout(5):
+        async with hang_limit():
             assert await leasing == []
             assert await bench.source.lease(1) == []
 
@@ -347,7 +348,7 @@ class TestStop:
         await leased(bench, "a")
         bench.server.down = True
         bench.source.stop()
-        async with asyncio.timeout(5):
+        async with hang_limit():
             await bench.report("a", Stage.CANCELLED)
             await bench.source.leave()
         assert bench.server.handbacks == [] and bench.server.left == 0
@@ -362,7 +363,7 @@ async def test_beats_end_when_told_to_even_as_news_comes_in(bench: Bench) -> Non
         for _ in range(turns):
             await asyncio.sleep(0)
         beating.cancel()
-        done, _ = await asyncio.wait([beating], timeout=5)
+        done, _ = await asyncio.wait([beating], timeout=HANG_S)
         assert done and beating.cancelled(), turns
 
 

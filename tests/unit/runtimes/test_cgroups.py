@@ -17,6 +17,8 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.cgroups import MOUNT, Cgroup, Hierarchy, sweep
 from polar.runtimes.options import Limits
 from polar.runtimes.processes import home, owner
+from skips import needs_kernel
+from waiting import until
 
 NODE = f"{home().rpartition('.')[2]}-{owner()}"
 
@@ -120,7 +122,7 @@ def test_a_machine_without_control_groups_says_what_helps(tmp_path: Path) -> Non
 # The kernel's own
 
 WHY_NOT = Hierarchy().lacking(ALL)
-real = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+real = needs_kernel(WHY_NOT)
 
 
 @pytest.fixture
@@ -168,9 +170,7 @@ async def test_all_are_killed_and_the_group_is_removed() -> None:
     group = Cgroup.create(f"test-{os.getpid()}-kill", limits(pids=20))
     script = "setsid sleep 1000 & setsid sleep 1000 & wait"
     process = await asyncio.create_subprocess_exec(*group.entering(("sh", "-c", script)))
-    async with asyncio.timeout(20):
-        while len(group.pids()) < 3:  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.01)
+    await until(lambda: len(group.pids()) >= 3)
     group.kill()
     await process.wait()
     await group.remove()

@@ -16,6 +16,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes import copies
 from polar.runtimes.copies import BrokenOff, copied_out, copy_in, copy_out, printable
 from polar.runtimes.folders import read_file, remove_tree, write_file
+from waiting import HANG_S
 
 NOBODY = 65534
 PLENTY = 2**20
@@ -279,7 +280,7 @@ class Gate(Event):
 
     def is_set(self) -> bool:
         self.passed += 1
-        return self.passed > 2 and self.wait(timeout=60)
+        return self.passed > 2 and self.wait(timeout=HANG_S)
 
 
 async def test_a_cancelled_copy_is_over_and_leaves_nothing(

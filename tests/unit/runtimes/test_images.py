@@ -13,6 +13,7 @@ from polar.errors import PolarError, RuntimeFailure
 from polar.runtimes.image_build import Order, build, forms_of, recipe
 from polar.runtimes.image_busybox import BUSYBOX
 from polar.runtimes.images import RECORD_FILE, built_images, find, images_dir, remove, root_folder
+from waiting import until
 
 APT_GET = "echo one >>$HITS; $BEFORE; : >busybox-static_1.35_amd64.deb"
 DPKG_DEB = """
@@ -132,9 +133,7 @@ async def test_a_build_that_is_broken_off_leaves_nothing_and_ends_its_program(
 ) -> None:
     machine.before(f"echo $$ >{tmp_path}/pid; sleep 300")
     building = asyncio.create_task(machine.build())
-    async with asyncio.timeout(20):
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
         await building

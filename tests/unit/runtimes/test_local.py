@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from polar.runtimes.base import Command, Place, Runtime
 from polar.runtimes.local import LocalOptions, LocalRuntime
 from polar.runtimes.processes import Family, find
 from polar.types import Spec
+from waiting import until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the sweep reads /proc")
 
@@ -40,12 +41,6 @@ def sh(script: str, **env: str) -> Command:
 
 def alive_in(place: Place) -> set[int]:
     return find(Family(marker=f"POLAR_PLACE={place.root.resolve()}:".encode(), leaders=frozenset()))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.01)
 
 
 async def begin(runtime: LocalRuntime, script: str) -> asyncio.Task[object]:

@@ -14,6 +14,7 @@ from polar.runtimes import processes
 from polar.runtimes.base import Command, Place
 from polar.runtimes.local import LocalOptions, LocalRuntime
 from polar.runtimes.processes import OWNER, owner, sweep_orphans
+from waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -45,8 +46,8 @@ def dead_owner() -> str:
 
 async def test_what_a_dead_node_left_is_ended(owned: Owned) -> None:
     orphans = [owned(mark) for mark in [dead_owner()] * 2]
-    assert await sweep_orphans() >= 1
-    assert [orphan.wait(10) for orphan in orphans] != [0, 0]
+    await sweep_orphans()  # or a node of another test, which looks at the whole machine too
+    assert [orphan.wait(HANG_S) for orphan in orphans] != [0, 0]
 
 
 async def test_what_a_living_node_owns_is_left_alone(owned: Owned) -> None:
@@ -58,7 +59,7 @@ async def test_what_a_living_node_owns_is_left_alone(owned: Owned) -> None:
 async def test_an_id_that_was_given_away_again_is_another_owner(owned: Owned) -> None:
     orphan = owned(f"{os.getpid()}.1")
     await sweep_orphans()
-    assert orphan.wait(10) != 0
+    assert orphan.wait(HANG_S) != 0
 
 
 async def test_a_zombie_owns_nothing(owned: Owned) -> None:
@@ -71,7 +72,7 @@ async def test_a_zombie_owns_nothing(owned: Owned) -> None:
     while b") Z " not in Path(f"/proc/{node.pid}/stat").read_bytes():
         pass
     await sweep_orphans()
-    assert orphan.wait(10) != 0
+    assert orphan.wait(HANG_S) != 0
 
 
 @pytest.mark.parametrize("mark", ["", "x", "1.2.3", "-1.5", "12", "9" * 30])
@@ -84,10 +85,9 @@ async def test_a_mark_that_is_none_is_left_alone(owned: Owned, mark: str) -> Non
 async def test_without_proc_there_is_nothing_to_sweep(
     owned: Owned, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    orphan = owned(dead_owner())
+    owned(dead_owner())
     monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
     assert await sweep_orphans() == 0
-    assert orphan.poll() is None
 
 
 async def test_a_session_carries_the_node_that_runs_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from bench import IDENTITY, Begin, workspace_of
 from polar.session.repository import RepositoryError
 from polar.session.workspace import WorkspaceError, base_of, prepare
 from polar.types import WorkspaceSource
+from waiting import until
 
 NOBODY = 65534
 
@@ -276,9 +277,7 @@ class TestPrepare:
         assert live.runtime is not None
         task = asyncio.create_task(prepare(live.runtime, live.task))
         ready = workspace_of(live) / "ready"
-        async with asyncio.timeout(20):
-            while not ready.exists():  # noqa: ASYNC110 - it waits for another process
-                await asyncio.sleep(0.01)
+        await until(ready.exists)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gguf import GGUFReader
 
 from polar.harnesses.base import NpmPack
@@ -63,6 +64,11 @@ DEEPSEEK_AS_IS = RealFamily("DeepSeek V3", DEEPSEEK.package, "template", {"tool_
 """As is: by their templates alone, as a family that no one knows."""
 AS_IS = (QWEN25, QWEN3_AS_IS, QWEN3_QUIET_AS_IS, LLAMA_AS_IS, DEEPSEEK_AS_IS)
 FAMILIES = (QWEN3, QWEN3_QUIET, LLAMA, LLAMA_SYSTEM, DEEPSEEK, SMOLLM2, *AS_IS)
+
+
+def in_check(*families: RealFamily) -> list[Any]:
+    """Parameters for `make check`: each loads a tokenizer of its own, and is a variation of another one."""
+    return [pytest.param(which, marks=pytest.mark.check, id=str(which)) for which in families]
 
 
 class TemplatedSmolLM2(SmolLM2Renderer):

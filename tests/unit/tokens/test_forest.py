@@ -146,7 +146,7 @@ async def test_a_family_that_cannot_bridge_forks_and_says_so() -> None:
 TEXTS = st.text(min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_a_harness_does_a_continued_prompt_begins_with_what_was_sampled(
     smollm2: SmolLM2Renderer, data: st.DataObject

@@ -30,6 +30,8 @@ from polar.tokens.own_template import OwnTemplate
 from polar.tokens.preflight import forking, preflight
 from polar.tokens.probes import CALLED, FIRST_PROMPTS, HISTORIES, QUESTION, RESULT, TOOL
 
+pytestmark = pytest.mark.check  # loads eleven tokenizers
+
 PAGE = Path(__file__).parents[3] / "docs" / "design" / "rendering-parity.md"
 START = [system("S"), user("go")]
 

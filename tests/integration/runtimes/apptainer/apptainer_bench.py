@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from polar.runtimes.base import Command, Place
@@ -20,12 +19,6 @@ KEPT_IN_WORKSPACE = "of the image"
 
 def sh(script: str, **env: str) -> Command:
     return Command(argv=("/bin/sh", "-c", script), env=env)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - it waits for another process
-            await asyncio.sleep(0.02)
 
 
 def processes() -> dict[int, str]:

@@ -15,12 +15,12 @@ from apptainer_bench import alive_of, make_image
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.apptainer_instance import find_program
 from polar.runtimes.base import Place
+from skips import kernel_cannot, skip_without_runtime
 
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if lacking := asyncio.run(ApptainerRuntime.lacking()):
-        pytest.skip(lacking)
+    skip_without_runtime("apptainer", asyncio.run(ApptainerRuntime.lacking()))
     return make_image(tmp_path_factory.mktemp("image") / "root")
 
 
@@ -29,6 +29,8 @@ def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same as one file, which is mounted by programs of the node."""
     if missing := [name for name in ("mksquashfs", "squashfuse", "fuse-overlayfs") if shutil.which(name) is None]:
         pytest.skip(f"{missing[0]} is missing: `make apptainer` installs it")
+    if not Path("/dev/fuse").exists():
+        kernel_cannot("there is no /dev/fuse")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("/dev/fuse is closed to this user: `make apptainer` opens it")
     folder = tmp_path_factory.mktemp("image_file")

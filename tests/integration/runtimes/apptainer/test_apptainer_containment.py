@@ -11,13 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from apptainer_bench import running, sh, until
+from apptainer_bench import running, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place
 from polar.runtimes.cgroups import Hierarchy
 from polar.runtimes.options import Limits, Network
+from skips import kernel_cannot
+from waiting import hang_limit, until
+
+pytestmark = pytest.mark.check
 
 MIB = 2**20
 
@@ -173,7 +177,7 @@ async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Pa
             address, port = door.getsockname()
             assert address == "127.0.0.1"
             call = asyncio.create_task(runtime.exec(reach(address, port)))
-            async with asyncio.timeout(30):
+            async with hang_limit():
                 connection, _ = await asyncio.get_running_loop().sock_accept(door)
             with connection:
                 connection.sendall(b"hello\n")
@@ -192,7 +196,7 @@ async def test_without_a_network_there_is_no_door_and_loopback_is_up(image: Path
 
 def limited(**limits: object) -> dict[str, object]:
     if lacking := Hierarchy().lacking(Limits.model_validate(limits)):
-        pytest.skip(lacking)
+        kernel_cannot(lacking)
     return {"limits": limits}
 
 

@@ -8,11 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from apptainer_bench import KEPT_IN_WORKSPACE, alive_of, processes, running, sh, until
+from apptainer_bench import KEPT_IN_WORKSPACE, alive_of, processes, running, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place, Tool
+from waiting import until
+
+pytestmark = pytest.mark.check
 
 
 async def begin(runtime: ApptainerRuntime, place: Place, script: str) -> asyncio.Task[object]:

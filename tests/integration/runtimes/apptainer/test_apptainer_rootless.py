@@ -8,11 +8,12 @@ import pytest
 
 from ordinary_user import ordinary_user
 
+pytestmark = pytest.mark.check
+
 HERE = Path(__file__).resolve().parent
 NAMES = ("port", "containment", "sweep")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("image")
 def test_an_ordinary_user_can_do_all_of_it() -> None:
     with ordinary_user() as user:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +16,9 @@ from apptainer_bench import alive_of, running, sh
 from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Place
 from polar.runtimes.cgroups import MOUNT
+from waiting import until
+
+pytestmark = pytest.mark.check
 
 NODE = """
 import asyncio, sys
@@ -52,14 +54,13 @@ def groups_of(place: Place) -> list[Path]:
     return list(MOUNT.glob(f"*/polar/*/{place.session_id}-*"))
 
 
+@pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, place: Place, kind: str) -> None:
     image: Path = request.getfixturevalue(kind)
     mark = f"6{os.getpid()}"
     with node(image, place, mark) as process:
-        async with asyncio.timeout(60):
-            while not running(f"sleep {mark}"):  # noqa: ASYNC110 - another process starts it
-                await asyncio.sleep(0.05)
+        await until(lambda: running(f"sleep {mark}"))
         await ApptainerRuntime.sweep()
         assert running(f"sleep {mark}"), "it belongs to a node that lives"
         process.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ from harness_loop import ANSWER, Loop, Outcome
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.check
 
 DIALECTS = {
     "openai-completions": "openai_chat",
