@@ -8,6 +8,7 @@ error is raised, so nothing that the engine sampled is lost. A general HTTP clie
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -60,7 +61,7 @@ class HttpConnection(asyncio.Protocol):
         self._silence: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._wakes_on_data = True
-        self._read_at = 0.0
+        self._read_at = -math.inf
 
     @property
     def usable(self) -> bool:
@@ -71,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
         self.status, self.headers = 0, {}
         self.touched = self.complete = self._has_head = self._keeps_alive = False
         self._parts, self._unread_bytes = [], 0
-        self._read_at = 0.0
+        self._read_at = -math.inf
         self._parser = httptools.HttpResponseParser(self)
         self._transport.writelines([head, body])
         self._heard_at = self._loop.time()
@@ -193,7 +194,7 @@ class HttpConnection(asyncio.Protocol):
     def _ends_with_connection(self) -> bool:
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
-    # What the parser calls.
+    # What the parser calls. A second reply in the same bytes is not this request's, and nothing of it is kept.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -201,19 +202,23 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.complete:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self._has_head = True
+        if not self.complete:
+            self.status = self._parser.get_status_code()
+            self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-        self._unread_bytes += len(body)
+        if not self.complete:
+            self._parts.append(body)
+            self._unread_bytes += len(body)
 
     def on_message_complete(self) -> None:
-        self.complete = True
-        self._keeps_alive = self._parser.should_keep_alive()
+        if not self.complete:
+            self.complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
 
 
 class HttpClient:
