@@ -47,7 +47,7 @@ from polar.runtimes.doors import open_door
 from polar.runtimes.folders import inside, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
-from polar.runtimes.spawn import Job, Spawner, complaint_of, to_the_end
+from polar.runtimes.spawn import Child, Job, Spawner, complaint_of, to_the_end
 
 FOLDERS = ("work", "home", "scratch", "layer", "state")
 COPY = "/.polar"
@@ -271,7 +271,7 @@ class ApptainerRuntime:
             pids.add(pid)
             self._clients.add(pid)
 
-        async def break_off(process: asyncio.subprocess.Process | None) -> None:
+        async def break_off(process: Child | None) -> None:
             await end()
 
         try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from polar.errors import RuntimeFailure
 from polar.runtimes.keeper_program import MARK
 from polar.runtimes.processes import PROC, home, owner, owner_lives
+from polar.runtimes.spawn import Child
 from polar.runtimes.system_calls import without_keys
 
 KEY_LISTS = ("keys", "key-users")
@@ -106,7 +107,7 @@ class Cage:
                 signal.pidfd_send_signal(self._first_fd, signal.SIGKILL)
         await self._is_empty.wait()
 
-    async def break_off(self, process: asyncio.subprocess.Process | None) -> None:
+    async def break_off(self, process: Child | None) -> None:
         if process is None:
             self.began(0)
         await self.end()

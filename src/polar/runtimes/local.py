@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,9 +22,12 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.folders import inside, read_file, remove_tree, take_root, write_file
+from polar.runtimes.local_command import LocalCommand
 from polar.runtimes.options import Capabilities, RuntimeOptions
 from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
 from polar.runtimes.spawn import Job, Spawner, to_the_end
+from polar.runtimes.supervisor import Launcher
+from polar.runtimes.threads import in_thread
 
 FOLDERS = ("work", "home", "tmp")
 MARKER = "POLAR_PLACE"
@@ -47,8 +51,9 @@ class LocalRuntime:
         self._stopped = False
         self._stopping = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._running: set[int] = set()
-        self._ended: set[int] = set()
+        self._launcher: Launcher | None = None
+        self._commands: set[LocalCommand] = set()
+        """Those of which something may be alive."""
 
     @classmethod
     async def lacking(cls) -> str:
@@ -63,12 +68,13 @@ class LocalRuntime:
         root, has_leftovers = take_root(place.root, FOLDERS)
         self._place = msgspec.structs.replace(place, root=root)
         if has_leftovers:
-            await end(self._family(), grace_s=0)
+            await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
         for name in FOLDERS:
-            await asyncio.to_thread(remove_tree, self._place.root / name)
+            await in_thread(remove_tree, self._place.root / name)
             (self._place.root / name).mkdir(mode=0o700)
         place.logs.mkdir(parents=True, exist_ok=True)
         self._spawner = Spawner(place.logs, self._options)
+        self._launcher = place.launcher or (Launcher() if Launcher.is_possible() else None)
         if place.base is not None:
             await self.put_folder(place.base, ".")
 
@@ -78,37 +84,29 @@ class LocalRuntime:
     async def exec(self, command: Command) -> Finished:
         place, number = self._alive(), next(self._numbers)
         assert self._spawner is not None
-        pids: set[int] = set()
-
-        def began(pid: int) -> None:
-            pids.add(pid)
-            self._running.add(pid)
-
-        async def break_off(process: asyncio.subprocess.Process | None) -> None:
-            mark = f"{self._mark(place, number)}\0".encode()
-            await end(Family(mark, frozenset(pids)), grace_s=self._options.kill_grace_s)
+        entry = LocalCommand(self._mark(place, number), self._launcher)
 
         job = Job(
             command.argv,
             self._environment(place, number, command),
             self._folder(place, command.cwd),
             command.log_name,
-            break_off,
-            began,
+            partial(entry.break_off, grace_s=self._options.kill_grace_s),
+            start=entry.start,
         )
+        self._commands = {known for known in self._commands if not known.is_empty} | {entry}
         try:
             return await self._spawner.run(job)
         finally:
-            self._running -= pids
-            self._ended |= pids
+            entry.exited()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         base = Path(self.home if home else self.workspace)
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await asyncio.to_thread(write_file, inside(base, path), content, mode)
+        await in_thread(write_file, inside(base, path), content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(read_file, inside(Path(self.workspace), path))
+        return await in_thread(read_file, inside(Path(self.workspace), path))
 
     async def put_folder(self, source: Path, path: str) -> None:
         await copied_in(source, inside(Path(self.workspace), path))
@@ -174,16 +172,15 @@ class LocalRuntime:
         """Stands in the environment of all that a command starts; its beginning is the same for the place."""
         return f"{MARKER}={place.root}:{number}"
 
-    def _family(self) -> Family:
-        marker = f"{MARKER}={self._started().root}:".encode()
-        return Family(marker, frozenset(self._running), frozenset(self._ended))
-
     async def _kill(self) -> None:
-        await end(self._family(), grace_s=self._options.kill_grace_s)
+        grace_s = self._options.kill_grace_s
+        await asyncio.gather(*(command.end(grace_s) for command in tuple(self._commands)))
 
     async def _stop(self, place: Place) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
                 await self._spawner.close()
-            await asyncio.to_thread(remove_tree, place.root)
+            if self._launcher is not None and place.launcher is None:
+                await self._launcher.close()
+            await in_thread(remove_tree, place.root)

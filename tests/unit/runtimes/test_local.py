@@ -355,6 +355,7 @@ async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(place: Pla
     with pytest.raises(FileNotFoundError):
         await fresh.get("answer.txt")
     await fresh.stop()
+    await dead.stop()
 
 
 async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: Place) -> None:
