@@ -74,6 +74,7 @@ class ApptainerOptions(RuntimeOptions):
 
 class ApptainerRuntime:
     Options: type[RuntimeOptions] = ApptainerOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: ApptainerOptions) -> None:
         self._options = options

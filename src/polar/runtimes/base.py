@@ -79,6 +79,11 @@ class Fetched(msgspec.Struct, frozen=True):
 class Runtime(Protocol):
     Options: type[RuntimeOptions]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What this machine kept the runtime from giving, for the session's result."""
+        ...
+
     @classmethod
     async def lacking(cls) -> str:
         """What this machine lacks for the runtime, and how to get it; empty: nothing."""

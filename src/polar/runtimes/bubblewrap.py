@@ -60,6 +60,7 @@ class BubblewrapOptions(RuntimeOptions):
 
 class BubblewrapRuntime:
     Options: type[RuntimeOptions] = BubblewrapOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: BubblewrapOptions) -> None:
         self._options = options

@@ -42,6 +42,7 @@ NO_ENGINE = "`make docker` installs and starts one, and DOCKER_HOST names anothe
 
 class DockerRuntime:
     Options: type[RuntimeOptions] = DockerOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: DockerOptions) -> None:
         self._options = options

@@ -26,12 +26,14 @@ from polar.runtimes.local_command import LocalCommand
 from polar.runtimes.options import Capabilities, RuntimeOptions
 from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
 from polar.runtimes.spawn import Job, Spawner, to_the_end
-from polar.runtimes.supervisor import Launcher
+from polar.runtimes.supervisor import Launcher, View
 from polar.runtimes.threads import in_thread
+from polar.runtimes.views import mount_point
 
 FOLDERS = ("work", "home", "tmp")
 MARKER = "POLAR_PLACE"
 INHERITED = ("PATH", "LANG", "LC_ALL")
+UNEQUAL_PATHS = "each session sees its workspace at a path of its own, so prompts of a task's samples may differ"
 CONTAINS_NOTHING = "the local runtime contains nothing; bubblewrap, docker and apptainer do"
 
 
@@ -39,6 +41,10 @@ class LocalOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
         networks=("open",), reasons={"network": CONTAINS_NOTHING, "limits": CONTAINS_NOTHING}
     )
+
+    same_paths: bool = True
+    """All sessions see workspace, home and temporary folder at the same paths, where the kernel lets them. Where
+    the node's user is not root, programs that run as another user (sudo) do not work in a session then."""
 
 
 class LocalRuntime:
@@ -52,6 +58,8 @@ class LocalRuntime:
         self._stopping = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._launcher: Launcher | None = None
+        self._view: View | None = None
+        self.notes: tuple[str, ...] = ()
         self._commands: set[LocalCommand] = set()
         """Those of which something may be alive."""
 
@@ -75,8 +83,27 @@ class LocalRuntime:
         place.logs.mkdir(parents=True, exist_ok=True)
         self._spawner = Spawner(place.logs, self._options)
         self._launcher = place.launcher or (Launcher() if Launcher.is_possible() else None)
+        await self._find_view()
         if place.base is not None:
             await self.put_folder(place.base, ".")
+
+    async def _find_view(self) -> None:
+        try:
+            self._view, reason = await self._tried_view(), ""
+        except (RuntimeFailure, OSError) as error:
+            reason = str(error)
+        if reason:
+            self.notes = (f"{UNEQUAL_PATHS}: {reason}",)
+
+    async def _tried_view(self) -> View:
+        if not self._options.same_paths:
+            raise RuntimeFailure("the option same_paths is off")
+        if self._launcher is None:
+            raise RuntimeFailure("only Linux has mount namespaces")
+        target = mount_point()
+        if reason := await self._launcher.why_no_view(target):
+            raise RuntimeFailure(f"the kernel gives no mount namespace ({reason})")
+        return View(self._started().root, target)
 
     async def door(self) -> None:
         """The network is the node's, and so is the gateway's address."""
@@ -84,7 +111,7 @@ class LocalRuntime:
     async def exec(self, command: Command) -> Finished:
         place, number = self._alive(), next(self._numbers)
         assert self._spawner is not None
-        entry = LocalCommand(self._mark(place, number), self._launcher)
+        entry = LocalCommand(self._mark(place, number), self._launcher, self._view)
 
         job = Job(
             command.argv,
@@ -101,19 +128,17 @@ class LocalRuntime:
             entry.exited()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        base = Path(self.home if home else self.workspace)
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await in_thread(write_file, inside(base, path), content, mode)
+        await in_thread(write_file, self._inside(path, home=home), content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_file, inside(Path(self.workspace), path))
+        return await in_thread(read_file, self._inside(path))
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await copied_in(source, inside(Path(self.workspace), path))
+        await copied_in(source, self._inside(path))
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        base = Path(self.home if home else self.workspace)
-        return await copied_out(inside(base, path), target, cap_bytes)
+        return await copied_out(self._inside(path, home=home), target, cap_bytes)
 
     async def kill(self) -> None:
         if self._place is not None:
@@ -131,11 +156,19 @@ class LocalRuntime:
 
     @property
     def workspace(self) -> str:
-        return str(self._started().root / "work")
+        return self._seen("work")
 
     @property
     def home(self) -> str:
-        return str(self._started().root / "home")
+        return self._seen("home")
+
+    def _seen(self, folder: str) -> str:
+        """As processes inside see it."""
+        return f"{self._view.target if self._view is not None else self._started().root}/{folder}"
+
+    def _inside(self, path: str, *, home: bool = False) -> Path:
+        """As the node sees it."""
+        return inside(self._started().root / ("home" if home else "work"), path, self._view)
 
     def _started(self) -> Place:
         if self._place is None:
@@ -148,10 +181,10 @@ class LocalRuntime:
         return self._started()
 
     def _folder(self, place: Place, path: str) -> Path:
-        cwd = inside(place.root / "work", path)
+        cwd = self._inside(path)
         if not cwd.is_dir():
             raise RuntimeFailure(f"the workspace has no folder {path!r}")
-        return cwd
+        return Path(self.workspace, cwd.relative_to(place.root / "work"))
 
     def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -161,7 +194,7 @@ class LocalRuntime:
             "LANG": "C.UTF-8",
             **inherited,
             "HOME": self.home,
-            "TMPDIR": str(place.root / "tmp"),
+            "TMPDIR": self._seen("tmp"),
             **command.env,
             "POLAR_SESSION": place.session_id,
             OWNER: owner(),

@@ -144,6 +144,7 @@ class Launcher:
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._turn = asyncio.Lock()
+        self._refused_views: dict[str, str] = {}
 
     @staticmethod
     def is_possible() -> bool:
@@ -162,6 +163,22 @@ class Launcher:
             theirs.close()
             os.close(request)
         return SupervisedCommand(ours)
+
+    async def why_no_view(self, target: str) -> str:
+        """Why no folder can be seen at `target` instead of where it is; empty: it can. Tried once."""
+        if target not in self._refused_views:
+            program = Program((), {}, "/", View(Path(target), target))
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            try:
+                trial = await self.start(program, nowhere, nowhere)
+            finally:
+                os.close(nowhere)
+            try:
+                await trial.started()
+                self._refused_views[target] = ""
+            except OSError as error:
+                self._refused_views[target] = str(error.strerror)
+        return self._refused_views[target]
 
     async def close(self) -> None:
         """Ends whatever is left of the commands, too."""
