@@ -100,16 +100,17 @@ def show(source: str, target: str) -> None:
     user, group = os.geteuid(), os.getegid()
     kernel("unshare", NEW_MOUNT | (NEW_USER if user != 0 else 0))
     if user != 0:
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-                file.write(text)
+        write("/proc/self/setgroups", "deny")
+        write("/proc/self/uid_map", f"{user} {user} 1")
+        write("/proc/self/gid_map", f"{group} {group} 1")
     # What the machine mounts later is seen inside; what is mounted inside is not seen by the machine.
     kernel("mount", b"none", b"/", None, RECURSIVE | SLAVE, None)
     kernel("mount", os.fsencode(source), os.fsencode(target), None, BIND | RECURSIVE, None)
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(text.encode())
 
 
 def wake(number: int, frame: Any) -> None:

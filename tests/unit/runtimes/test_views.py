@@ -96,8 +96,11 @@ async def test_a_command_keeps_its_rights_and_gets_none(start: Start) -> None:
     """Who it is, and what it may, is what the node is and may."""
     (runtime,) = await seeing_the_same(start, "one")
     ask = "id -u; id -g; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status"
-    here = subprocess.run(["sh", "-c", ask], capture_output=True, text=True)
-    assert (await runtime.exec(sh(ask))).stdout_tail == here.stdout
+    assert (await runtime.exec(sh(ask))).stdout_tail == said_here(ask)
+
+
+def said_here(script: str) -> str:
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout
 
 
 async def test_whoever_wants_none_gets_none(start: Start, tmp_path: Path) -> None:
