@@ -137,7 +137,8 @@ class Supervisor:
                 show(*request["view"])
             self._command = start(request, out, err) if request["argv"] else 0
         except (OSError, ValueError) as error:
-            self._tell(refused=getattr(error, "strerror", None) or str(error), errno=getattr(error, "errno", 0))
+            with suppress(OSError):
+                self._channel.send(refusal(error))
             return
         finally:
             os.close(out)
@@ -210,6 +211,11 @@ class Supervisor:
             self._channel.send(json.dumps(message).encode())
 
 
+def refusal(error: OSError | ValueError) -> bytes:
+    number, text = (error.errno, error.strerror) if isinstance(error, OSError) else (0, str(error))
+    return json.dumps({"refused": text, "errno": number}).encode()
+
+
 def start(request: dict[str, Any], out: int, err: int) -> int:
     """The process id of the command. An error is the one that executing it gave."""
     failure, told = os.pipe()
@@ -264,7 +270,12 @@ def main(control: socket.socket) -> None:
             break
         for descriptor in given:
             os.set_inheritable(descriptor, False)
-        if os.fork() == 0:
+        try:
+            is_supervisor = os.fork() == 0
+        except OSError as error:  # there are too many processes
+            os.write(given[0], refusal(error))
+            is_supervisor = False
+        if is_supervisor:
             try:
                 control.close()
                 supervise(*given)
