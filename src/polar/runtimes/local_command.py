@@ -6,7 +6,7 @@ import asyncio
 
 from polar.runtimes.processes import Family, end
 from polar.runtimes.spawn import Child, Job, start_directly
-from polar.runtimes.supervisor import Launcher, Program, SupervisedCommand, SupervisorLost, View
+from polar.runtimes.supervisor import Launcher, SupervisedCommand, SupervisedProgram, SupervisorLost, View
 
 
 class LocalCommand:
@@ -35,7 +35,7 @@ class LocalCommand:
             if self._launcher is None:
                 self._direct = await start_directly(job, out, err)
                 return self._direct
-            program = Program(job.argv, job.env, str(job.cwd), self._view)
+            program = SupervisedProgram(job.argv, job.env, str(job.cwd), self._view)
             self._supervised = await self._launcher.start(program, out, err)
         finally:
             self._start_is_over.set()

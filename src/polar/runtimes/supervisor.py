@@ -38,7 +38,7 @@ class View(msgspec.Struct, frozen=True):
     target: str
 
 
-class Program(msgspec.Struct, frozen=True):
+class SupervisedProgram(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str]
     """All of it."""
@@ -150,7 +150,7 @@ class Launcher:
     def is_possible() -> bool:
         return sys.platform == "linux"
 
-    async def start(self, program: Program, out: int, err: int) -> SupervisedCommand:
+    async def start(self, program: SupervisedProgram, out: int, err: int) -> SupervisedCommand:
         """The supervisor has its order; `started` says what became of it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = _file(program.encoded())
@@ -167,7 +167,7 @@ class Launcher:
     async def why_no_view(self, target: str) -> str:
         """Why no folder can be seen at `target` instead of where it is; empty: it can. Tried once."""
         if target not in self._refused_views:
-            program = Program((), {}, "/", View(Path(target), target))
+            program = SupervisedProgram((), {}, "/", View(Path(target), target))
             nowhere = os.open(os.devnull, os.O_WRONLY)
             try:
                 trial = await self.start(program, nowhere, nowhere)
