@@ -27,6 +27,8 @@ MAX_MESSAGE_BYTES = 4096
 KILL_LIMIT_S = 30.0
 """How long SIGKILL is repeated: a process that outlives this hangs in the kernel."""
 LOOK_S = 0.01
+OPEN_FILES = 65536
+"""More than are open when we begin."""
 NAME = b"polar-launcher"
 SET_NAME, SET_CHILD_SUBREAPER = 15, 36
 NEW_USER, NEW_MOUNT = 0x10000000, 0x00020000
@@ -260,6 +262,9 @@ def main(control: socket.socket) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel lets supervisors go by itself
+    os.closerange(3, control.fileno())  # what the node has inherited itself is not for its sessions
+    os.closerange(control.fileno() + 1, OPEN_FILES)
+    os.set_inheritable(control.fileno(), False)
     kernel("prctl", SET_NAME, NAME, 0, 0, 0)
     become_subreaper()  # should a supervisor be killed, what it held comes to us
     os.get_exec_path()  # it imports on first use: once here instead of once in each command

@@ -200,7 +200,7 @@ async def test_a_supervisor_ends_with_what_it_supervises(places: Callable[[str],
     await runtime.stop()
 
 
-async def test_signals_are_as_usual_for_a_command(places: Callable[[str], Place]) -> None:
+async def test_signals_and_open_files_are_as_usual_for_a_command(places: Callable[[str], Place]) -> None:
     runtime = await started(places("one"))
     finished = await runtime.exec(sh("grep -E 'Sig(Ign|Blk)' /proc/self/status"))
     assert {line.split()[1] for line in finished.stdout_tail.splitlines()} == {"0" * 16}
