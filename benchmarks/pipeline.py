@@ -32,6 +32,7 @@ from pipeline_stubs import StubSlots, stub_task
 from polar.config import PoolConfig
 from polar.data.source import TaskFileSource
 from polar.gateway.policy import PolicyGate
+from polar.runtimes.supervisor import Launcher
 from polar.session.live import LiveSession, Services
 from polar.session.pipeline import Pipeline
 from polar.store.paths import RunPaths
@@ -111,11 +112,14 @@ async def utilisation(way: str, workload: Workload, sessions: int, seed: int) ->
 
     clock = BusyClock()
     with tempfile.TemporaryDirectory() as folder:
-        services = Services(StubSlots(), PolicyGate(), RunPaths.create(Path(folder)), (clock,))
+        launcher = Launcher()
+        paths = RunPaths.create(Path(folder))
+        services = Services(StubSlots(), PolicyGate(), paths, (clock,), launcher=launcher)
         pipeline = make(way, workload.pools, services, TaskFileSource(workload.tasks(sessions, seed), keep))
         begun = time.monotonic()
         await pipeline.serve()
         wall_s = time.monotonic() - begun
+        await launcher.close()
     broken = [result.failure for result in results if result.stage is not Stage.COMPLETED]
     if broken or len(results) != sessions:
         raise SystemExit(f"{len(broken)} of {len(results)} sessions failed: {broken[:1]}")

@@ -143,8 +143,11 @@ class Loop:
     runtime: Spec = field(default_factory=lambda: Spec(name="local"))
     keep: Keep = field(default_factory=Keep)
     config: Config = field(default_factory=Config)
+    samples: int = 1
+    """How many sessions the task has; the outcome is that of the first."""
     results: dict[str, SessionResult] = field(default_factory=dict[str, SessionResult])
     trajectories: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
+    calls: dict[str, list[Call]] = field(default_factory=dict[str, list[Call]])
 
     async def run(
         self, harness: str, *, faults: Sequence[str] = (), budgets: dict[str, Any] | None = None, **options: Any
@@ -153,6 +156,7 @@ class Loop:
             {
                 "task_id": harness.replace("_", "-"),
                 "instruction": self.instruction,
+                "num_samples": self.samples,
                 "harness": {"name": self.plug_in or harness, "options": options},
                 "runtime": self.runtime,
                 "keep": self.keep,
@@ -177,6 +181,9 @@ class Loop:
             await node.serve(TaskFileSource([task], self._keep))
             session_id = task.session_id(0)
             calls = await node.journal.calls(session_id)
+            for index in range(self.samples):
+                other = task.session_id(index)
+                self.calls[other] = await node.journal.calls(other)
         files = paths.session(session_id)
         printed = (files.logs / "harness.stdout").read_text(errors="replace")
         return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, printed, files)

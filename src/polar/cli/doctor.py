@@ -224,8 +224,9 @@ async def _runtime(name: str, *, asked: bool) -> Found:
     options = registry.options_of("runtime", plugin, {})
     details = _contained(options.offered) if isinstance(options, RuntimeOptions) else []
     try:
-        missing = await plugin.lacking()
-        found = Found(missing or await _tried(plugin(options)), details, ok=not missing)
+        missing, runtime = await plugin.lacking(), plugin(options)
+        found = Found(missing or await _tried(runtime), details, ok=not missing)
+        details += [{"about": "note", "probe": "", "state": "noted", "detail": note} for note in runtime.notes]
     except PolarError as error:
         found = Found(str(error), details, ok=False)
     return found if found.ok or asked else found._replace(ok=True, noted=True)

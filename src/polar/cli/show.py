@@ -235,6 +235,8 @@ def _print_files(result: SessionResult, folder: Path | None) -> None:
     out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)
     for line in result.left_out:
         out.print(f"  left out: {visible(line, newline=' ')}")
+    for line in result.notes:
+        out.print(f"note: {visible(line, newline=' ')}")
 
 
 def _print_traces(traces: tuple[Trace, ...]) -> None:

@@ -25,6 +25,7 @@ from polar.gateway.slots import SlotTable
 from polar.gateway.threads import CallThreads
 from polar.gateway.token_mode import TokenMode
 from polar.node.leftovers import claim, release
+from polar.runtimes.supervisor import Launcher
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline, to_the_end
@@ -92,6 +93,7 @@ class Node:
     prompts: Prompts
     slots: SlotTable
     gate: PolicyGate
+    launcher: Launcher
 
     @property
     def versions(self) -> dict[str, str]:
@@ -115,6 +117,7 @@ class Node:
             paths=self.paths,
             watchers=(self.journal, *watchers),
             versions=self.versions,
+            launcher=self.launcher,
         )
         pipeline = Pipeline(self.config.pools, services, JournalledSource(source, self.journal))
         self.gate.watch(pipeline.policy_changed)
@@ -130,6 +133,7 @@ async def open_node(
     chosen: Engine = engine or registry.make("engine", config.engine)
     claim(paths)
     threads = CallThreads()
+    launcher = Launcher()
     try:
         info, gate = await chosen.start(), PolicyGate()
         mode = await _mode(prompts, chosen, info, gate, threads)
@@ -140,11 +144,12 @@ async def open_node(
             slots.base_url, slots.doors = server.base_url, server
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, prompts, slots, gate)
+                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher)
             finally:
                 await server.stop()
     finally:
         threads.close()
+        await launcher.close()
         await chosen.stop()
         release(paths)
 

@@ -47,7 +47,8 @@ from polar.runtimes.doors import open_door
 from polar.runtimes.folders import inside, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
-from polar.runtimes.spawn import Job, Spawner, complaint_of, to_the_end
+from polar.runtimes.spawn import Child, Job, Spawner, complaint_of, to_the_end
+from polar.runtimes.threads import in_thread
 
 FOLDERS = ("work", "home", "scratch", "layer", "state")
 COPY = "/.polar"
@@ -74,6 +75,7 @@ class ApptainerOptions(RuntimeOptions):
 
 class ApptainerRuntime:
     Options: type[RuntimeOptions] = ApptainerOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: ApptainerOptions) -> None:
         self._options = options
@@ -117,7 +119,7 @@ class ApptainerRuntime:
         if has_leftovers:
             await end_instance(_place_name(self._place))
         for name in FOLDERS:
-            await asyncio.to_thread(remove_tree, self._place.root / name)
+            await in_thread(remove_tree, self._place.root / name)
             (self._place.root / name).mkdir(mode=0o700)
         make_layer(self._place.root / "layer")
         place.logs.mkdir(parents=True, exist_ok=True)
@@ -146,10 +148,10 @@ class ApptainerRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await asyncio.to_thread(write_beneath, _folder(self._started(), home=home), path, content, mode)
+        await in_thread(write_beneath, _folder(self._started(), home=home), path, content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(read_beneath, _folder(self._started()), path)
+        return await in_thread(read_beneath, _folder(self._started()), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
         """Ends first what earlier commands have left: it could put a link to the node's files in the way."""
@@ -271,7 +273,7 @@ class ApptainerRuntime:
             pids.add(pid)
             self._clients.add(pid)
 
-        async def break_off(process: asyncio.subprocess.Process | None) -> None:
+        async def break_off(process: Child | None) -> None:
             await end()
 
         try:
@@ -322,7 +324,7 @@ class ApptainerRuntime:
                 await self._spawner.close()
             if self._cgroup is not None:
                 await self._cgroup.remove()
-            await asyncio.to_thread(remove_tree, place.root)
+            await in_thread(remove_tree, place.root)
 
 
 def _folder(place: Place, *, home: bool = False) -> Path:

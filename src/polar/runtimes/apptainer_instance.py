@@ -9,7 +9,6 @@ All that Apptainer writes down about an instance lies in the session's own folde
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import pwd
@@ -27,6 +26,7 @@ import msgspec
 from polar.errors import RuntimeFailure
 from polar.runtimes.processes import PROC, Family, end, owner, owner_lives
 from polar.runtimes.spawn import complaint_of
+from polar.runtimes.threads import in_thread
 
 OWN_PREFIX = "/opt/apptainer/usr/bin"
 """Where the project's own installer puts the program."""
@@ -204,19 +204,19 @@ async def end_instance(place: str, clients: Iterable[int] = ()) -> None:
     are on their way into it. Looked for until there is none: a start that is under way makes its watcher at some
     time."""
     leaders = frozenset(clients)
-    while leaders := leaders | await asyncio.to_thread(_watching, place):
+    while leaders := leaders | await in_thread(_watching, place):
         await end(Family(UNMARKED, leaders), grace_s=0)
         leaders = frozenset[int]()
 
 
 async def is_watched(place: str) -> bool:
     """Without a watcher nobody is let into an instance, and what is left of it dies."""
-    return bool(await asyncio.to_thread(_watching, place))
+    return bool(await in_thread(_watching, place))
 
 
 async def sweep_instances() -> int:
     """Ends the instances of nodes that are dead. How many that were."""
-    names = (_parts(name) for name in (await asyncio.to_thread(_watchers)).values())
+    names = (_parts(name) for name in (await in_thread(_watchers)).values())
     left = {place for node, place in names if not owner_lives(node)}
     for place in left:
         await end_instance(place)

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from polar.runtimes.options import RuntimeOptions
+from polar.runtimes.supervisor import Launcher
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Place(msgspec.Struct, frozen=True):
     """A folder whose content the workspace begins with. It is shared: the session never changes it. A runtime lays
     the workspace over it where it can and copies it where it cannot."""
     tools: tuple[Tool, ...] = ()
+    launcher: Launcher | None = None
+    """The node's, for a runtime that starts its commands with it. None: the runtime starts one of its own."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -75,6 +78,11 @@ class Fetched(msgspec.Struct, frozen=True):
 
 class Runtime(Protocol):
     Options: type[RuntimeOptions]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What this machine kept the runtime from giving, for the session's result."""
+        ...
 
     @classmethod
     async def lacking(cls) -> str:

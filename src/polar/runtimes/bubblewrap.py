@@ -21,7 +21,7 @@ from pydantic import Field, field_validator
 from polar.errors import RuntimeFailure
 from polar.runtimes import cgroups
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
-from polar.runtimes.cage import Cage, left_behind, mark, options, refuse_nul
+from polar.runtimes.cage import Cage, closed_to_others, left_behind, mark, options, refuse_nul
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.copies import copied_out
 from polar.runtimes.folders import MAX_READ_BYTES, remove_tree, take_root
@@ -30,6 +30,7 @@ from polar.runtimes.keeper import Keeper, Plan
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 from polar.runtimes.processes import Family, end
 from polar.runtimes.spawn import Job, Spawner, to_the_end
+from polar.runtimes.threads import in_thread
 
 FOLDERS = ("disk", "image", "lower", "root")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -60,6 +61,7 @@ class BubblewrapOptions(RuntimeOptions):
 
 class BubblewrapRuntime:
     Options: type[RuntimeOptions] = BubblewrapOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: BubblewrapOptions) -> None:
         self._options = options
@@ -70,6 +72,7 @@ class BubblewrapRuntime:
         self._stopped = False
         self._stopping = asyncio.Lock()
         self._cages: dict[Cage, asyncio.Future[Finished]] = {}
+        self._closed: list[str] = []
 
     @classmethod
     async def lacking(cls) -> str:
@@ -89,7 +92,7 @@ class BubblewrapRuntime:
 
     @classmethod
     async def sweep(cls) -> int:
-        return await _end_all(await asyncio.to_thread(left_behind)) + await cgroups.sweep()
+        return await _end_all(await in_thread(left_behind)) + await cgroups.sweep()
 
     async def start(self, place: Place) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
@@ -98,10 +101,11 @@ class BubblewrapRuntime:
         root, has_leftovers = take_root(place.root, FOLDERS)
         self._place = msgspec.structs.replace(place, root=root)
         plan = self._plan(root, place)
+        self._closed = await in_thread(closed_to_others)
         if has_leftovers:
-            await _end_all(await asyncio.to_thread(left_behind, self._place.root))
+            await _end_all(await in_thread(left_behind, self._place.root))
         for name in FOLDERS:
-            await asyncio.to_thread(remove_tree, root / name)
+            await in_thread(remove_tree, root / name)
             (root / name).mkdir(mode=0o700)
         place.logs.mkdir(parents=True, exist_ok=True)
         self._keeper = await Keeper.start(plan, mark(self._place.root))
@@ -146,7 +150,7 @@ class BubblewrapRuntime:
         cwd = await keeper.folder(self.workspace, command.cwd)
         env = self._environment(place, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        cage = Cage(options(place.root, env, cwd))
+        cage = Cage(options(place.root, env, cwd, self._closed))
         job = Job(
             argv=self._client(keeper, cage, command.argv),
             env=mark(place.root),
@@ -196,12 +200,12 @@ class BubblewrapRuntime:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
         file = await self._kept().open_to_write(self.home if home else self.workspace, path, mode)
         try:
-            await asyncio.to_thread(_write, file, content)
+            await in_thread(_write, file, content)
         except OSError as error:
             raise RuntimeFailure(f"cannot write {path!r}: {error.strerror}") from error
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(_read, await self._kept().open_to_read(self.workspace, path), path)
+        return await in_thread(_read, await self._kept().open_to_read(self.workspace, path), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
         await self._kept().copy_in(source, self.workspace, path)
@@ -269,7 +273,7 @@ class BubblewrapRuntime:
                 await self._spawner.close()
             if self._keeper is not None:
                 await self._keeper.end()
-            await asyncio.to_thread(remove_tree, place.root)
+            await in_thread(remove_tree, place.root)
             if self._cgroup is not None:
                 await self._cgroup.remove()
 

@@ -23,12 +23,14 @@ from pathlib import Path
 from polar.errors import RuntimeFailure
 from polar.runtimes.keeper_program import MARK
 from polar.runtimes.processes import PROC, home, owner, owner_lives
+from polar.runtimes.spawn import Child
 from polar.runtimes.system_calls import without_keys
 
 KEY_LISTS = ("keys", "key-users")
 
 
-def options(root: Path, env: dict[str, str], cwd: str) -> Iterator[str]:
+def options(root: Path, env: dict[str, str], cwd: str, closed: Iterable[str]) -> Iterator[str]:
+    """`closed`: files of /proc that are covered."""
     yield from ("--die-with-parent", "--new-session", "--clearenv")
     yield from ("--unshare-user", "--disable-userns", "--cap-drop", "ALL")
     yield from (
@@ -41,7 +43,7 @@ def options(root: Path, env: dict[str, str], cwd: str) -> Iterator[str]:
     )
     yield from ("--bind", str(root / "root"), "/")
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
-    for path in _closed_to_others():
+    for path in closed:
         yield from ("--ro-bind", "/dev/null", path)
     yield from ("--dev", "/dev", "--bind", str(root / "disk" / "shm"), "/dev/shm", "--remount-ro", "/dev")
     for name, value in env.items():
@@ -49,10 +51,10 @@ def options(root: Path, env: dict[str, str], cwd: str) -> Iterator[str]:
     yield from ("--chdir", cwd)
 
 
-def _closed_to_others() -> list[str]:
+def closed_to_others() -> list[str]:
     """Files of /proc that only root may open. Where the node is root, so is the session by its id, and by that
     alone some of them tell about the kernel's memory; and those that list the keys of the node's user. All others
-    can be read and not written."""
+    can be read and not written. Asked once per session: the listing holds every process of the machine."""
     with os.scandir(PROC) as entries:
         return [
             entry.path
@@ -106,7 +108,7 @@ class Cage:
                 signal.pidfd_send_signal(self._first_fd, signal.SIGKILL)
         await self._is_empty.wait()
 
-    async def break_off(self, process: asyncio.subprocess.Process | None) -> None:
+    async def break_off(self, process: Child | None) -> None:
         if process is None:
             self.began(0)
         await self.end()

@@ -24,6 +24,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
 from polar.runtimes.folders import remove_tree
 from polar.runtimes.spawn import to_the_end
+from polar.runtimes.threads import in_thread
 
 Result = TypeVar("Result")
 
@@ -54,7 +55,7 @@ async def copied_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
 async def _in_thread(copy: Callable[[Event], Result]) -> Result:
     """When cancelled, the thread has ended before this does: the folders it works in are about to be removed."""
     broken_off = Event()
-    copying = asyncio.ensure_future(asyncio.to_thread(copy, broken_off))
+    copying = asyncio.ensure_future(in_thread(copy, broken_off))
     try:
         await asyncio.wait([copying])
     except asyncio.CancelledError:

@@ -32,6 +32,7 @@ from polar.runtimes.options import RuntimeOptions
 from polar.runtimes.output import CappedLog
 from polar.runtimes.processes import PROC, home, owner_lives
 from polar.runtimes.spawn import to_the_end
+from polar.runtimes.threads import in_thread
 from polar.types import is_id
 
 SCRATCH = "scratch"
@@ -42,6 +43,7 @@ NO_ENGINE = "`make docker` installs and starts one, and DOCKER_HOST names anothe
 
 class DockerRuntime:
     Options: type[RuntimeOptions] = DockerOptions
+    notes: tuple[str, ...] = ()
 
     def __init__(self, options: DockerOptions) -> None:
         self._options = options
@@ -81,7 +83,7 @@ class DockerRuntime:
         root, _ = take_root(place.root, (SCRATCH,))
         self._place = msgspec.structs.replace(place, root=root)
         try:
-            await asyncio.to_thread(remove_tree, self._scratch)
+            await in_thread(remove_tree, self._scratch)
             self._scratch.mkdir(mode=0o700)
             place.logs.mkdir(parents=True, exist_ok=True)
             self._api = DockerApi(self._options.engine)
@@ -97,7 +99,7 @@ class DockerRuntime:
         await self._run_container()
         pid = int((await self._alive().inspect())["State"]["Pid"])
         try:
-            environment = await asyncio.to_thread((PROC / str(pid) / "environ").read_bytes)
+            environment = await in_thread((PROC / str(pid) / "environ").read_bytes)
             if f"POLAR_SESSION={self._started().session_id}\0".encode() not in environment:
                 raise RuntimeFailure("the engine's containers are not among the processes that the node sees")
             return await open_door(pid, user=os.geteuid() != 0)
@@ -135,7 +137,7 @@ class DockerRuntime:
             raise RuntimeFailure(f"cannot write {path!r}: what is there is not a folder")
         to, below = (found.folder, found.new) if found.stat is None else (found.path, PurePosixPath("."))
         with tempfile.TemporaryFile(dir=self._scratch) as packed:
-            await asyncio.to_thread(pack_tree, source, below, self._owner, packed)
+            await in_thread(pack_tree, source, below, self._owner, packed)
             await self._alive().put(to, packed)
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
@@ -144,7 +146,7 @@ class DockerRuntime:
         try:
             return await self._alive().read(found.path, lambda stream: unpack(stream, scratch, target, cap_bytes))
         finally:
-            await to_the_end(asyncio.to_thread(remove_tree, scratch))
+            await to_the_end(in_thread(remove_tree, scratch))
 
     async def kill(self) -> None:
         if self._container is not None:
@@ -333,7 +335,7 @@ class DockerRuntime:
                         await Container(api, self._container.id).remove()
                     self._container = None
             finally:
-                await asyncio.to_thread(remove_tree, place.root)
+                await in_thread(remove_tree, place.root)
 
 
 def _is_dead(owner: str) -> bool:

@@ -25,6 +25,7 @@ from polar.runtimes.docker_api import DockerApi, Refused
 from polar.runtimes.docker_archive import TooMuch
 from polar.runtimes.processes import PROC
 from polar.runtimes.spawn import to_the_end
+from polar.runtimes.threads import in_thread
 
 FOLDER, LINK, OTHERS = 1 << 31, 1 << 27, 0x7280000
 """Bits of a mode as the Engine API tells it: pipes, sockets, devices and the like are the others."""
@@ -182,7 +183,7 @@ class Container:
             def stream(limit_bytes: int | None) -> io.RawIOBase:
                 return _Arriving(response.content, loop, limit_bytes)
 
-            work = asyncio.ensure_future(asyncio.to_thread(reader, stream))
+            work = asyncio.ensure_future(in_thread(reader, stream))
             try:
                 await asyncio.wait([work])
             finally:

@@ -3,6 +3,7 @@ copes with whatever an agent has left behind."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -12,9 +13,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.supervisor import View
 
 MAX_READ_BYTES = 256 * 2**20
 """A file that grows without end must not take the node's memory along."""
+MAX_LINKS = 40
+"""On the way of one path, as in the kernel."""
 
 
 def take_root(root: Path, own: Collection[str]) -> tuple[Path, bool]:
@@ -28,17 +32,38 @@ def take_root(root: Path, own: Collection[str]) -> tuple[Path, bool]:
     return root.resolve(), bool(left)
 
 
-def inside(base: Path, path: str) -> Path:
-    """`path` under `base`, links followed; refused where it leads outside."""
+def inside(base: Path, path: str, view: View | None = None) -> Path:
+    """`path` under `base`, links followed; refused where it leads outside. In a `view` an absolute link leads
+    where it leads for the session's processes."""
     if "\0" in path or not path or Path(path).is_absolute():
         raise RuntimeFailure(f"{path!r} is not a relative path")
     try:
-        found = (base / path).resolve()
+        found = _followed(base / path, view) if view is not None else (base / path).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise RuntimeFailure(f"{path!r} cannot be followed: {error}") from error
     if not found.is_relative_to(base):
         raise RuntimeFailure(f"{path!r} leads out of its folder")
     return found
+
+
+def _followed(path: Path, view: View) -> Path:
+    here, ahead, links = Path("/"), list(reversed(path.parts[1:])), 0
+    while ahead:
+        name = ahead.pop()
+        step = here.parent if name == ".." else here / name
+        if not step.is_symlink():
+            here = step
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = step.readlink()
+        if target.is_relative_to(view.target):
+            target = view.source / target.relative_to(view.target)
+        if target.is_absolute():
+            here = Path("/")
+        ahead += [part for part in reversed(target.parts) if part != "/"]
+    return here
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:

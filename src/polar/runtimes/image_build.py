@@ -6,7 +6,6 @@ that is broken off leaves nothing, and one that is killed leaves what the next o
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import tempfile
@@ -24,6 +23,7 @@ from polar.runtimes.image_debian import debian_recipe, debian_tar
 from polar.runtimes.image_engine import EngineImages, engine_images
 from polar.runtimes.image_programs import run_program
 from polar.runtimes.images import RECORD_FILE, Image, ImageRecord, Recipe, find, images_dir
+from polar.runtimes.threads import in_thread
 from polar.store.cache import alone_at, cached_folder
 
 Form = Literal["folder", "engine"]
@@ -94,14 +94,14 @@ async def _made(order: Order, tell: Callable[[str], None]) -> Image:
         if (current := _current(order)) is not None:  # made by another meanwhile
             return current
         for left in images_dir().glob(f".{order.name}+*"):  # of a build that was killed
-            await asyncio.to_thread(remove_tree, left)
+            await in_thread(remove_tree, left)
         scratch = Path(tempfile.mkdtemp(prefix=f".{order.name}+", dir=images_dir()))
         try:
             await _fill(scratch, order.recipe, tell)
             scratch.chmod(0o755)
             _swap(scratch, images_dir() / order.name)
         finally:
-            await asyncio.to_thread(remove_tree, scratch)
+            await in_thread(remove_tree, scratch)
     image = find(order.name)
     assert image is not None
     return image
@@ -123,7 +123,7 @@ async def _fill(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> No
     record = ImageRecord(
         recipe=recipe,
         versions=versions,
-        tar_sha256=await asyncio.to_thread(_sha256, tar),
+        tar_sha256=await in_thread(_sha256, tar),
         tar_bytes=tar.stat().st_size,
         built=time.time(),
     )

@@ -5,7 +5,6 @@ No image registry and no network address of ours: sources, their keys, proxies a
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ import msgspec
 from polar.errors import RuntimeFailure
 from polar.runtimes.image_programs import output_of, run_program
 from polar.runtimes.images import Recipe
+from polar.runtimes.threads import in_thread
 
 DEFAULT_PACKAGES = ("ca-certificates", "git", "procps", "python3-minimal", "ripgrep")
 """What harnesses and the commands they run look for in a bare image; a C library and a shell are there anyway."""
@@ -97,7 +97,7 @@ async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> 
             await run_program(argv, tell=_steps(tell))
     finally:
         sources.unlink()
-    return await asyncio.to_thread(versions_in, tar)
+    return await in_thread(versions_in, tar)
 
 
 def mmdebstrap(recipe: Recipe, sources: Path, tar: Path, configured: str) -> tuple[str, ...]:

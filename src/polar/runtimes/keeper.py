@@ -21,6 +21,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes import keeper_program
 from polar.runtimes.keeper_program import MAX_MESSAGE_BYTES
 from polar.runtimes.spawn import to_the_end
+from polar.runtimes.threads import in_thread
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -132,7 +133,7 @@ class Keeper:
         async with self._turn:
             if self._channel.fileno() < 0:
                 raise RuntimeFailure("the runtime is stopped")
-            under_way = asyncio.ensure_future(asyncio.to_thread(_exchange, self._channel, message, give))
+            under_way = asyncio.ensure_future(in_thread(_exchange, self._channel, message, give))
             try:
                 return await asyncio.shield(under_way)
             except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,13 +22,18 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.folders import inside, read_file, remove_tree, take_root, write_file
+from polar.runtimes.local_command import LocalCommand
 from polar.runtimes.options import Capabilities, RuntimeOptions
 from polar.runtimes.processes import OWNER, Family, end, owner, sweep_orphans
 from polar.runtimes.spawn import Job, Spawner, to_the_end
+from polar.runtimes.supervisor import Launcher, View
+from polar.runtimes.threads import in_thread
+from polar.runtimes.views import mount_point
 
 FOLDERS = ("work", "home", "tmp")
 MARKER = "POLAR_PLACE"
 INHERITED = ("PATH", "LANG", "LC_ALL")
+UNEQUAL_PATHS = "each session sees its workspace at a path of its own, so prompts of a task's samples may differ"
 CONTAINS_NOTHING = "the local runtime contains nothing; bubblewrap, docker and apptainer do"
 
 
@@ -35,6 +41,10 @@ class LocalOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
         networks=("open",), reasons={"network": CONTAINS_NOTHING, "limits": CONTAINS_NOTHING}
     )
+
+    same_paths: bool = True
+    """All sessions see workspace, home and temporary folder at the same paths, where the kernel lets them. Where
+    the node's user is not root, programs that run as another user (sudo) do not work in a session then."""
 
 
 class LocalRuntime:
@@ -47,8 +57,11 @@ class LocalRuntime:
         self._stopped = False
         self._stopping = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._running: set[int] = set()
-        self._ended: set[int] = set()
+        self._launcher: Launcher | None = None
+        self._view: View | None = None
+        self.notes: tuple[str, ...] = ()
+        self._commands: set[LocalCommand] = set()
+        """Those of which something may be alive."""
 
     @classmethod
     async def lacking(cls) -> str:
@@ -63,14 +76,34 @@ class LocalRuntime:
         root, has_leftovers = take_root(place.root, FOLDERS)
         self._place = msgspec.structs.replace(place, root=root)
         if has_leftovers:
-            await end(self._family(), grace_s=0)
+            await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
         for name in FOLDERS:
-            await asyncio.to_thread(remove_tree, self._place.root / name)
+            await in_thread(remove_tree, self._place.root / name)
             (self._place.root / name).mkdir(mode=0o700)
         place.logs.mkdir(parents=True, exist_ok=True)
         self._spawner = Spawner(place.logs, self._options)
+        self._launcher = place.launcher or (Launcher() if Launcher.is_possible() else None)
+        await self._find_view()
         if place.base is not None:
             await self.put_folder(place.base, ".")
+
+    async def _find_view(self) -> None:
+        try:
+            self._view, reason = await self._tried_view(), ""
+        except (RuntimeFailure, OSError) as error:
+            reason = str(error)
+        if reason:
+            self.notes = (f"{UNEQUAL_PATHS}: {reason}",)
+
+    async def _tried_view(self) -> View:
+        if not self._options.same_paths:
+            raise RuntimeFailure("the option same_paths is off")
+        if self._launcher is None:
+            raise RuntimeFailure("only Linux has mount namespaces")
+        target = mount_point()
+        if reason := await self._launcher.why_no_view(target):
+            raise RuntimeFailure(f"the kernel gives no mount namespace ({reason})")
+        return View(self._started().root, target)
 
     async def door(self) -> None:
         """The network is the node's, and so is the gateway's address."""
@@ -78,44 +111,34 @@ class LocalRuntime:
     async def exec(self, command: Command) -> Finished:
         place, number = self._alive(), next(self._numbers)
         assert self._spawner is not None
-        pids: set[int] = set()
-
-        def began(pid: int) -> None:
-            pids.add(pid)
-            self._running.add(pid)
-
-        async def break_off(process: asyncio.subprocess.Process | None) -> None:
-            mark = f"{self._mark(place, number)}\0".encode()
-            await end(Family(mark, frozenset(pids)), grace_s=self._options.kill_grace_s)
+        entry = LocalCommand(self._mark(place, number), self._launcher, self._view)
 
         job = Job(
             command.argv,
             self._environment(place, number, command),
             self._folder(place, command.cwd),
             command.log_name,
-            break_off,
-            began,
+            partial(entry.break_off, grace_s=self._options.kill_grace_s),
+            start=entry.start,
         )
+        self._commands = {known for known in self._commands if not known.is_empty} | {entry}
         try:
             return await self._spawner.run(job)
         finally:
-            self._running -= pids
-            self._ended |= pids
+            entry.exited()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        base = Path(self.home if home else self.workspace)
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await asyncio.to_thread(write_file, inside(base, path), content, mode)
+        await in_thread(write_file, self._inside(path, home=home), content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await asyncio.to_thread(read_file, inside(Path(self.workspace), path))
+        return await in_thread(read_file, self._inside(path))
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await copied_in(source, inside(Path(self.workspace), path))
+        await copied_in(source, self._inside(path))
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        base = Path(self.home if home else self.workspace)
-        return await copied_out(inside(base, path), target, cap_bytes)
+        return await copied_out(self._inside(path, home=home), target, cap_bytes)
 
     async def kill(self) -> None:
         if self._place is not None:
@@ -133,11 +156,19 @@ class LocalRuntime:
 
     @property
     def workspace(self) -> str:
-        return str(self._started().root / "work")
+        return self._seen("work")
 
     @property
     def home(self) -> str:
-        return str(self._started().root / "home")
+        return self._seen("home")
+
+    def _seen(self, folder: str) -> str:
+        """As processes inside see it."""
+        return f"{self._view.target if self._view is not None else self._started().root}/{folder}"
+
+    def _inside(self, path: str, *, home: bool = False) -> Path:
+        """As the node sees it."""
+        return inside(self._started().root / ("home" if home else "work"), path, self._view)
 
     def _started(self) -> Place:
         if self._place is None:
@@ -150,10 +181,10 @@ class LocalRuntime:
         return self._started()
 
     def _folder(self, place: Place, path: str) -> Path:
-        cwd = inside(place.root / "work", path)
+        cwd = self._inside(path)
         if not cwd.is_dir():
             raise RuntimeFailure(f"the workspace has no folder {path!r}")
-        return cwd
+        return Path(self.workspace, cwd.relative_to(place.root / "work"))
 
     def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -163,7 +194,7 @@ class LocalRuntime:
             "LANG": "C.UTF-8",
             **inherited,
             "HOME": self.home,
-            "TMPDIR": str(place.root / "tmp"),
+            "TMPDIR": self._seen("tmp"),
             **command.env,
             "POLAR_SESSION": place.session_id,
             OWNER: owner(),
@@ -174,16 +205,15 @@ class LocalRuntime:
         """Stands in the environment of all that a command starts; its beginning is the same for the place."""
         return f"{MARKER}={place.root}:{number}"
 
-    def _family(self) -> Family:
-        marker = f"{MARKER}={self._started().root}:".encode()
-        return Family(marker, frozenset(self._running), frozenset(self._ended))
-
     async def _kill(self) -> None:
-        await end(self._family(), grace_s=self._options.kill_grace_s)
+        grace_s = self._options.kill_grace_s
+        await asyncio.gather(*(command.end(grace_s) for command in tuple(self._commands)))
 
     async def _stop(self, place: Place) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
                 await self._spawner.close()
-            await asyncio.to_thread(remove_tree, place.root)
+            if self._launcher is not None and place.launcher is None:
+                await self._launcher.close()
+            await in_thread(remove_tree, place.root)

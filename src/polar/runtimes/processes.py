@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.threads import in_thread
 
 PROC = Path("/proc")
 OWNER = "POLAR_OWNER"
@@ -50,7 +51,7 @@ class _Process(msgspec.Struct, frozen=True):
 
 async def end(family: Family, *, grace_s: float) -> None:
     """Returns when none of the family is alive: asked first, killed after `grace_s`."""
-    known = await asyncio.to_thread(find, family)
+    known = await in_thread(find, family)
     signal_all(known, signal.SIGTERM)
     if known := await _outlive(family, known, grace_s):
         if left := await _outlive(family, known, KILL_LIMIT_S, again=signal.SIGKILL):
@@ -66,7 +67,7 @@ async def _outlive(
     deadline = loop.time() + limit_s
     clean_looks = 0
     while clean_looks < 2:
-        known = await asyncio.to_thread(find, family, known)
+        known = await in_thread(find, family, known)
         clean_looks = 0 if known else clean_looks + 1
         if known and loop.time() >= deadline:
             return known
@@ -92,7 +93,7 @@ def owner() -> str:
 
 async def sweep_orphans(*, grace_s: float = 0.0) -> int:
     """Ends all processes on this machine whose owner is dead. How many owners that were."""
-    dead = await asyncio.to_thread(_dead_owners)
+    dead = await in_thread(_dead_owners)
     for name in dead:
         await end(Family(f"{OWNER}={name}\0".encode(), leaders=frozenset()), grace_s=grace_s)
     return len(dead)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,13 +17,39 @@ from polar.runtimes.output import CappedLog, Pump
 from polar.types import is_id
 
 
+class Child(Protocol):
+    """A command that runs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def wait(self) -> int:
+        """The exit code; negative: the signal that ended it."""
+        ...
+
+
+async def start_directly(job: Job, out: int, err: int) -> Child:
+    """As a child of the node, on the event loop's own thread: a process that dies with its parent dies with that
+    thread."""
+    return await asyncio.create_subprocess_exec(
+        *job.argv,
+        stdin=asyncio.subprocess.DEVNULL,  # harnesses wait for ever at an open idle pipe
+        stdout=out,
+        stderr=err,
+        cwd=job.cwd,
+        env=job.env,
+        start_new_session=True,
+        pass_fds=job.pass_fds,
+    )
+
+
 class Job(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str]
     """All of it."""
     cwd: Path
     log_name: str
-    break_off: Callable[[asyncio.subprocess.Process | None], Awaitable[None]]
+    break_off: Callable[[Child | None], Awaitable[None]]
     """Ends all that the process has started, and itself; None when it did not start. Called when `run` is
     cancelled or fails."""
     began: Callable[[int], None] = lambda pid: None
@@ -31,6 +57,8 @@ class Job(msgspec.Struct, frozen=True):
     pass_fds: tuple[int, ...] = ()
     program: str = ""
     """What to call it in an error; empty: the first word."""
+    start: Callable[[Job, int, int], Awaitable[Child]] = start_directly
+    """Given the descriptors that take its output; no input, and a process group and session of its own."""
 
 
 class Spawner:
@@ -43,9 +71,8 @@ class Spawner:
         self._closed = False
 
     async def run(self, job: Job) -> Finished:
-        """Started on the event loop's own thread: a process that dies with its parent dies with that thread."""
         out, err = self._pump(job.log_name, "stdout"), self._pump(job.log_name, "stderr")
-        process: asyncio.subprocess.Process | None = None
+        process: Child | None = None
         try:
             process = await self._spawn(job, out, err)
             job.began(process.pid)
@@ -75,35 +102,26 @@ class Spawner:
         pump.ended.add_done_callback(lambda _: self._pumps.discard(pump))
         return pump
 
-    async def _spawn(self, job: Job, out: Pump, err: Pump) -> asyncio.subprocess.Process:
+    async def _spawn(self, job: Job, out: Pump, err: Pump) -> Child:
         await out.start()
         await err.start()
         if self._closed:
             raise RuntimeFailure("the runtime is stopped")
         try:
-            return await asyncio.create_subprocess_exec(
-                *job.argv,
-                stdin=asyncio.subprocess.DEVNULL,  # harnesses wait for ever at an open idle pipe
-                stdout=out.write_fd,
-                stderr=err.write_fd,
-                cwd=job.cwd,
-                env=job.env,
-                start_new_session=True,
-                pass_fds=job.pass_fds,
-            )
+            return await job.start(job, out.write_fd, err.write_fd)
         except (OSError, ValueError) as error:
             raise RuntimeFailure(_why_not(job.program or job.argv[0], error)) from error
         finally:
             out.release_writer()
             err.release_writer()
 
-    async def _break_off(
-        self, job: Job, process: asyncio.subprocess.Process | None, pumps: tuple[Pump, ...]
-    ) -> None:
-        await job.break_off(process)
-        if process is not None:
-            await process.wait()
-        await close_all(pumps)
+    async def _break_off(self, job: Job, process: Child | None, pumps: tuple[Pump, ...]) -> None:
+        try:
+            await job.break_off(process)
+            if process is not None:
+                await process.wait()
+        finally:
+            await close_all(pumps)
 
 
 async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:

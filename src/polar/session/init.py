@@ -73,7 +73,8 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
         live.teardown.push_async_callback(runtime.stop)
         paths = live.paths.create()
         await clear(paths)
-        await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools))
+        launcher = live.services.launcher
+        await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools, launcher))
     return runtime
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from polar.harnesses.base import Harness, Launch
 from polar.runtimes.base import Runtime
+from polar.runtimes.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.store.paths import RunPaths, SessionPaths
 from polar.types import Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
@@ -24,6 +25,8 @@ class Services:
     watchers: tuple[Watcher, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
     """Of the node's own parts: Polar, engine, model, renderer."""
+    launcher: Launcher | None = None
+    """Starts the commands of runtimes that have no supervisor of their own."""
 
 
 @dataclass

@@ -54,6 +54,8 @@ class SessionResult(Strict):
     stage_s: dict[str, float] = {}
     """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
     versions: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+    """What the node's machine could not give: paths that are the same in all samples, for instance."""
 
     @property
     def broken_off_stale(self) -> bool:

@@ -112,7 +112,7 @@ async def test_the_key_arrives_as_it_is(run_pi: RunPi, model: Model, key: str) -
     assert model.keys == [key]
 
 
-async def test_a_cancelled_pi_leaves_nothing_alive(run_pi: RunPi, model: Model, runtime: LocalRuntime) -> None:
+async def test_a_cancelled_pi_leaves_nothing_alive(run_pi: RunPi, model: Model, tmp_path: Path) -> None:
     """Also not the server its tool has put into a session of its own."""
     model.script = ["$ setsid sleep 1000 >/dev/null 2>&1 & echo started", "<never answers>"]
     task = asyncio.create_task(run_pi("Start a server"))
@@ -121,7 +121,7 @@ async def test_a_cancelled_pi_leaves_nothing_alive(run_pi: RunPi, model: Model, 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    root = Path(runtime.workspace).parent
+    root = (tmp_path / "root").resolve()
     assert not find(Family(f"POLAR_PLACE={root}:".encode(), leaders=frozenset()))
 
 
@@ -189,7 +189,7 @@ async def test_old_turns_are_summarised_in_a_small_window_too(
     assert [bool(request.get("tools")) for request in model.requests] == [True, True, *[False] * compaction, True]
 
 
-async def test_pi_leaves_nothing_in_the_workspace(run_pi: RunPi, runtime: LocalRuntime) -> None:
+async def test_pi_leaves_nothing_in_the_workspace(run_pi: RunPi, tmp_path: Path) -> None:
     await run_pi("Say hello")
-    assert {path.name for path in Path(runtime.home).iterdir()} == {".pi"}
-    assert list(Path(runtime.workspace).iterdir()) == []
+    assert {path.name for path in (tmp_path / "root/home").iterdir()} == {".pi"}
+    assert list((tmp_path / "root/work").iterdir()) == []

@@ -62,6 +62,11 @@ class Containing(LocalRuntime):
         )
 
 
+class Apart(LocalRuntime):
+    class Options(LocalOptions):
+        same_paths: bool = False
+
+
 def runtimes_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **runtimes: type[LocalRuntime]) -> None:
     """In a folder whose engine is not there, so that the rest of the doctor is quick."""
     monkeypatch.chdir(tmp_path)
@@ -96,7 +101,15 @@ def test_a_runtime_says_what_it_contains(tmp_path: Path, monkeypatch: pytest.Mon
         ("limits", "cpus, pids", "disk_bytes: no quota here"),
         ("contains", "files", ""),
     ]
-    assert [each["state"] for each in checks["runtime local"]["details"]] == ["ok", "noted", "noted"]
+    assert [each["state"] for each in checks["runtime local"]["details"]][:3] == ["ok", "noted", "noted"]
+
+
+def test_what_the_machine_cannot_give_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes_are(monkeypatch, tmp_path, apart=Apart)
+    _, checks = doctor("--runtime", "apart")
+    assert checks["runtime apart"]["ok"]
+    note = checks["runtime apart"]["details"][-1]
+    assert note["state"] == "noted" and "prompts of a task's samples may differ" in note["detail"]
 
 
 def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ async def test_a_machine_without_the_programs_is_told_what_installs_them(
 
 
 def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: Path) -> None:
-    told = list(options(tmp_path, {"KEY": "a b"}, "/work"))
+    told = list(options(tmp_path, {"KEY": "a b"}, "/work", ()))
     assert told[told.index("--cap-drop") + 1] == "ALL"
     assert told.index("--clearenv") < told.index("--setenv")
     assert told[told.index("--setenv") :][:3] == ["--setenv", "KEY", "a b"]

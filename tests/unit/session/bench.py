@@ -30,5 +30,5 @@ async def sh(live: LiveSession, script: str) -> Finished:
 
 
 def workspace_of(live: LiveSession) -> Path:
-    assert live.runtime is not None
-    return Path(live.runtime.workspace)
+    """As the node sees it."""
+    return live.paths.place / "work"

@@ -183,7 +183,7 @@ class TestHostile:
             printf 'one\r\n$Id$\n' >src/main.c
         """
         live = await changed(begin, base, script)
-        assert not (Path(live.runtime.home) / "sprung").exists()  # type: ignore[union-attr]
+        assert not (live.paths.place / "home" / "sprung").exists()
         await assert_patch_tells_all(live, base, tmp_path)
 
     async def test_a_picture_that_was_destroyed_is_said(self, begin: Begin, base: Path) -> None:

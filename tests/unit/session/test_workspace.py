@@ -241,7 +241,7 @@ class TestPrepare:
         assert live.runtime is not None
         await prepare(live.runtime, live.task)
         assert (workspace_of(live) / "file").read_text() == "one\ntwo\n"
-        assert (live.paths.logs / "prepare-2.stdout").read_text().strip() == str(workspace_of(live))
+        assert (live.paths.logs / "prepare-2.stdout").read_text().strip() == live.runtime.workspace
 
     async def test_a_step_that_fails_is_named_with_its_last_words(self, begin: Begin) -> None:
         live = await begin(prepare=["true", "echo too bad >&2; exit 7", "touch never"])
