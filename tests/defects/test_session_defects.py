@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from workshop import WRITE, Workshop, agent_task, shell_task
@@ -18,11 +19,16 @@ SCRIPT = [f"I write it. {WRITE}", "Done."]
 AGENT = " ".join(agent_task().harness.options["argv"])
 
 
+OURS = f"POLAR_OWNER={os.getpid()}."
+"""Of this test's node: sessions of a test that runs beside it may have the same names."""
+
+
 def processes_of(session_id: str) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"POLAR_SESSION={session_id}".encode() in (entry / "environ").read_bytes():
+            environment = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            if all(mark.encode() in environment for mark in (f"POLAR_SESSION={session_id}", OURS)):
                 found.append(int(entry.name))
         except OSError:
             continue

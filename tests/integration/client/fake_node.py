@@ -69,6 +69,7 @@ class Service:
 
     def close(self) -> None:
         self.stop()
+        self._do(asyncio.sleep(0.01))  # connections that are closed are let go of on the next turns
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -22,14 +22,19 @@ from waiting import until
 SCRIPT = [f"I write it. {WRITE}", "Done."]
 
 
+OURS = f"POLAR_OWNER={os.getpid()}.".encode()
+
+
 def processes_with(marker: str) -> list[int]:
-    """Living processes, not zombies, that carry a marker in their environment."""
+    """Living processes, not zombies, of this test's node, that carry a marker in their environment. Sessions of a
+    test that runs beside it may have the same names."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 alive = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-                if alive and marker.encode() in (entry / "environ").read_bytes():
+                environment = (entry / "environ").read_bytes()
+                if alive and marker.encode() in environment and OURS in environment:
                     found.append(int(entry.name))
             except OSError:
                 continue

@@ -34,6 +34,7 @@ class Background:
 
     def close(self) -> None:
         self.do(self.rollout.stop())
+        self.do(asyncio.sleep(0.01))  # connections that are closed are let go of on the next turns
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
