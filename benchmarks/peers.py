@@ -24,7 +24,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -185,35 +185,50 @@ async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -
     return spent
 
 
+class Tally:
+    """Replies by session, and errors."""
+
+    def __init__(self, sessions: int) -> None:
+        self.calls: Counter[int] = Counter()
+        self.errors: list[str] = []
+        self.all_answered = asyncio.Event()
+        self._sessions = sessions
+
+    def count(self, number: int) -> None:
+        self.calls[number] += 1
+        if len(self.calls) == self._sessions:
+            self.all_answered.set()
+
+
 async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rate:
     with running(make, stub) as peer:
         talks = Talks(peer, at_once)
-        answered: Counter[int] = Counter()
-        errors: list[str] = []
-        tasks = [asyncio.create_task(_send_on(talks, number, answered, errors)) for number in range(at_once)]
-        limit = time.monotonic() + FIRST_LIMIT_S
-        while len(answered) < at_once and time.monotonic() < limit:
-            await asyncio.sleep(0.02)
-        before, begun_us, begun = answered.total(), cpu_us(peer.pid), time.monotonic()
+        tally = Tally(at_once)
+        tasks = [asyncio.create_task(_send_on(talks, number, tally)) for number in range(at_once)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIMIT_S):
+                await tally.all_answered.wait()
+        before, begun_us, begun = tally.calls.total(), cpu_us(peer.pid), time.monotonic()
         await asyncio.sleep(seconds)
-        calls, spent_us, wall_s = answered.total() - before, cpu_us(peer.pid) - begun_us, time.monotonic() - begun
+        wall_s, calls = time.monotonic() - begun, tally.calls.total() - before
+        spent_us = cpu_us(peer.pid) - begun_us
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         talks.close()
         rates = calls / wall_s, calls * 1e6 / max(spent_us, 1)
-        return Rate(peer.name, at_once, *rates, answered=len(answered), errors=tuple(errors))
+        return Rate(peer.name, at_once, *rates, answered=len(tally.calls), errors=tuple(tally.errors))
 
 
-async def _send_on(talks: Talks, number: int, answered: Counter[int], errors: list[str]) -> None:
+async def _send_on(talks: Talks, number: int, tally: Tally) -> None:
     """Call after call, as a harness that asks again after an error."""
     talk, line = talks.talks[number], talks.lines[number]
     while True:
         try:
             talk.go_on(await line.post(talk.body(stream=True)))
-            answered[number] += 1
+            tally.count(number)
         except (BadAnswer, Unanswered, OSError) as error:
-            errors.append(str(error)[:200])
+            tally.errors.append(str(error)[:200])
             await asyncio.sleep(RETRY_S)
 
 
