@@ -4,11 +4,11 @@
 
 All ask the same stub engine with vLLM's routes (`stub_server.py`) over HTTP and serve the same conversations at
 the chat route; the peers' environments are made by this script (`peer_programs.py`). Each peer has one core, the
-stub and the sender share the others. Four questions: processor time of a call by its turn (rounds over sessions
+stub and the sender share the others. Five questions: processor time of a call by its turn (rounds over sessions
 side by side, the median of rounds); what is kept of a session of 50 turns, on disk and in memory; calls a second
 with 100 to 800 sessions at once, each sending its next call as soon as it has the reply, counted for some
-seconds from the start; and after `kill -9` in the middle of such a load, how many of the replies that arrived
-whole are on disk.
+seconds after every session has had its first reply; after `kill -9` in the middle of such a load, how many of
+the replies that arrived whole are on disk; and the rows of one real Claude Code session (`peer_session.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import re
 import secrets
 import signal
 import tempfile
+import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -34,7 +36,7 @@ from gateway_traffic import REPLY, Conversation
 from page import goal, origin, table, write_json, write_section
 from peer_programs import PEERS, Peer, cpu_us, rss_of
 from peer_session import SessionRows, claude_code_rows
-from raw_http import RawConnection, Unanswered
+from raw_http import BadAnswer, RawConnection, Unanswered
 from stub_replies import CannedReply
 from stub_server import Pace, StubEngine
 from target_process import Process, allow_open_files, other_cores
@@ -46,6 +48,9 @@ WINDOW = 2
 """Turns that are measured together, from the one that names them."""
 SETTLE_S = 0.02
 """What a peer still does after its last reply is not the next call's."""
+RETRY_S = 0.1
+FIRST_LIMIT_S = 20.0
+"""For the first reply of every session; then calls are counted in any case."""
 PROJECT = re.compile(rb"tests of project (\d+) pass")
 
 
@@ -101,7 +106,7 @@ class Rate:
     """Calls in a second of the peer's processor time, whatever else the machine did."""
     answered: int
     """Sessions that got at least one reply."""
-    error: str = ""
+    errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,29 +185,51 @@ async def _by_turn(peer: Peer, talks: Talks, mode: Mode, turns: Sequence[int]) -
     return spent
 
 
+class Tally:
+    """Replies by session, and errors."""
+
+    def __init__(self, sessions: int) -> None:
+        self.calls: Counter[int] = Counter()
+        self.errors: list[str] = []
+        self.all_answered = asyncio.Event()
+        self._sessions = sessions
+
+    def count(self, number: int) -> None:
+        self.calls[number] += 1
+        if len(self.calls) == self._sessions:
+            self.all_answered.set()
+
+
 async def rate_of(make: Any, stub: Process, at_once: int, seconds: float) -> Rate:
     with running(make, stub) as peer:
         talks = Talks(peer, at_once)
-        answered: dict[int, int] = {}
-        error, begun_us = "", cpu_us(peer.pid)
-        try:
-            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                for number in range(at_once):
-                    group.create_task(_send_on(talks, number, answered))
-        except TimeoutError:
-            pass
-        except BaseExceptionGroup as errors:
-            error = str(errors.exceptions[0])[:200]
-        calls, spent_us = sum(answered.values()), cpu_us(peer.pid) - begun_us
+        tally = Tally(at_once)
+        tasks = [asyncio.create_task(_send_on(talks, number, tally)) for number in range(at_once)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIMIT_S):
+                await tally.all_answered.wait()
+        before, begun_us, begun = tally.calls.total(), cpu_us(peer.pid), time.monotonic()
+        await asyncio.sleep(seconds)
+        wall_s, calls = time.monotonic() - begun, tally.calls.total() - before
+        spent_us = cpu_us(peer.pid) - begun_us
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         talks.close()
-        return Rate(peer.name, at_once, calls / seconds, calls * 1e6 / max(spent_us, 1), len(answered), error)
+        rates = calls / wall_s, calls * 1e6 / max(spent_us, 1)
+        return Rate(peer.name, at_once, *rates, answered=len(tally.calls), errors=tuple(tally.errors))
 
 
-async def _send_on(talks: Talks, number: int, answered: dict[int, int]) -> None:
+async def _send_on(talks: Talks, number: int, tally: Tally) -> None:
+    """Call after call, as a harness that asks again after an error."""
     talk, line = talks.talks[number], talks.lines[number]
     while True:
-        talk.go_on(await line.post(talk.body(stream=True)))
-        answered[number] = answered.get(number, 0) + 1
+        try:
+            talk.go_on(await line.post(talk.body(stream=True)))
+            tally.count(number)
+        except (BadAnswer, Unanswered, OSError) as error:
+            tally.errors.append(str(error)[:200])
+            await asyncio.sleep(RETRY_S)
 
 
 async def loss_of(make: Any, stub: Process, at_once: int, replies: int) -> Loss:
@@ -262,7 +289,7 @@ def rate_table(rates: Sequence[Rate], losses: Sequence[Loss]) -> str:
 
 def _rate_cell(rate: Rate) -> str:
     starved = f" ({rate.at_once - rate.answered} without a reply)" if rate.answered < rate.at_once else ""
-    return f"{rate.per_s:.0f}{starved}{', errors' if rate.error else ''}"
+    return f"{rate.per_s:.0f}{starved}{f', {len(rate.errors)} errors' if rate.errors else ''}"
 
 
 def session_table(rows: Sequence[SessionRows]) -> str:
@@ -294,7 +321,10 @@ async def measure(options: argparse.Namespace, stub: Process) -> tuple[list[Cost
         print(f"{make.name}: costs", flush=True)
         for size in options.sessions:
             rates.append(await rate_of(make, stub, size, options.seconds))
-            print(f"{make.name}: {rates[-1].per_s:.0f} calls/s with {size} sessions {rates[-1].error}", flush=True)
+            print(
+                f"{make.name}: {rates[-1].per_s:.0f} calls/s with {size} sessions {rates[-1].errors[:1]}",
+                flush=True,
+            )
         losses.append(await loss_of(make, stub, 16, options.replies))
         print(f"{make.name}: {losses[-1].kept} calls left of {losses[-1].delivered}", flush=True)
     return costs, rates, losses

@@ -18,6 +18,10 @@ class Unanswered(Exception):
     """The connection ended before the reply did."""
 
 
+class BadAnswer(Exception):
+    """Any status but 200."""
+
+
 class RawConnection(asyncio.Protocol):
     """One request at a time; opens itself again where the server has closed it."""
 
@@ -37,7 +41,7 @@ class RawConnection(asyncio.Protocol):
         """Length of the reply with its head; -1: not known yet; 0: it comes in chunks."""
 
     async def post(self, body: bytes) -> bytes:
-        """The body of the reply, without its chunks' lengths. Any status but 200 ends the benchmark."""
+        """The body of the reply, without its chunks' lengths."""
         if self._transport is None or self._transport.is_closing():
             loop = asyncio.get_running_loop()
             self._transport, _ = await loop.create_connection(lambda: self, *self._address)
@@ -74,7 +78,7 @@ class RawConnection(asyncio.Protocol):
         assert self._reply is not None
         head, _, body = bytes(self._received).partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
-            self._reply.set_exception(SystemExit(f"{self._address} answered {head[:40]!r}: {body[:300]!r}"))
+            self._reply.set_exception(BadAnswer(f"{self._address} answered {head[:40]!r}: {body[:300]!r}"))
         elif not self._reply.done():
             self._reply.set_result(body if self._whole else _without_chunks(body))
 
