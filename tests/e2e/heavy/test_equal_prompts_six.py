@@ -1,0 +1,31 @@
+"""What differs between the first prompts of two samples of a task, harness by harness: nothing, on one day.
+
+docs/harnesses.md lists what a prompt holds of its surroundings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness_loop import SHELL_TOOLS, Loop
+
+from polar.tokens.smollm2 import SmolLM2Renderer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize("harness", SHELL_TOOLS)
+async def test_the_first_prompts_of_a_group_are_equal(
+    harness: str, smollm2: SmolLM2Renderer, tmp_path: Path
+) -> None:
+    loop = Loop(smollm2, tmp_path, samples=2)
+    await loop.run(harness)
+    for result in loop.results.values():
+        if result.notes:
+            pytest.skip(result.notes[0])
+    prompts = [
+        next(call.new_prompt_ids for call in calls if call.kind == "agent") for calls in loop.calls.values()
+    ]
+    assert len(prompts) == 2
+    assert list(prompts[0]) == list(prompts[1])
