@@ -1,4 +1,5 @@
-"""The event loop of commands that serve: uvloop, which takes about a third of the processor time for HTTP."""
+"""What commands that serve run on: uvloop, which takes about a third of the processor time for HTTP, and enough
+open files for a thousand sessions."""
 
 from __future__ import annotations
 
@@ -8,12 +9,29 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+OPEN_FILES = 65_536
+"""A session in flight takes about ten, and the usual limit is 1,024. No more than this: harnesses inherit the
+limit, and some programs go through all numbers below it when they start."""
+
 
 def run_served(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on uvloop; on asyncio's own loop where uvloop does not exist, as on Windows."""
+    _allow_open_files()
     try:
         from uvloop import new_event_loop
     except ImportError:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
+
+
+def _allow_open_files() -> None:
+    """As many as `OPEN_FILES`, where the machine's hard limit allows it."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != RLIM_INFINITY and soft < most:
+        setrlimit(RLIMIT_NOFILE, (most, hard))
