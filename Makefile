@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Files of tests are spread over the cores. tests/e2e/heavy is for `make e2e` alone.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
+# Files of tests are spread over two workers for each core, up to eight: half of the time a test waits for a process.
+# tests/e2e/heavy is for `make e2e` alone.
+WORKERS := $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 TESTS := tests --ignore=tests/e2e/heavy --cov
 
 .PHONY: demo test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image

@@ -6,10 +6,9 @@ Each session is pi (the pinned package, by the pinned Node) with three model cal
 text. Through the node it is a whole session: `local` runtime, pipeline, journal, gateway, the `vllm` engine,
 builder and evaluator. Bare it is the pi process alone, its files written by the same harness plug-in, at the
 chat route of the same stub engine, which gives the same replies after the same latency. Node, bare runner and
-stub have a process each. pi notes its own processor time when it ends; the node's is read from its process, and
-helpers are what else its children took, beside what pi's tools take in the bare run. A ticker in the node's loop
-shows its longest stall, one in the bare runner's shows the machine's. Sizes go up to four for each core, 64 at
-most.
+stub have a process each. pi notes its own processor time when it ends; the node's is read from its process,
+without the supervisors of its commands, which end unseen by it. A ticker in the node's loop shows its longest
+stall, one in the bare runner's shows the machine's. Sizes go up to four for each core, 64 at most.
 
 Without network the cache (`POLAR_CACHE`) must hold what is fetched otherwise: the packages of pi and Node under
 `npm/` and SmolLM2's GGUF file under `weights/`, by the names that `harnesses/install.py` and `store/weights.py`
@@ -67,11 +66,6 @@ class Pair:
         """Of a session, bare, with what its tools take."""
         return self.bare.children_cpu_s / self.bare.order.sessions
 
-    @property
-    def helpers_cpu_s(self) -> float:
-        """Of a session: what the node's children took and neither pi nor its tools did."""
-        return (_beside_pi(self.node) - _beside_pi(self.bare)) / self.node.order.sessions
-
     def row(self) -> list[str]:
         return [
             str(self.at_once),
@@ -81,7 +75,6 @@ class Pair:
             f"**{self.ratio:.2f}**",
             f"{self.node_cpu_s * 1000:.0f}",
             f"{self.node_cpu_s * 1000 / CALLS:.1f}",
-            f"{self.helpers_cpu_s * 1000:.0f}",
             f"{self.pi_cpu_s * 1000:.0f}",
             f"{self.node.longest_stall_s * 1000:.0f}",
             f"{self.bare.longest_stall_s * 1000:.0f}",
@@ -96,15 +89,10 @@ HEAD = (
     "node / bare",
     "node's CPU ms, a session",
     "node's CPU ms, a call",
-    "helpers' CPU ms, a session",
     "pi's CPU ms, a session",
     "longest stall of the node's loop, ms",
     "of the bare runner's, ms",
 )
-
-
-def _beside_pi(run: Run) -> float:
-    return run.children_cpu_s - run.pi_cpu_s
 
 
 def default_sizes() -> list[int]:
@@ -168,7 +156,6 @@ def json_of(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         {
             "at_once": pair.at_once,
             "ratio": pair.ratio,
-            "helpers_cpu_s": pair.helpers_cpu_s,
             "node": plain(pair.node),
             "bare": plain(pair.bare),
         }

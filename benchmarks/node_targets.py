@@ -32,6 +32,7 @@ CALLS = len(REPLIES)
 CONTEXT_TOKENS = 131_071
 EXIT_HOOK = """\
 const fs = require('fs');
+require('module').enableCompileCache(%s);
 process.on('exit', () => {
   const used = process.resourceUsage();
   fs.appendFileSync(%s, `${(used.userCPUTime + used.systemCPUTime) / 1e6}\\n`);
@@ -79,7 +80,9 @@ class Run:
 def pi_program(folder: Path, installed: dict[str, Path]) -> tuple[str, ...]:
     """pi by the pinned Node; it notes its own processor time in `folder` when it ends."""
     hook = folder / "exit.cjs"
-    hook.write_text(EXIT_HOOK % orjson.dumps(str(folder / "pi-cpu")).decode())
+    # Sessions share compiled code, as they do with the program that the harness brings along.
+    paths = (folder.parent.parent / "compiled", folder / "pi-cpu")
+    hook.write_text(EXIT_HOOK % tuple(orjson.dumps(str(path)).decode() for path in paths))
     node, script = Pi(PiOptions()).program(installed)
     return node, "--require", str(hook), script
 
@@ -189,7 +192,7 @@ class PiAlone(PiTarget):
 
     async def _session(self, pi: Pi, place: Path, key: str) -> list[str]:
         slot = Slot(base_url=self._engine_url, key=key, model="polar", context_tokens=CONTEXT_TOKENS)
-        wrong = await run_bare(pi, place, context_at(place, slot, INSTRUCTION, self._installed))
+        wrong = await run_bare(pi, place, context_at(place, slot, INSTRUCTION, {}))
         if wrong or not (place / "work" / "out.txt").exists():
             return [f"pi alone: {wrong or 'no out.txt'}"]
         return []

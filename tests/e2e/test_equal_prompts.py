@@ -12,8 +12,6 @@ from runtime_loop import need
 from polar.runtimes.views import TARGET
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize("runtime", ["local", "bubblewrap"])
 async def test_the_first_prompts_of_a_group_are_equal(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
-from polar.harnesses.node_runtime import node_pack, node_program
+from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
 from polar.harnesses.skills import skill_files
 from polar.types import CallProfile, ToolRule
@@ -60,6 +60,7 @@ class GeminiCli:
             *self._options.extra_args,
         )
         env = {"GOOGLE_GEMINI_BASE_URL": context.slot.base_url, "GEMINI_API_KEY": context.slot.key}
+        env |= compiled_code(context.installed, GEMINI_PACKAGE)
         home_files = {
             ".gemini/settings.json": json.dumps(self._settings(), indent=1),
             INSTRUCTION_FILE: context.instruction,

@@ -21,3 +21,13 @@ def node_pack() -> NpmPack:
 
 def node_program(installed: dict[str, Path]) -> str:
     return str(installed[node_pack().package] / "bin/node")
+
+
+def compiled_code(installed: dict[str, Path], package: str) -> dict[str, str]:
+    """Environment by which sessions share a harness's compiled code, which is about half of its processor time.
+    It lies beside the package in the node's cache, so only `local` finds it: a contained session neither reads nor
+    writes what another has written."""
+    if package not in installed:  # a program of the task's own
+        return {}
+    folder = installed[package]
+    return {"NODE_COMPILE_CACHE": str(folder.with_name(f"{folder.name}.compiled"))}

@@ -17,7 +17,7 @@ from polar.errors import HarnessError
 from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
-from polar.harnesses.node_runtime import node_pack, node_program
+from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
 from polar.harnesses.skills import skill_files
 from polar.types import CallProfile, Matching, Slot
@@ -87,6 +87,7 @@ class Pi:
         home_files = {f"{AGENT_FOLDER}/{name}": text for name, text in agent_files.items()}
         home_files |= skill_files(f"{AGENT_FOLDER}/skills", self._options.skills)
         env = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
+        env |= compiled_code(context.installed, PI_PACKAGE)
         if _can_be_a_message(context.instruction):
             return Launch((*command, "--", context.instruction), env, home_files, logs=LOGS)
         home_files[INSTRUCTION_FILE] = context.instruction

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
-from polar.harnesses.node_runtime import node_pack, node_program
+from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
 from polar.harnesses.skills import skill_files
 from polar.harnesses.window import reply_tokens
@@ -79,6 +79,7 @@ class QwenCode:
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
             "QWEN_STREAM_IDLE_TIMEOUT_MS": str(REPLY_TIMEOUT_MS),
             "QWEN_STREAM_MAX_LIFETIME_MS": str(REPLY_TIMEOUT_MS),
+            **compiled_code(context.installed, QWEN_PACKAGE),
         }
         if self._options.api == "anthropic-messages":
             env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this one API the settings are not enough

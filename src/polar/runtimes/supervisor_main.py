@@ -35,8 +35,8 @@ NEW_USER, NEW_MOUNT = 0x10000000, 0x00020000
 BIND, RECURSIVE, SLAVE = 4096, 16384, 1 << 19
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """A supervisor ends with its tree or with the node, not with a signal that was meant for others."""
-DEFAULTED = (*IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
-"""What we or Python have changed, and a command finds as usual."""
+DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""What Python, we or whoever started the node have changed, and a command finds as usual."""
 
 
 def kernel(call: str, *arguments: Any) -> None:

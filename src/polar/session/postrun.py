@@ -87,7 +87,7 @@ def result_of(live: LiveSession) -> SessionResult:
         stale=is_stale(live),
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
-        notes=live.runtime.notes if live.runtime is not None else (),
+        notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
     )
 
 

@@ -12,8 +12,6 @@ from harness_loop import SHELL_TOOLS, Loop
 
 from polar.tokens.smollm2 import SmolLM2Renderer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
 
 @pytest.mark.parametrize("harness", SHELL_TOOLS)
 async def test_the_first_prompts_of_a_group_are_equal(

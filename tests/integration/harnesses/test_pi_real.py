@@ -166,7 +166,8 @@ async def test_no_tools(run_pi: RunPi, model: Model) -> None:
 async def test_notes_of_the_node_stay_out_of_the_prompt(
     run_pi: RunPi, model: Model, tmp_path: Path, context_files: bool
 ) -> None:
-    (tmp_path / "AGENTS.md").write_text("Sing while you work.")
+    for folder in (tmp_path, tmp_path / "root"):  # above the workspace as the node sees it, and as pi does
+        (folder / "AGENTS.md").write_text("Sing while you work.")
     await run_pi("Say hello", context_files=context_files)
     assert ("Sing while you work." in str(model.requests[0])) == context_files
 
