@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # tests/e2e/heavy is for `make e2e` alone.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
-TESTS := tests --ignore=tests/e2e/heavy --cov
+TESTS := tests --ignore=tests/e2e/heavy
 
 .PHONY: demo test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
@@ -17,7 +17,7 @@ test: $(VENV)/.dev  ## what a change must pass: minutes on two cores; a real har
 	$(PYTEST) $(TESTS) -m 'not check'
 
 check: $(VENV)/.dev  ## the same and what is long or needs containers, PostgreSQL (`make runtimes`) or six harnesses
-	$(PYTEST) $(TESTS)
+	$(PYTEST) $(TESTS) --cov
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

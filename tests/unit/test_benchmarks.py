@@ -49,7 +49,11 @@ SCRIPTS = {"gateway sessions": "gateway", "in flight": "in_flight"}
 """Of tables that are not named after theirs."""
 
 
-@pytest.mark.parametrize("name", SMALL)
+LONG = ("gateway sessions", "in flight", "node", "peers")
+NAMES = [pytest.param(name, marks=pytest.mark.check) if name in LONG else name for name in SMALL]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_prints_its_table_and_its_command(smollm2: SmolLM2Renderer, name: str) -> None:
     script = ROOT / "benchmarks" / f"{SCRIPTS.get(name, name)}.py"
     done = subprocess.run(
