@@ -7,6 +7,7 @@ text that cannot fit the model's context is refused before the work is done: a b
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any
@@ -39,6 +40,8 @@ class TextEncoder:
     """Threads may share it: after its set-up nothing changes a tokenizer, and its own cache is locked."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        # A batch of one gains nothing from the library's own threads; waking them costs more than a short text.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer: Any = tokenizer  # its batch call is typed in part only
         self._most_tokens: int | None = None
         self._longest = _longest_token(tokenizer)
