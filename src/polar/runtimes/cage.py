@@ -22,6 +22,7 @@ from pathlib import Path
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.keeper_program import MARK
+from polar.runtimes.memory_file import memory_file
 from polar.runtimes.processes import PROC, home, owner, owner_lives
 from polar.runtimes.spawn import Child
 from polar.runtimes.system_calls import without_keys
@@ -69,8 +70,8 @@ class Cage:
     """The options go over a file and not over the command line, which all users of the node can read."""
 
     def __init__(self, options: Iterator[str]) -> None:
-        self._options_fd = _file(b"".join(os.fsencode(option) + b"\0" for option in options))
-        self._filter_fd = _file(without_keys())
+        self._options_fd = memory_file(b"".join(os.fsencode(option) + b"\0" for option in options))
+        self._filter_fd = memory_file(without_keys())
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._told = b""
@@ -148,15 +149,6 @@ class Cage:
     def _went(self) -> None:
         self._loop.remove_reader(self._first_fd)
         self._is_empty.set()
-
-
-def _file(content: bytes) -> int:
-    """In memory only, to be read from its beginning."""
-    descriptor = os.memfd_create("polar")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def mark(root: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes import supervisor_main
+from polar.runtimes.memory_file import memory_file
 from polar.runtimes.processes import OWNER, owner
 from polar.runtimes.supervisor_main import MAX_MESSAGE_BYTES
 
@@ -153,7 +154,7 @@ class Launcher:
     async def start(self, program: SupervisedProgram, out: int, err: int) -> SupervisedCommand:
         """The supervisor has its order; `started` says what became of it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = _file(program.encoded())
+        request = memory_file(program.encoded())
         try:
             await self._send((theirs.fileno(), request, out, err))
         except BaseException:
@@ -231,12 +232,3 @@ async def _send(control: socket.socket, descriptors: tuple[int, ...]) -> None:
             if error.errno not in BUSY:
                 raise
         await asyncio.sleep(BUSY_S)
-
-
-def _file(content: bytes) -> int:
-    """In memory only, to be read from its beginning."""
-    descriptor = os.memfd_create("polar")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
