@@ -69,10 +69,17 @@ class Service:
 
     def close(self) -> None:
         self.stop()
-        self._do(asyncio.sleep(0.01))  # connections that are closed are let go of on the next turns
+        self._do(self._let_go())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _let_go(self) -> None:
+        """Of what was accepted after the server had closed its connections: nobody else closes that."""
+        for _ in range(5):
+            for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
+                transport.abort()
+            await asyncio.sleep(0.01)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -80,7 +80,10 @@ class FakeRollout:
         async with self._changed:
             self._changed.notify_all()
         if self._server is not None:
+            accepting = self._server.handler
             await self._server.close()
+            await asyncio.sleep(0.01)
+            await accepting.shutdown()  # what was accepted after the first shutdown: nobody else closes that
 
     async def finish(self, session_id: str, trajectory: Trajectory | None = None, **fields: Any) -> ResultEntry:
         session = self.sessions[session_id]
