@@ -1,5 +1,5 @@
-"""What commands that serve run on: uvloop, which takes about a third of the processor time for HTTP, and enough
-open files for a thousand sessions."""
+"""What commands that serve run on: uvloop, whose HTTP costs less processor time, and enough open files for a
+thousand sessions."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ def node_program(installed: dict[str, Path]) -> str:
 
 
 def compiled_code(installed: dict[str, Path], package: str) -> dict[str, str]:
-    """Environment by which sessions share a harness's compiled code, which is about half of its processor time.
-    It lies beside the package in the node's cache, so only `local` finds it: a contained session neither reads nor
-    writes what another has written."""
+    """Environment by which sessions share a harness's compiled code: making it anew is a good part of what a
+    short session costs. It lies beside the package in the node's cache, so only `local` finds it: a contained
+    session neither reads nor writes what another has written."""
     if package not in installed:  # a program of the task's own
         return {}
     folder = installed[package]
