@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused, connected
@@ -121,20 +121,20 @@ class DockerRuntime:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
         found = await self._find_place(path, home=home)
         if found.stat is not None and not found.stat.is_file:
-            raise RuntimeFailure(f"cannot write {path!r}: what is there is not a file")
+            raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a file")
         packed = pack_file(NewFile(found.new, content, mode), self._owner)
         await self._alive().put(found.folder, packed)
 
     async def get(self, path: str) -> bytes:
         found = await self._find_content(path, home=False)
         if not found.stat or not found.stat.is_file:
-            raise FileNotFoundError(f"{path!r} is not a file")
+            raise NoSuchFile(f"{path!r} is not a file")
         return await self._alive().read(found.path, read_file)
 
     async def put_folder(self, source: Path, path: str) -> None:
         found = await self._find_place(path, home=False)
         if found.stat is not None and not found.stat.is_folder:
-            raise RuntimeFailure(f"cannot write {path!r}: what is there is not a folder")
+            raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a folder")
         to, below = (found.folder, found.new) if found.stat is None else (found.path, PurePosixPath("."))
         with tempfile.TemporaryFile(dir=self._scratch) as packed:
             await in_thread(pack_tree, source, below, self._owner, packed)
@@ -300,24 +300,24 @@ class DockerRuntime:
         try:
             found = await self._find_content(path, home=False)
         except FileNotFoundError as error:
-            raise RuntimeFailure(f"the workspace has no folder {path!r}") from error
+            raise WorkspaceUnusable(f"the workspace has no folder {path!r}") from error
         if not found.stat or not found.stat.is_folder:
-            raise RuntimeFailure(f"the workspace has no folder {path!r}: a file is there")
+            raise WorkspaceUnusable(f"the workspace has no folder {path!r}: a file is there")
         return str(found.path)
 
     async def _find_place(self, path: str, *, home: bool) -> Found:
         try:
             return await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
-            raise RuntimeFailure(f"cannot write {path!r}: {error}") from error
+            raise WorkspaceUnusable(f"cannot write {path!r}: {error}") from error
 
     async def _find_content(self, path: str, *, home: bool) -> Found:
         try:
             found = await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
-            raise FileNotFoundError(f"there is no {path!r}: {error}") from error
+            raise NoSuchFile(f"there is no {path!r}: {error}") from error
         if found.stat is None:
-            raise FileNotFoundError(f"there is no {path!r}")
+            raise NoSuchFile(f"there is no {path!r}")
         return found
 
     async def _kill(self) -> None:

@@ -17,6 +17,7 @@ from polar.types.base import (
     token_ids,
 )
 from polar.types.call import Call, CallKind, CallTimes, Drift, FinishReason, PolicySpan
+from polar.types.calls_outcome import CallsOutcome, Refusal, Waits
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
 from polar.types.profile import (
@@ -75,6 +76,7 @@ __all__ = [
     "CallKind",
     "CallProfile",
     "CallTimes",
+    "CallsOutcome",
     "Certificate",
     "Delta",
     "Drain",
@@ -108,6 +110,7 @@ __all__ = [
     "PolicyChange",
     "PolicySpan",
     "PrepareStep",
+    "Refusal",
     "Registration",
     "ResultEntry",
     "ResultPage",
@@ -136,6 +139,7 @@ __all__ = [
     "TrajectoryStatistics",
     "Violation",
     "VolatileLine",
+    "Waits",
     "WorkspaceSource",
     "is_id",
     "logprobs",
