@@ -24,7 +24,7 @@ from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused, connected
 from polar.runtimes.docker_archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
 from polar.runtimes.docker_container import Container, Found, labelled
-from polar.runtimes.docker_exec import Exec, Logs, NotStarted, check_words
+from polar.runtimes.docker_exec import KILLED, Exec, Logs, NotStarted, check_words
 from polar.runtimes.docker_options import DockerOptions, container_config, not_held
 from polar.runtimes.doors import open_door
 from polar.runtimes.folders import remove_tree, take_root
@@ -114,6 +114,11 @@ class DockerRuntime:
         logs = self._logs(self._started().logs, command.log_name)
         try:
             return await self._run(command.argv, self._environment(command), cwd, logs)
+        except NotStarted as error:
+            found = await self._alive().stat(self._bases[False])
+            if found is None or not found.is_folder:
+                raise WorkspaceUnusable("the workspace is no folder any more") from error
+            raise
         finally:
             logs.close()
 
@@ -262,12 +267,20 @@ class DockerRuntime:
         assert self._api is not None
         prepared = await Exec.create(self._api, self._alive().id, argv, env, cwd)
         try:
-            return await prepared.run(logs, self._group)
+            finished = await prepared.run(logs, self._group)
+            return await self._with_memory_kills(finished)
         except NotStarted:
             raise
         except BaseException:
             await to_the_end(self._kill())
             raise
+
+    async def _with_memory_kills(self, finished: Finished) -> Finished:
+        """Asks the engine where the node cannot read the container's control group."""
+        has_limit = self._options.limits.memory_bytes is not None
+        if self._group.is_seen or not has_limit or finished.exit_code != KILLED:
+            return finished
+        return msgspec.structs.replace(finished, memory_kills=int(await self._alive().memory_killed()))
 
     async def _run_container(self) -> None:
         async with self._turn:

@@ -77,6 +77,10 @@ class Container:
     async def inspect(self) -> dict[str, Any]:
         return await self._api.call("GET", f"{self._path}/json")
 
+    async def memory_killed(self) -> bool:
+        """Whether the memory limit has ended a process of it since it was started."""
+        return bool((await self.inspect())["State"].get("OOMKilled"))
+
     async def control_group(self) -> Cgroup:
         """For what the kernel counts; an empty one where the node does not see the container's processes."""
         pid = int((await self.inspect())["State"]["Pid"])
