@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from polar.session.verdict import SILENT_S, Outcome, signal_of, verdict
@@ -84,7 +85,7 @@ TABLE: list[tuple[dict[str, Any], tuple[str, bool] | None]] = [
 
 @pytest.mark.parametrize(("run", "expected"), TABLE, ids=[str(run) for run, _ in TABLE])
 def test_whose_doing_it_was(run: dict[str, Any], expected: tuple[str, bool] | None) -> None:
-    failure = verdict(Outcome(**{"reached_model": True, **run}))
+    failure = verdict(msgspec.structs.replace(Outcome(reached_model=True), **run))
     assert (failure and (failure.type, failure.policy)) == expected
 
 
