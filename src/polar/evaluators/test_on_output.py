@@ -18,7 +18,7 @@ from polar.errors import EvaluatorError, PolarError, WorkspaceUnusable
 from polar.evaluators.base import Evidence
 from polar.evaluators.pytest_report import Outcome, outcomes_of
 from polar.runtimes.base import Command, Finished, Runtime
-from polar.types import Score, Strict
+from polar.types import InnerPath, Score, Strict
 
 NOT_FOUND = 127
 """The shell's exit code for a command that is not there."""
@@ -30,9 +30,9 @@ for path do
     while [ "$path" != "${path#*/}" ]; do
         here=$here/${path%%/*} path=${path#*/}
         if [ -L "$here" ] || { [ -e "$here" ] && [ ! -d "$here" ]; }; then rm -f "$here"; fi
-        chmod u+rwx "$here" 2>/dev/null
+        [ -L "$here" ] || chmod u+rwx "$here" 2>/dev/null
     done
-    chmod -R u+rwx "$here/$path" 2>/dev/null
+    [ -L "$here/$path" ] || chmod -R u+rwx "$here/$path" 2>/dev/null
     rm -rf "$here/$path"
 done
 exit 0
@@ -61,7 +61,7 @@ class OutputExpectations(Strict):
     """A line for `sh -c`, or an argv. One that is not there is the evaluator's failure, not the policy's: where
     the agent has to make the program, ask for it first (`test -x ./tool && ./tool`)."""
     env: dict[str, str] = Field(default={})
-    files: dict[str, str] = Field(default={})
+    files: dict[InnerPath, str] = Field(default={})
     """Laid into the workspace before the command runs: relative path to text."""
     expect_exit: int | None = None
     """Default: 0, or any where `expect_tests` says what has to hold."""

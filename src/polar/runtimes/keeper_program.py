@@ -43,22 +43,10 @@ OF_THE_MACHINE = (errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENO
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of the node, or links into /usr, that programs need."""
-ETC = (
-    "alternatives",
-    "ca-certificates",
-    "crypto-policies",
-    "debian_version",
-    "ld.so.cache",
-    "localtime",
-    "mime.types",
-    "os-release",
-    "pki/ca-trust/extracted",
-    "pki/tls/certs",
-    "protocols",
-    "services",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-)
+ETC = """
+    alternatives ca-certificates crypto-policies debian_version ld.so.cache localtime mime.types os-
+    release pki/ca-trust/extracted pki/tls/certs protocols services ssl/certs ssl/openssl.cnf
+""".split()
 """What of the node's /etc is shown: nothing that could hold a secret or tell about the node."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",

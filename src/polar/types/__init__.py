@@ -54,6 +54,7 @@ from polar.types.service import (
 from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
 from polar.types.task import (
     Budgets,
+    InnerPath,
     Keep,
     PrepareStep,
     Retention,
@@ -94,6 +95,7 @@ __all__ = [
     "Id",
     "IllegalTransition",
     "Image",
+    "InnerPath",
     "Keep",
     "KindRule",
     "LastWordRule",
