@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TypeVar
 
 import msgspec
 
 from polar.tokens.digest import TokenDigest
 from polar.tokens.match import Declared, Matcher, extend_path
+from polar.tokens.recent_paths import RecentPaths, characters_of, common_items
 from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 
-T = TypeVar("T")
 EMPTY_TURN = ("empty_turn",)
 
 
@@ -53,7 +52,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def new_characters(self) -> int:
         """About what there is to render."""
-        return sum(map(_characters, self.messages[self.known :]))
+        return sum(map(characters_of, self.messages[self.known :]))
 
     @property
     def depth(self) -> int:
@@ -87,8 +86,9 @@ class CallForest:
         self._received: set[str] = set()
         self._seen: set[bytes] = set()
         """Paths of every request, message by message, to tell why one does not attach."""
-        self._last: tuple[tuple[Message, ...], list[bytes]] = ((), [])
-        """The request before, and its paths: the next one usually begins with all of it."""
+        self._recent = RecentPaths()
+        self._declared: tuple[tuple[Tool, ...], Declared] | None = None
+        """The tools of the request before."""
         self._last_items: tuple[str, tuple[bytes, ...]] = ("", ())
         """The latest call and the items of its raw request. Kept for one call only: kept for each, they are the
         square of the session."""
@@ -154,7 +154,7 @@ class CallForest:
 
     def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
         """How many items a raw request begins with that its parent's began with too."""
-        return _common(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
+        return common_items(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
 
     def _items_of(self, node: Node) -> tuple[bytes, ...]:
         """The digests of a call's whole raw request, put together from what each call had that was new."""
@@ -214,14 +214,22 @@ class CallForest:
 
         return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
 
+    def new_characters(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> int:
+        """How long a request is without what the session's recent ones begin with: about what `find` works on."""
+        _, known = self._recent.longest(tuple(messages), self._declare(tools).path)
+        return sum(map(characters_of, messages[known:]))
+
+    def _declare(self, tools: tuple[Tool, ...]) -> Declared:
+        if self._declared is None or self._declared[0] != tools:
+            self._declared = (tools, self._matcher.declared(tools))
+        return self._declared[1]
+
     def _paths_of(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[bytes]:
-        declared = self._matcher.declared(tools)
-        known_messages, known = self._last
-        paths = [declared.path]
-        if known[:1] == paths:
-            paths = known[: _common(known_messages, tuple(messages)) + 1]
-        paths += self._paths(paths[-1], messages[len(paths) - 1 :], declared)[1:]
-        self._last = (tuple(messages), paths)
+        declared, told = self._declare(tools), tuple(messages)
+        before, known = self._recent.longest(told, declared.path)
+        paths = before.paths[: known + 1] if before else [declared.path]
+        paths += self._paths(paths[-1], told[known:], declared)[1:]
+        self._recent.keep(told, paths, before, known)
         return paths
 
     def _paths(self, start: bytes, messages: Sequence[Message], declared: Declared) -> list[bytes]:
@@ -241,18 +249,5 @@ class CallForest:
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
 
 
-def _characters(message: Message) -> int:
-    called = sum(len(call.arguments) for call in message.tool_calls)
-    return len(message.content) + len(message.reasoning) + called
-
-
 def _says_nothing(message: Message) -> bool:
     return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
-
-
-def _common(known: tuple[T, ...], items: tuple[T, ...]) -> int:
-    """How many items two sequences begin with that are the same."""
-    if items[: len(known)] == known:  # nearly always, and one comparison
-        return len(known)
-    pairs = enumerate(zip(known, items, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(known), len(items)))
