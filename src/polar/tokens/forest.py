@@ -13,7 +13,7 @@ import msgspec
 
 from polar.tokens.digest import TokenDigest
 from polar.tokens.match import Declared, Matcher, extend_path
-from polar.tokens.recent_paths import RecentPaths, characters_of, common_items
+from polar.tokens.recent_paths import RecentPaths, characters_of, common_items, is_empty_turn
 from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 
 EMPTY_TURN = ("empty_turn",)
@@ -30,6 +30,10 @@ class Node(msgspec.Struct, frozen=True):
     digest: TokenDigest
     """Of prompt and completion."""
     declared: Declared
+    has_assistant: bool
+    """Whether its request brought an assistant message that is no echo of a stored reply."""
+    nearest_assistant: Node | None
+    """The nearest call before it whose request did."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -95,11 +99,10 @@ class CallForest:
 
     def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
         place = self._find(messages, tools)
-        spoken = [message for message in messages if not _says_nothing(message)]
-        if len(spoken) == len(messages):
+        if not self._recent.newest_has_empty_turns:
             return place
         # After a broken reply harnesses leave an empty turn in their history, which nobody said.
-        without = self._find(spoken, tools)
+        without = self._find([message for message in messages if not is_empty_turn(message)], tools)
         if without.depth <= place.depth:
             return place
         return msgspec.structs.replace(without, overlooked=(*EMPTY_TURN, *without.overlooked))
@@ -134,6 +137,8 @@ class CallForest:
             end=extend_path(paths[-1], self._matcher.key(call.response, declared)),
             digest=digest.extended(call.new_prompt_ids).extended(call.completion_ids),
             declared=declared,
+            has_assistant=any(message.role == "assistant" for message in told),
+            nearest_assistant=(parent if parent.has_assistant else parent.nearest_assistant) if parent else None,
         )
         self._nodes[call.call_id] = node
         shared = self._items_of(parent)[: call.shared_items] if parent else ()
@@ -179,7 +184,12 @@ class CallForest:
     def _is_told_alike(self, node: Node, messages: Sequence[Message]) -> bool:
         """Whether the request's own assistant messages, those that are no echo of a stored reply, reason as they
         did when the call was made. Only where a reply was sampled here may its reasoning be missing."""
-        return all(before.reasoning == now.reasoning for before, now in self._told(node, messages))
+        teller = node if node.has_assistant else node.nearest_assistant
+        while teller is not None:
+            if any(before.reasoning != now.reasoning for before, now in _told_by(teller, messages)):
+                return False
+            teller = teller.nearest_assistant
+        return True
 
     def _overlooked(self, node: Node, messages: Sequence[Message]) -> tuple[str, ...]:
         told = [pair for pair in self._told(node, messages) if pair[0] != pair[1]]
@@ -191,13 +201,10 @@ class CallForest:
         """What the harness said in a stored call and those before it, beside what it says there now. The echoes of
         replies are left out."""
         while True:
-            call = node.call
-            parent = self._nodes[call.parent_id] if call.parent_id else None
-            told = call.new_messages[1:] if parent else call.new_messages
-            yield from zip(told, messages[node.messages - len(told) : node.messages], strict=True)
-            if parent is None:
+            yield from _told_by(node, messages)
+            if node.call.parent_id is None:
                 return
-            node = parent
+            node = self._nodes[node.call.parent_id]
 
     def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
         """Of calls with the same visible reply the one whose tool calls the harness names by their ids, then the
@@ -249,5 +256,8 @@ class CallForest:
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
 
 
-def _says_nothing(message: Message) -> bool:
-    return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
+def _told_by(node: Node, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
+    """The same of one call alone."""
+    call = node.call
+    told = call.new_messages[1:] if call.parent_id else call.new_messages
+    return zip(told, messages[node.messages - len(told) : node.messages], strict=True)

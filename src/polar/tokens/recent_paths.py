@@ -14,11 +14,12 @@ millisecond at most."""
 
 
 class ToldPaths(NamedTuple):
-    """A request, the paths of its messages, and how long it is up to each."""
+    """A request, the paths of its messages, and what it holds up to each."""
 
     messages: tuple[Message, ...]
     paths: list[bytes]
     characters: list[int]
+    empty_turns: list[int]
 
 
 class RecentPaths:
@@ -28,6 +29,10 @@ class RecentPaths:
     def __init__(self) -> None:
         self._kept: list[ToldPaths] = []
         """The latest first."""
+
+    @property
+    def newest_has_empty_turns(self) -> bool:
+        return self._kept[0].empty_turns[-1] > 0
 
     def longest(self, messages: tuple[Message, ...], start: bytes) -> tuple[ToldPaths | None, int]:
         """The request that has most of these messages at its beginning, and how many; `start` is the path before
@@ -44,10 +49,12 @@ class RecentPaths:
     ) -> None:
         """`known` messages are those of `before`, in whose place it is kept if they are at least half of them."""
         characters = before.characters[: known + 1] if before else [0]
+        empty_turns = before.empty_turns[: known + 1] if before else [0]
         for message in messages[known:]:
             characters.append(characters[-1] + characters_of(message))
+            empty_turns.append(empty_turns[-1] + is_empty_turn(message))
         replaced = before if before and 2 * known >= len(before.messages) else None
-        kept, room = [ToldPaths(messages, paths, characters)], MOST_CHARACTERS - characters[-1]
+        kept, room = [ToldPaths(messages, paths, characters, empty_turns)], MOST_CHARACTERS - characters[-1]
         for told in self._kept:
             room -= told.characters[-1] if told is not replaced else 0
             if told is not replaced and room >= 0:
@@ -59,6 +66,10 @@ def characters_of(message: Message) -> int:
     called = sum(len(call.arguments) for call in message.tool_calls)
     shown = sum(len(image.url) for image in message.images)
     return len(message.content) + len(message.reasoning) + called + shown
+
+
+def is_empty_turn(message: Message) -> bool:
+    return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
 
 
 def common_items(known: tuple[T, ...], items: tuple[T, ...]) -> int:

@@ -194,10 +194,12 @@ def _tool(raw: dict[str, Any], where: str) -> Tool:
 
 
 def _messages(history: Sequence[HistoryItem]) -> tuple[Message, ...]:
-    for index, item in enumerate(history):
-        if item.made is None:
-            item.made = _message(item.value, f"messages[{index}]")
-    return tuple(item.made for item in history)
+    return tuple([item.made or _read(item, f"messages[{index}]") for index, item in enumerate(history)])
+
+
+def _read(item: HistoryItem, where: str) -> Message:
+    item.made = _message(item.value, where)
+    return item.made
 
 
 def _message(raw: Any, where: str) -> Message:
