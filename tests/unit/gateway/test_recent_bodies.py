@@ -101,6 +101,8 @@ def chat_items(said: str, number: int) -> list[Any]:
         {"role": "assistant", "content": said, "reasoning_content": said, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": f"c{number}", "content": said},
         {"role": "nobody", "content": said},
+        {"role": "assistant", "content": said},
+        {"role": "system", "content": said},
     ]
 
 
@@ -118,6 +120,11 @@ def anthropic_items(said: str, number: int) -> list[Any]:
             "content": [{"type": "tool_result", "tool_use_id": f"c{number}", "content": said}, block],
         },
         {"role": "user", "content": [{"type": "tool_reference", "tool_name": "a"}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "content": [{"type": "tool_reference", "tool_name": "a"}]}],
+        },
+        {"role": "system", "content": said},
     ]
 
 
@@ -128,6 +135,8 @@ def responses_items(said: str, number: int) -> list[Any]:
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]},
         {"type": "function_call", "call_id": f"c{number}", "name": "a", "arguments": json.dumps({"b": said})},
         {"type": "function_call_output", "call_id": f"c{number}", "output": said},
+        {"type": "additional_tools", "tools": [{"type": "function", "name": f"late{number % 3}"}]},
+        {"type": "custom_tool_call", "call_id": f"c{number}", "name": "a", "input": said},
     ]
 
 
@@ -138,6 +147,11 @@ def google_items(said: str, number: int) -> list[Any]:
         {"role": "model", "parts": [{"functionCall": {"name": "a", "args": {"b": said}}}]},
         {"role": "user", "parts": [{"functionResponse": {"name": "a", "response": {"output": said}}}]},
         {"role": "someone", "parts": [{"text": said}]},
+        {
+            "role": "user",
+            "parts": [{"functionResponse": {"name": "a", "response": {"error": said}}}, {"text": said}],
+        },
+        {"role": "model", "parts": [{"functionCall": {"id": f"c{number}", "name": "b", "args": {}}}]},
     ]
 
 
@@ -156,7 +170,7 @@ STEP = st.tuples(
     st.integers(0, 2),  # which conversation goes on
     st.sampled_from(["append", "append", "append", "edit", "cut", "respell", "fork", "twice"]),
     st.integers(0, 30),
-    st.lists(st.tuples(TEXTS, st.integers(0, 3) | st.integers(0, 4)), min_size=1, max_size=3),
+    st.lists(st.tuples(TEXTS, st.sampled_from([0, 1, 2, 3, 5, 6]) | st.integers(0, 6)), min_size=1, max_size=3),
     st.integers(0, len(STYLES) - 1),
 )
 

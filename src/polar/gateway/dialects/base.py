@@ -22,8 +22,8 @@ _LOOKS_RETRYABLE = re.compile(r"\d*(?:429|50[0234])\d*")
 
 
 class HistoryItem:
-    """One entry of a raw history. Requests of one session share the items whose bytes are the same, and with them
-    what was made of each."""
+    """One entry of a raw history. Requests of one session share the items they begin with that are the same to the
+    byte: in every request that has an item, the same items stand before it."""
 
     __slots__ = ("_digest", "made", "value")
 
@@ -31,7 +31,7 @@ class HistoryItem:
         self.value = value
         """The decoded JSON; not to be changed."""
         self.made: Any = None
-        """What the dialect read from it, where that depends on nothing else."""
+        """What the dialect made of it: of this item and those before it, and of nothing else in the request."""
         self._digest = b""
 
     def digest(self, plain: Callable[[Any], Any] | None = None) -> bytes:
