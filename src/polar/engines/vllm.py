@@ -112,9 +112,10 @@ class VllmEngine(ConversingRemoteEngine):
     async def _sample(
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
-        body = {**generation_body(self._route, self._model, request, max_tokens), **self._priority()}
-        reply = StreamedIds(server, self._route)
-        async with aclosing(server.stream(self._route, body, self._headers(request.session_id))) as batches:
+        prompt = self._prompts.write(request.session_id, request.prompt_ids)
+        body = generation_body(self._route, self._model, request, max_tokens, prompt)
+        reply, headers = StreamedIds(server, self._route), self._headers(request.session_id)
+        async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
             async for batch in batches:
                 try:
                     reply.take(batch)
