@@ -129,10 +129,10 @@ class LocalRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await in_thread(write_file, self._inside(path, home=home), content, mode)
+        await in_thread(lambda: write_file(self._inside(path, home=home), content, mode))
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_file, self._inside(path))
+        return await in_thread(lambda: read_file(self._inside(path)))
 
     async def put_folder(self, source: Path, path: str) -> None:
         await copied_in(source, self._inside(path))
@@ -184,6 +184,8 @@ class LocalRuntime:
         cwd = self._inside(path)
         if not cwd.is_dir():
             raise RuntimeFailure(f"the workspace has no folder {path!r}")
+        if path == ".":
+            return Path(self.workspace)
         return Path(self.workspace, cwd.relative_to(place.root / "work"))
 
     def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
