@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,7 +13,6 @@ import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.remote import RemoteServer, sampling_fields
-from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.errors import EngineDefect, EngineError
 from polar.types import logprobs, token_ids
@@ -147,8 +147,14 @@ class StreamedIds:
         self._usage: Usage | None = None
 
     @property
-    def has_news(self) -> bool:
+    def has_ids(self) -> bool:
+        """Whether there are ids that were not taken."""
         return bool(self._ids)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether they are worth a piece of their own: those before the end come with it."""
+        return bool(self._ids) and self._last is None
 
     def take(self, batch: Sequence[bytes]) -> None:
         for event in self._server.read_all(batch, self._route, Event):
@@ -173,7 +179,8 @@ class StreamedIds:
     def end(self) -> Piece:
         if self._last is None:
             raise EngineError(f"vLLM at {self._server.url} ended a reply without a reason; see the server's log")
-        return last_piece(self._last, self._usage, self._count)
+        last, rest = last_piece(self._last, self._usage, self._count), self.taken()
+        return msgspec.structs.replace(last, ids=rest.ids + last.ids, logprobs=rest.logprobs + last.logprobs)
 
 
 def paired(choice: Choice) -> tuple[list[int], list[float]]:
@@ -181,7 +188,9 @@ def paired(choice: Choice) -> tuple[list[int], list[float]]:
     ids = choice.token_ids or []
     given = choice.logprobs or ChoiceLogprobs()
     if given.content is not None:
-        names = [_id_of(entry) for entry in given.content]
+        names: Sequence[int | None] = [entry.token_id for entry in given.content]
+        if names != ids:
+            names = [_id_of(entry) for entry in given.content]
         values = [entry.logprob for entry in given.content]
     else:
         names = [_named_id(name) for name in given.tokens]
@@ -193,7 +202,8 @@ def paired(choice: Choice) -> tuple[list[int], list[float]]:
             f"vLLM gave {len(ids)} ids and {len(values)} logprobs that do not belong together; "
             "use 0.13 or newer, with nothing between that rewrites its answers"
         )
-    return ids, [or_missing(value, MISSING) for value in values]
+    # `or_missing` of each, without a call for each token of each reply.
+    return ids, [value if value is not None and MISSING < value < math.inf else math.nan for value in values]
 
 
 def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:

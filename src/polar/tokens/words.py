@@ -34,7 +34,7 @@ DIGITS, GPT2, BYTES = "digits", "gpt2", "bytes"
 
 ASCII_CONTRACTIONS = r"'(?:[stmd]|re|ve|ll)"
 ASCII_REST = r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-CUTS = {
+CUTS: dict[tuple[str, ...], str] = {
     (GPT2,): rf"{ASCII_CONTRACTIONS}| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+",
     # Each digit is a text of its own before the others are cut, so white space before one is at an end.
     (DIGITS, GPT2): rf"{ASCII_CONTRACTIONS}| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s+(?![^\s0-9])|\s+",
