@@ -47,7 +47,7 @@ class Delivery:
 
     async def stream(self, dialect: Dialect, request: ChatRequest, heartbeat_s: float) -> bool:
         encoder = dialect.encoder(request, await self._until_opened())
-        await self._write(self._connection.start_stream(encoder.start(), JSON if request.array else SSE))
+        await self._write(self._connection.start_stream(JSON if request.array else SSE))
         try:
             return await self._follow(encoder, heartbeat_s)
         except Problem as problem:
@@ -56,22 +56,22 @@ class Delivery:
 
     async def _follow(self, encoder: StreamEncoder, heartbeat_s: float) -> bool:
         generation, sent, written = self._generation, 0, time.monotonic()
+        data, begun = encoder.start(), False
         while True:
             said = generation.deltas[sent:]
             sent += len(said)
-            data = b"".join(map(encoder.delta, said))
+            data += b"".join(map(encoder.delta, said))
             if generation.reply is not None:
-                data += encoder.end(generation.reply)
-                return await self._finish(self._connection.finish_stream(data))
-            if generation.problem is not None:
+                return await self._finish(self._connection.finish_stream(data + encoder.end(generation.reply)))
+            if generation.problem is not None and begun:
                 raise generation.problem
-            if not data:
+            if not data and begun:
                 left_s = written + heartbeat_s - time.monotonic()
                 if left_s > 0 and await self._wait_for(generation.news, left_s):
                     continue
                 data = encoder.heartbeat()
             await self._write(self._connection.write(data))
-            written = time.monotonic()
+            data, begun, written = b"", True, time.monotonic()
 
     async def _break_off(self, broken: BrokenStream) -> None:
         if broken.clean:
