@@ -157,17 +157,28 @@ class StreamedIds:
         return bool(self._ids) and self._last is None
 
     def take(self, batch: Sequence[bytes]) -> None:
-        for event in self._server.read_all(batch, self._route, Event):
-            if event.error is not None:
-                raise self._server.fault(self._route, event.error)
-            self._usage = event.usage or self._usage
-            for choice in event.choices:
-                if choice.finish_reason is not None:
-                    self._last = choice
-                elif choice.token_ids:
-                    ids, values = paired(choice)
-                    self._ids += ids
-                    self._values += values
+        sampled: list[Choice] = []
+        try:
+            for event in self._server.read_all(batch, self._route, Event):
+                if event.error is not None:
+                    raise self._server.fault(self._route, event.error)
+                self._usage = event.usage or self._usage
+                for choice in event.choices:
+                    if choice.finish_reason is not None:
+                        self._last = choice
+                    elif choice.token_ids:
+                        sampled.append(choice)
+        finally:  # what came before an error was sampled all the same
+            self._keep(sampled)
+
+    def _keep(self, sampled: Sequence[Choice]) -> None:
+        try:
+            pairs = [paired(*sampled)]
+        except EngineDefect:  # in one of them; those before it are kept
+            pairs = map(paired, sampled)
+        for ids, values in pairs:
+            self._ids += ids
+            self._values += values
 
     def taken(self) -> Piece:
         """The ids since the last time."""
@@ -183,18 +194,19 @@ class StreamedIds:
         return msgspec.structs.replace(last, ids=rest.ids + last.ids, logprobs=rest.logprobs + last.logprobs)
 
 
-def paired(choice: Choice) -> tuple[list[int], list[float]]:
-    """The ids of an event and a logprob for each, NaN where the server had none."""
-    ids = choice.token_ids or []
-    given = choice.logprobs or ChoiceLogprobs()
-    if given.content is not None:
-        names: Sequence[int | None] = [entry.token_id for entry in given.content]
+def paired(*choices: Choice) -> tuple[list[int], list[float]]:
+    """The ids of events and a logprob for each, NaN where the server had none."""
+    ids = [token_id for choice in choices for token_id in choice.token_ids or ()]
+    given = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    entries = [entry for each in given for entry in each.content or ()]
+    if entries:
+        names: Sequence[int | None] = [entry.token_id for entry in entries]
         if names != ids:
-            names = [_id_of(entry) for entry in given.content]
-        values = [entry.logprob for entry in given.content]
+            names = [_id_of(entry) for entry in entries]
+        values = [entry.logprob for entry in entries]
     else:
-        names = [_named_id(name) for name in given.tokens]
-        values = given.token_logprobs or []
+        names = [_named_id(name) for each in given for name in each.tokens]
+        values = [value for each in given for value in each.token_logprobs or ()]
     if not ids and not values:
         return [], []
     if len(ids) != len(values) or names != ids:

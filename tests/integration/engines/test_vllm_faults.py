@@ -286,12 +286,26 @@ async def test_a_reply_that_breaks_off_is_an_error(fake: FakeVllm, reach: Opener
     await fails(fake, reach, events(choice(5, -1.0)), EngineError, "broke a reply off")
 
 
-async def test_ids_that_came_before_a_failure_are_given_first(fake: FakeVllm, reach: Opener) -> None:
+WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (choice(7, -1.0, "stop"), "broke a reply off"),
+        (WRONG, "do not belong together"),
+        ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
+    ],
+    ids=["cut-before-the-end", "wrong-logprobs", "told"],
+)
+async def test_ids_that_came_before_a_failure_are_given_first(
+    fake: FakeVllm, reach: Opener, failure: Any, said: str
+) -> None:
     engine = await reach(fake.app())
     await engine.start()
-    fake.instead = events(choice(5, -1.0), choice(6, -2.0), choice(7, -1.0, "stop"))
+    fake.instead = events(choice(5, -1.0), choice(6, -2.0), failure)
     given: list[int] = []
-    with pytest.raises(EngineError, match="broke a reply off"):
+    with pytest.raises(EngineError, match=said):
         async for piece in engine.generate(ask([500], max_tokens=9)):
             given += piece.ids
     assert given == [5, 6]
