@@ -1,7 +1,8 @@
 """Ids of a text by its words, which are remembered: most words of a tool's output have been seen before.
 
 A byte-level tokenizer cuts text into words and encodes each by itself, so the ids of a text are those of its
-words in a row. Cutting the text here and looking its words up takes a fifth of what the library needs. It is done
+words in a row. Cutting the text here and looking its words up takes a fifth of what the library needs, and half of
+it where no word is known. It is done
 for tokenizers that cut in one of the ways below, and for ASCII text in which no added token is spelled; the
 library encodes everything else.
 """
@@ -13,12 +14,10 @@ import re
 from itertools import chain
 from typing import Any
 
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-MOST_CHARACTERS = 2**14
-"""Of a text: looking words up holds the interpreter, for about a millisecond at this size."""
-MOST_NEW = 32
-"""Words that are learnt from one text. One with more new words is cheaper to encode as a whole."""
+MOST_CHARACTERS = 2**13
+"""Of a text: this holds the interpreter, for about a millisecond at this size, where the library lets go of it."""
 LONGEST_WORD = 128
 """A text with a longer one is not looked up: such words hardly come twice."""
 MOST_SIZE = 2**20
@@ -32,6 +31,7 @@ QWEN2 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
 LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
 DIGITS, GPT2, BYTES = "digits", "gpt2", "bytes"
 
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 ASCII_CONTRACTIONS = r"'(?:[stmd]|re|ve|ll)"
 ASCII_REST = r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CUTS: dict[tuple[str, ...], str] = {
@@ -42,13 +42,15 @@ CUTS: dict[tuple[str, ...], str] = {
     (LLAMA3, BYTES): rf"(?i:{ASCII_CONTRACTIONS})|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{{1,3}}|{ASCII_REST}",
 }
 """How ASCII text is cut, by the steps of a tokenizer's own cut."""
+BYTE_LETTERS = dict(enumerate(_BYTES.pre_tokenize_str(chr(code))[0][0] for code in range(128)))
+"""The letters by which byte-level models spell ASCII characters."""
 
 
 class Words:
     """Of one tokenizer. Threads may share it: a word that two of them learn is learnt twice."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer: Any = tokenizer  # its batch call is typed in part only
+        self._model: Any = tokenizer.model
         self._cut = _cut_of(tokenizer)
         added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
         self._added = re.compile("|".join(map(re.escape, added)) or r"(?!)")
@@ -61,21 +63,20 @@ class Words:
             return None
         words, known = self._cut.findall(text), self._known
         new = [word for word in dict.fromkeys(words) if word not in known]
-        if new and not self._learn(new, known):
-            return None
+        if new:
+            if max(map(len, new)) > LONGEST_WORD:
+                return None
+            known.update((word, self._encoded(word)) for word in new)
+            self._grow(sum(map(len, new)) + len(new) * WORD_SIZE)
         return list(chain.from_iterable(map(known.__getitem__, words)))
 
-    def _learn(self, new: list[str], known: dict[str, list[int]]) -> bool:
-        """Whether all of them are known now."""
-        if max(map(len, new)) > LONGEST_WORD:
-            return False
-        words = new[:MOST_NEW]
-        encoded = self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
-        known.update((word, each.ids) for word, each in zip(words, encoded, strict=True))
-        self._size += sum(map(len, words)) + len(words) * WORD_SIZE
+    def _encoded(self, word: str) -> list[int]:
+        return [token.id for token in self._model.tokenize(word.translate(BYTE_LETTERS))]
+
+    def _grow(self, size: int) -> None:
+        self._size += size
         if self._size > MOST_SIZE:
             self._known, self._size = {}, 0
-        return len(new) <= MOST_NEW
 
 
 def _cut_of(tokenizer: Any) -> re.Pattern[str] | None:
