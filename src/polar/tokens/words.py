@@ -1,10 +1,9 @@
 """Ids of a text by its words, which are remembered: most words of a tool's output have been seen before.
 
 A byte-level tokenizer cuts text into words and encodes each by itself, so the ids of a text are those of its
-words in a row. Cutting the text here and looking its words up takes a fifth of what the library needs, and half of
-it where no word is known. It is done
-for tokenizers that cut in one of the ways below, and for ASCII text in which no added token is spelled; the
-library encodes everything else.
+words in a row. Cutting the text here and looking its words up takes a fifth of what the library needs, and about
+half of it where every word is new. It is done for tokenizers that cut in one of the ways below, and for ASCII text
+in which no added token is spelled; the library encodes everything else.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 MOST_CHARACTERS = 2**13
 """Of a text: this holds the interpreter, for about a millisecond at this size, where the library lets go of it."""
 LONGEST_WORD = 128
-"""A text with a longer one is not looked up: such words hardly come twice."""
+"""A text with a longer new one is left to the library: such words hardly come twice."""
 MOST_SIZE = 2**20
 """Of what is known, in characters, with `WORD_SIZE` more for each word: then all is forgotten. It takes 15 MB, and
 40 MB where each character is a token of its own."""
@@ -31,7 +30,6 @@ QWEN2 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
 LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
 DIGITS, GPT2, BYTES = "digits", "gpt2", "bytes"
 
-_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 ASCII_CONTRACTIONS = r"'(?:[stmd]|re|ve|ll)"
 ASCII_REST = r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CUTS: dict[tuple[str, ...], str] = {
@@ -42,6 +40,7 @@ CUTS: dict[tuple[str, ...], str] = {
     (LLAMA3, BYTES): rf"(?i:{ASCII_CONTRACTIONS})|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{{1,3}}|{ASCII_REST}",
 }
 """How ASCII text is cut, by the steps of a tokenizer's own cut."""
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 BYTE_LETTERS = dict(enumerate(_BYTES.pre_tokenize_str(chr(code))[0][0] for code in range(128)))
 """The letters by which byte-level models spell ASCII characters."""
 
