@@ -112,11 +112,11 @@ class VllmEngine(ConversingRemoteEngine):
     async def _sample(
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
-        body = {**generation_body(self._route, self._model, request, max_tokens), **self._priority()}
-        reply = StreamedIds(server, self._route)
-        stream = server.stream(self._route, body, self._headers(request.session_id))
+        prompt = self._prompts.write(request.session_id, request.prompt_ids)
+        body = generation_body(self._route, self._model, request, max_tokens, prompt)
+        reply, headers = StreamedIds(server, self._route), self._headers(request.session_id)
         try:
-            async with aclosing(stream) as batches:
+            async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
                 async for batch in batches:
                     reply.take(batch)
                     if reply.has_news:

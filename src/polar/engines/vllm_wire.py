@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
+from polar.engines.prompt_json import Prompt
 from polar.engines.remote import RemoteServer, sampling_fields
 from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.errors import EngineDefect, EngineError
@@ -96,7 +97,10 @@ class ServerVersion(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-def generation_body(route: Route, model: str, request: GenerateRequest, max_tokens: int) -> dict[str, Any]:
+def generation_body(
+    route: Route, model: str, request: GenerateRequest, max_tokens: int, prompt: Prompt
+) -> dict[str, Any]:
+    """`prompt`: the request's ids."""
     knobs: dict[str, Any] = {
         "n": 1,
         **sampling_fields(request.sampling),
@@ -111,7 +115,7 @@ def generation_body(route: Route, model: str, request: GenerateRequest, max_toke
     if request.json_schema is not None:
         # An empty schema allows anything, and vLLM takes it for none.
         knobs["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
-    body = prompt_body(route, model, request.prompt_ids.tolist(), knobs)
+    body = prompt_body(route, model, prompt, knobs)
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -120,7 +124,7 @@ def score_body(route: Route, model: str, ids: list[int]) -> dict[str, Any]:
     return prompt_body(route, model, ids, knobs)
 
 
-def prompt_body(route: Route, model: str, ids: list[int], knobs: dict[str, Any]) -> dict[str, Any]:
+def prompt_body(route: Route, model: str, ids: Prompt, knobs: dict[str, Any]) -> dict[str, Any]:
     if route == GENERATE:
         return {"model": model, "token_ids": ids, "sampling_params": {**knobs, "detokenize": False}}
     return {

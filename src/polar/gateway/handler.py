@@ -12,7 +12,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.bodies import MOST_VALUES, read_values, unpacked
+from polar.gateway.bodies import MOST_VALUES, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
@@ -121,14 +121,18 @@ class _Route:
 
     async def _read(self, slot: OpenSlot, body: bytes, head: RequestHead) -> ChatRequest:
         encoding = head.headers.get("content-encoding", "")
+        recent = slot.recent_bodies(self._dialect.name, self._dialect.history_field)
+        shared = None if encoding else recent.shared(body)
 
         def read() -> ChatRequest:
             plain = unpacked(body, encoding, self._config.max_body_bytes)
-            data = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
-            request = self._dialect.parse(RawRequest(data, self._action, head.query))
-            return msgspec.structs.replace(request, size_bytes=len(plain))
+            known = recent.shared(plain) if encoding else shared
+            found = recent.read(plain, MOST_VALUES + self._exchange.context_tokens, known)
+            raw = RawRequest(found.data, self._action, head.query, found.values, found.items)
+            return msgspec.structs.replace(self._dialect.parse(raw), size_bytes=len(plain))
 
-        if len(body) <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
+        new_bytes = len(body) - (shared.end if shared else 0)
+        if new_bytes <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
             return read()
         async with slot.reading:
             return await self._threads.run(read)

@@ -47,7 +47,8 @@ def inside(base: Path, path: str, view: View | None = None) -> Path:
 
 
 def _followed(path: Path, view: View) -> Path:
-    here, ahead, links = Path("/"), list(reversed(path.parts[1:])), 0
+    """Down from the view's folder, which is where it is without links: nothing above it is the session's."""
+    here, ahead, links = view.source, list(reversed(path.relative_to(view.source).parts)), 0
     while ahead:
         name = ahead.pop()
         step = here.parent if name == ".." else here / name

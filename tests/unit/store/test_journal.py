@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from polar.errors import PolarError
-from polar.store import writer
+from polar.store import database
 from polar.store.journal import Journal, JournalError, ResultRefused
 from polar.types import Call, Failure, Lease, Score, SessionResult, Stage, logprobs
 from waiting import hang_limit
@@ -66,7 +65,7 @@ async def test_a_locked_disk_delays_a_mark_and_does_not_lose_it(
     def begin_unless_locked(connection: Any) -> None:
         if locked:
             locked.pop()
-            raise OperationalError("begin", {}, sqlite3.OperationalError("database is locked"))
+            raise sqlite3.OperationalError("database is locked")
         begin(connection)
 
     monkeypatch.setattr(journal._writer._database, "begin", begin_unless_locked)  # pyright: ignore
@@ -319,11 +318,11 @@ async def test_a_full_disk_is_an_error_that_says_so(
     journal: Journal, make_lease: MakeLease, make_call: MakeCall
 ) -> None:
     await journal.add_session(make_lease())
-    pages = await journal._writer.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
-    await journal._writer.read(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 1}").all())
+    pages = await journal._writer.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+    await journal._writer.read(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall())
     with pytest.raises(JournalError, match="full"):
         await asyncio.gather(*(journal.append_call(make_call(f"c{n}")) for n in range(100)))
-    await journal._writer.read(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000").all())
+    await journal._writer.read(lambda c: c.execute("PRAGMA max_page_count = 100000").fetchall())
     await journal.append_call(make_call("after"))
     assert (await journal.calls("add-0"))[-1].call_id == "after"
 
@@ -331,7 +330,7 @@ async def test_a_full_disk_is_an_error_that_says_so(
 async def test_a_locked_disk_is_an_error_and_does_not_hold_the_loop_up(
     tmp_path: Path, make_lease: MakeLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "BUSY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.5)
     async with await Journal.open(tmp_path / "journal.db") as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

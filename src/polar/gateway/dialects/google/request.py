@@ -45,7 +45,7 @@ def read_request(raw: RawRequest) -> ChatRequest:
     # First, because it also proves that every part can be written as JSON again.
     contents = several(body.get("contents"), "contents")
     head = digest_item([body.get("tools"), body.get("systemInstruction")])
-    digests = (head, *map(digest_item, contents))
+    digests = (head, *(item.digest() for item in raw.history(contents)))
     rest = digest_rest(data, _ITEM_FIELDS)
     for field in REFUSED:
         if body.get(field):

@@ -39,6 +39,7 @@ ASKED = ("temperature", "top_p", "reasoning")
 
 class OpenAIResponses:
     name = "openai_responses"
+    history_field = "input"
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         data = raw.data
@@ -47,7 +48,10 @@ class OpenAIResponses:
                 raise bad(f"{field} is not supported: {why}", field)
         given = input_items(data.get("input"))
         # First, because it also proves that every part can be written as JSON again.
-        items = (digest_item([data.get("tools"), data.get("instructions")]), *map(digest_item, given))
+        items = (
+            digest_item([data.get("tools"), data.get("instructions")]),
+            *(item.digest() for item in raw.history(given)),
+        )
         rest = digest_rest(data, ("tools", "instructions", "input"))
         toolbox = Toolbox()
         toolbox.add(data.get("tools"), "tools")
