@@ -115,16 +115,18 @@ class VllmEngine(ConversingRemoteEngine):
         prompt = self._prompts.write(request.session_id, request.prompt_ids)
         body = generation_body(self._route, self._model, request, max_tokens, prompt)
         reply, headers = StreamedIds(server, self._route), self._headers(request.session_id)
-        async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
-            async for batch in batches:
-                try:
+        try:
+            async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
+                async for batch in batches:
                     reply.take(batch)
-                except EngineError:
-                    yield reply.taken()  # what came before the error was sampled all the same
-                    raise
-                if reply.has_news:
-                    yield reply.taken()
-        yield reply.end()
+                    if reply.has_news:
+                        yield reply.taken()
+            end = reply.end()
+        except EngineError:
+            if reply.has_ids:
+                yield reply.taken()  # what came before the error was sampled all the same
+            raise
+        yield end
 
     def _priority(self) -> dict[str, int]:
         return {"priority": self._options.priority} if self._options.priority else {}

@@ -124,13 +124,14 @@ class TokenMode:
         with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
-                    generation.say(await self._take(slot, speech, sampled, piece))
+                    said = await self._take(slot, speech, sampled, piece)
+                    generation.say(said, last=piece.finish_reason is not None)
                     if len(sampled.ids) < sampled.given:  # cut before the engine's own end
                         sampled.finish_reason = "stop" if speech.stop_sequence else "length"
                         break
             sampled.check_end()
         _, said = await self._read(slot, speech, None)
-        generation.say(said)
+        generation.say(said, last=True)
         sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
 
     async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:

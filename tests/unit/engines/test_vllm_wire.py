@@ -129,3 +129,14 @@ def test_a_server_that_was_told_no_version_tells_none() -> None:
 )
 def test_a_reason_is_found_in_the_usual_places(payload: bytes, reason: str) -> None:
     assert reason_of(payload) == reason
+
+
+def test_events_that_arrived_together_are_paired_together() -> None:
+    named = [choice(token_ids=[n], logprobs={"content": [{"token_id": n, "logprob": -n}]}) for n in (1, 2, 3)]
+    assert paired(*named) == ([1, 2, 3], [-1.0, -2.0, -3.0])
+    listed = [
+        choice(token_ids=[n], logprobs={"tokens": [f"token_id:{n}"], "token_logprobs": [-n]}) for n in (1, 2, 3)
+    ]
+    assert paired(*listed) == ([1, 2, 3], [-1.0, -2.0, -3.0])
+    with pytest.raises(EngineDefect, match="3 ids and 2 logprobs"):
+        paired(*named[:2], choice(token_ids=[3]))
