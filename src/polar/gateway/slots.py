@@ -15,6 +15,7 @@ from typing import Protocol
 
 from polar.gateway.dialects.base import Problem
 from polar.gateway.generation import Generation
+from polar.gateway.recent_bodies import RecentBodies
 from polar.gateway.waits import WaitClock
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
@@ -53,6 +54,7 @@ class OpenSlot:
         """By what was asked: calls that infrastructure failed. Only their own retry takes one back."""
         self._refusal: tuple[float, Refusal] | None = None
         """The last, and when it was."""
+        self._recent_bodies: dict[str, RecentBodies] = {}
         self._active: list[Generation] = []
         self._idle = asyncio.Event()
         self._idle.set()
@@ -64,6 +66,12 @@ class OpenSlot:
     @property
     def sealed(self) -> bool:
         return self.sealing.done()
+
+    def recent_bodies(self, dialect: str, history_field: str) -> RecentBodies:
+        """The newest bodies that came in a dialect."""
+        if dialect not in self._recent_bodies:
+            self._recent_bodies[dialect] = RecentBodies(history_field)
+        return self._recent_bodies[dialect]
 
     @contextmanager
     def serving(self, generation: Generation) -> Generator[None]:

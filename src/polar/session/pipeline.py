@@ -153,7 +153,8 @@ class Pipeline:
         with RunClock(live.task.budgets, lambda: self._services.slots.waits(live.session_id)) as clock:
             live.timed_out = await self._attempt(live, "run", run(live), clock.deadline)
         live.learn(spent=clock.spent if live.timed_out else "", waits=clock.waits)
-        # Where this fails something may still change the workspace, and there is nothing to judge.
+        # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
+        # this fails something may still change the workspace, and there is nothing to judge.
         async with asyncio.timeout(live.task.budgets.postrun_s):
             await silence(live)
 

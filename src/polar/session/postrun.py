@@ -22,7 +22,17 @@ from polar.session.patch import PATCH
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict
 from polar.store.trajectories import write_trajectory
-from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.types import (
+    Call,
+    Certificate,
+    Failure,
+    Finding,
+    Score,
+    SessionResult,
+    Stage,
+    Trajectory,
+    TrajectoryStatistics,
+)
 
 
 async def build(live: LiveSession) -> None:
@@ -30,10 +40,17 @@ async def build(live: LiveSession) -> None:
         calls = await live.services.slots.calls(live.session_id)
         live.learn(reached_model=bool(calls))
         builder: Builder = registry.make("builder", live.task.builder)
-        live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
-        live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
+        built = await asyncio.to_thread(_built, builder, live.session_id, calls)
+        live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
+
+
+def _built(
+    builder: Builder, session_id: str, calls: Sequence[Call]
+) -> tuple[Trajectory, Certificate, Sequence[Finding]]:
+    trajectory = builder.build(session_id, calls)
+    return trajectory, *examine(calls, trajectory)
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
@@ -50,7 +67,7 @@ async def judge(live: LiveSession) -> None:
         live.score = Score(reward=0.0, reasons=(f"{live.failure.type}: {live.failure.message}",))
     if live.score is not None and live.trajectory is not None:
         with boundary("evaluator"):
-            live.trajectory = await asyncio.to_thread(_rewarded, live.trajectory, live.score)
+            live.trajectory = _rewarded(live.trajectory, live.score)
 
 
 async def _evaluate(live: LiveSession) -> None:
