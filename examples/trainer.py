@@ -6,6 +6,7 @@ Start a server with a node in one terminal, `polar up`, and in another: `python 
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 
 from polar.client import DEFAULT_URL, SyncPolarClient
 
@@ -23,16 +24,22 @@ TASK = {
 def main(url: str) -> None:
     with SyncPolarClient(url) as client:
         task = client.submit(TASK)
-        rewards: list[float] = []
+        rewards: defaultdict[str, list[float]] = defaultdict(list)
+        left_out: Counter[str] = Counter()
         for entry in client.results(task_ids=[task.task_id]):
             result = entry.result
-            if result.score is None or result.score.reward is None:
-                print(f"{result.session_id}: {result.stage}, not for the baseline: {result.failure}")
+            if not result.trainable or result.reward is None:
+                left_out[result.untrainable_reason] += 1
+                print(
+                    f"{result.session_id}: {result.stage}, left out: {result.untrainable_reason}, {result.failure}"
+                )
                 continue
-            rewards.append(result.score.reward)
+            rewards[result.group_id].append(result.reward)
             tokens = [trace.trainable_tokens for trace in client.trajectory(result.session_id).traces]
-            print(f"{result.session_id}: reward {result.score.reward}, trainable tokens of its traces {tokens}")
-        print(f"baseline {sum(rewards) / len(rewards):.2f} of {len(rewards)}" if rewards else "no rewards")
+            print(f"{result.session_id}: reward {result.reward}, trainable tokens of its traces {tokens}")
+        for group, values in rewards.items():
+            print(f"group {group}: baseline {sum(values) / len(values):.2f} of {len(values)}")
+        print(f"left out {left_out.total()}: {dict(left_out)}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from sqlalchemy import (
     inspect,
     literal_column,
     select,
+    union,
     update,
 )
 from sqlalchemy.dialects import sqlite
@@ -134,6 +135,12 @@ class Journal:
     async def session_ids(self) -> list[str]:
         query = select(sessions.c.session_id).order_by(sessions.c.number)
         return await self._writer.read(lambda connection: list(connection.execute(query).scalars()))
+
+    async def strays(self) -> list[str]:
+        """Sessions that calls, stages or results name and that are not listed: a row was taken out by hand."""
+        named = union(*(select(table.c.session_id) for table in (calls, stages, results))).subquery()
+        query = select(named.c.session_id).where(named.c.session_id.not_in(select(sessions.c.session_id)))
+        return await self._writer.read(lambda connection: sorted(connection.execute(query).scalars()))
 
     async def sessions(self) -> list[JournalledSession]:
         """In the order in which they were added."""
