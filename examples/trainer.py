@@ -6,7 +6,7 @@ Start a server with a node in one terminal, `polar up`, and in another: `python 
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 
 from polar.client import DEFAULT_URL, SyncPolarClient
 
@@ -24,22 +24,20 @@ TASK = {
 def main(url: str) -> None:
     with SyncPolarClient(url) as client:
         task = client.submit(TASK)
-        rewards: defaultdict[str, list[float]] = defaultdict(list)
+        rewards: list[float] = []
         left_out: Counter[str] = Counter()
         for entry in client.results(task_ids=[task.task_id]):
             result = entry.result
             if not result.trainable or result.reward is None:
-                left_out[result.untrainable_reason] += 1
-                print(
-                    f"{result.session_id}: {result.stage}, left out: {result.untrainable_reason}, {result.failure}"
-                )
+                why = result.untrainable_reason
+                left_out[why] += 1
+                print(f"{result.session_id}: left out ({why}): {result.stage}, {result.failure}")
                 continue
-            rewards[result.group_id].append(result.reward)
+            rewards.append(result.reward)
             tokens = [trace.trainable_tokens for trace in client.trajectory(result.session_id).traces]
             print(f"{result.session_id}: reward {result.reward}, trainable tokens of its traces {tokens}")
-        for group, values in rewards.items():
-            print(f"group {group}: baseline {sum(values) / len(values):.2f} of {len(values)}")
-        print(f"left out {left_out.total()}: {dict(left_out)}")
+        print(f"baseline {sum(rewards) / len(rewards):.2f} of {len(rewards)}" if rewards else "no rewards")
+        print(f"left out: {dict(left_out) or 'none'}")
 
 
 if __name__ == "__main__":
