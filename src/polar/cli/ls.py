@@ -186,7 +186,7 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
             number(row["traces"]),
             number(row["trainable_tokens"]),
             number(row["merge_rate"]),
-            row["untrainable_reason"],
+            row["untrainable_reason"].removeprefix("not_final"),
             one_line(f"{row['failure']['where']}: {row['failure']['message']}", 80) if row["failure"] else "",
         )
         for row in rows

@@ -135,8 +135,9 @@ class SessionResult(Strict):
             "no_trainable_tokens": not self.statistics.trainable_tokens,
             "not_certified": self.certificate is None,
             "not_exact": self.certificate is not None and not self.certificate.exact,
+            "": True,
         }
-        return next((reason for reason, applies in reasons.items() if applies), "")
+        return next(reason for reason, applies in reasons.items() if applies)
 
     @property
     def broken_off_stale(self) -> bool:

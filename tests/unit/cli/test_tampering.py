@@ -85,7 +85,8 @@ def other(value: Any) -> Any:
         case bytes():
             return value + b"x"
         case msgspec.msgpack.Ext():
-            return msgspec.msgpack.Ext(value.code, bytes([value.data[0] ^ 1, *value.data[1:]]))
+            data = bytes(value.data)
+            return msgspec.msgpack.Ext(value.code, bytes([data[0] ^ 1, *data[1:]]))
         case list():
             return ["x"]
         case dict():
@@ -97,9 +98,9 @@ def other(value: Any) -> Any:
 def changed(value: Any, path: Path) -> Any:
     if not path:
         return other(value)
-    copy = dict(value) if isinstance(value, dict) else list(value)  # pyright: ignore
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)  # pyright: ignore
     copy[path[0]] = changed(value[path[0]], path[1:])
-    return copy  # pyright: ignore[reportUnknownVariableType]
+    return copy
 
 
 def unnoticed(run: RunPaths, whole: Any, write: Callable[[Any], None]) -> set[str]:
