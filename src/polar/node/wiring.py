@@ -47,7 +47,7 @@ class JournalledSource:
 
     async def lease(self, room: int) -> list[Lease]:
         leases = await self._source.lease(room)
-        if await to_the_end(self._add(leases)):
+        if await to_the_end(self._journal.add_sessions(leases)):
             # Each lease gets a report, so the pipeline takes them first and is cancelled at its next step.
             task = asyncio.current_task()
             assert task is not None
@@ -59,10 +59,6 @@ class JournalledSource:
             await self._journal.save_result(result)
         finally:  # a full disk is this node's trouble; who waits for the result still has to hear of it
             await self._source.report(result, trajectory)
-
-    async def _add(self, leases: list[Lease]) -> None:
-        for lease in leases:
-            await self._journal.add_session(lease)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from polar.errors import boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch
 from polar.harnesses.install import install
 from polar.runtimes.base import Place, Runtime, Tool
-from polar.session.keep import clear
+from polar.runtimes.threads import in_thread
+from polar.session.keep import make_clear
 from polar.session.live import LiveSession
 from polar.session.patch import note_baseline
 from polar.session.workspace import base_of, prepare
@@ -71,8 +72,8 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
         runtime: Runtime = registry.make("runtime", live.task.runtime)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
-        paths = live.paths.create()
-        await clear(paths)
+        paths = live.paths
+        await in_thread(make_clear, paths)
         launcher = live.services.launcher
         await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools, launcher))
     return runtime

@@ -150,7 +150,8 @@ class Pipeline:
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
         live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
-        # Where this fails something may still change the workspace, and there is nothing to judge.
+        # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
+        # this fails something may still change the workspace, and there is nothing to judge.
         async with asyncio.timeout(live.task.budgets.postrun_s):
             await silence(live)
 
@@ -210,7 +211,7 @@ class Pipeline:
         live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
         try:
-            await self._source.report(result_of(live), await asyncio.to_thread(traces_of, live))
+            await self._source.report(result_of(live), traces_of(live))
         except Exception as error:
             self._unreported.append(error)
 

@@ -20,7 +20,16 @@ from polar.session.patch import PATCH
 from polar.session.staleness import is_stale
 from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
-from polar.types import Failure, Finding, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.types import (
+    Call,
+    Certificate,
+    Failure,
+    Finding,
+    SessionResult,
+    Stage,
+    Trajectory,
+    TrajectoryStatistics,
+)
 
 
 async def build(live: LiveSession) -> None:
@@ -28,10 +37,17 @@ async def build(live: LiveSession) -> None:
         calls = await live.services.slots.calls(live.session_id)
         live.reached_model = bool(calls)
         builder: Builder = registry.make("builder", live.task.builder)
-        live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
-        live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
+        built = await asyncio.to_thread(_built, builder, live.session_id, calls)
+        live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
+
+
+def _built(
+    builder: Builder, session_id: str, calls: Sequence[Call]
+) -> tuple[Trajectory, Certificate, Sequence[Finding]]:
+    trajectory = builder.build(session_id, calls)
+    return trajectory, *examine(calls, trajectory)
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
@@ -59,7 +75,7 @@ async def judge(live: LiveSession) -> None:
 
 async def write(live: LiveSession) -> None:
     """Comes after every other step that can fail: traces in the file have the reward that the result has."""
-    trajectory = await asyncio.to_thread(traces_of, live)
+    trajectory = traces_of(live)
     if trajectory is not None:
         with boundary("store"):
             await asyncio.to_thread(write_trajectory, live.paths.traces, trajectory)
