@@ -120,7 +120,8 @@ async def _run(
                 await node.serve(TaskFileSource(tasks, keep), (progress,))
     finally:
         status.stop()
-        paths.write_record(record.model_copy(update={"finished": time.time()}))
+        ended = {"finished": time.time(), "sessions": len(results)}
+        paths.write_record(record.model_copy(update=ended))
 
 
 def _cancel_on_sigterm() -> None:
@@ -144,9 +145,7 @@ async def ready_machine(tasks: list[TaskRequest]) -> None:
 
 
 def _print_next(paths: RunPaths, results: list[SessionResult]) -> None:
-    best = max(
-        results, key=lambda result: (result.score.reward or 0 if result.score else 0, result.statistics.calls)
-    )
+    best = max(results, key=lambda result: (result.reward or 0, result.statistics.calls))
     polar = _as_called()
     hints = {
         f"{polar} ls {paths.run_id}": "all sessions",

@@ -149,5 +149,6 @@ async def _run(
                 await following.keep(paths, journal)
         finally:
             status.stop()
-            paths.write_record(record.model_copy(update={"finished": time.time()}))
+            ended = {"finished": time.time(), "sessions": len(await journal.session_ids())}
+            paths.write_record(record.model_copy(update=ended))
     return stop.is_set(), following.in_order()

@@ -154,6 +154,8 @@ class Exchange:
             tolerant=prompt.tolerant,
             evaluated_tokens=sampled.evaluated_tokens,
             drift=prompt.drift,
+            request_key=generation.key,
+            cut_tokens=sampled.given - len(sampled.ids),
         )
 
 

@@ -18,7 +18,7 @@ from polar.session.init import init
 from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.live import LiveSession, Services
 from polar.session.patch import keep_patch
-from polar.session.postrun import blame, build, final_stage, judge, result_of, write
+from polar.session.postrun import blame, build, final_stage, judge, result_of, traces_of, write
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
 from polar.types import Failure, Lease, Stage
@@ -196,14 +196,14 @@ class Pipeline:
         return False
 
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
-        """Traces of what there is, teardown, the last stage, the report: whatever happened before."""
+        """Traces of what there is, teardown, their file, the last stage, the report: whatever happened before."""
         budget_s = live.task.budgets.postrun_s
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
-            ("store", write),
             ("teardown", _tear_down),
             ("store", hide_key),
+            ("store", write),
         )
         for where, step in ends:
             if await self._attempt(live, where, step(live), budget_s):
@@ -211,7 +211,7 @@ class Pipeline:
         live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
         try:
-            await self._source.report(result_of(live), live.trajectory)
+            await self._source.report(result_of(live), traces_of(live))
         except Exception as error:
             self._unreported.append(error)
 

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import repeat
-
-import msgspec
 
 from polar import registry
 from polar.builders.base import Builder
 from polar.builders.certificate import examine
+from polar.builders.labels import check_rewards, counted, labelled
 from polar.errors import SessionError, boundary
 from polar.evaluators.base import Evaluator, Evidence
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
 from polar.session.staleness import is_stale
+from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
 from polar.types import (
     Call,
     Certificate,
     Failure,
     Finding,
-    Score,
     SessionResult,
     Stage,
     Trajectory,
@@ -70,28 +68,40 @@ async def judge(live: LiveSession) -> None:
     )
     with boundary("evaluator"):
         evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
-        live.score = await evaluator.evaluate(evidence)
-        live.trajectory = _rewarded(live.trajectory, live.score)
+        score = await evaluator.evaluate(evidence)
+        check_rewards(score, live.trajectory)
+        live.score = score
 
 
 async def write(live: LiveSession) -> None:
-    if live.trajectory is not None:
+    """Comes after every other step that can fail: traces in the file have the reward that the result has."""
+    trajectory = traces_of(live)
+    if trajectory is not None:
         with boundary("store"):
-            await asyncio.to_thread(write_trajectory, live.paths.traces, live.trajectory)
+            await asyncio.to_thread(write_trajectory, live.paths.traces, trajectory)
         live.traces_written = True
 
 
+def traces_of(live: LiveSession) -> Trajectory | None:
+    """As they are written and reported, with the labels and rewards of how the session ended."""
+    if live.trajectory is None:
+        return None
+    return labelled(live.trajectory, live.lease, live.score, live.failure)
+
+
 def result_of(live: LiveSession) -> SessionResult:
+    """Sealed: nothing changes it after this."""
     trajectory = live.trajectory
     harness = {"harness": f"{live.harness.name} {live.harness.version}".strip()} if live.harness else {}
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
-    return SessionResult(
+    result = SessionResult(
         session_id=live.session_id,
         task_id=live.session.task_id,
+        group_id=live.task.group or live.session.task_id,
         index=live.session.index,
         attempt=live.session.attempt,
         stage=live.session.stage,
-        score=live.score,
+        score=counted(live.score, live.failure),
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
@@ -106,6 +116,7 @@ def result_of(live: LiveSession) -> SessionResult:
         versions={**live.services.versions, **harness},
         notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
     )
+    return sealed(result, live.task)
 
 
 def final_stage(live: LiveSession) -> Stage:
@@ -142,23 +153,3 @@ def _exit_failure(live: LiveSession) -> Failure:
         message=f"the harness {how}{words}",
         policy=live.reached_model and code > 0,
     )
-
-
-def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
-    """The session's reward goes to every trace, unless the evaluator judged them one by one. A trace with
-    nothing to train on gets none."""
-    rewards = score.trace_rewards
-    if rewards is not None and len(rewards) != len(trajectory.traces):
-        raise SessionError(
-            Failure(
-                where="evaluator",
-                type="WrongRewards",
-                message=f"{len(rewards)} rewards for {len(trajectory.traces)} traces",
-            )
-        )
-    given = rewards if rewards is not None else repeat(score.reward)
-    traces = tuple(
-        msgspec.structs.replace(trace, reward=reward if any(trace.loss_mask) else None)
-        for trace, reward in zip(trajectory.traces, given, strict=False)
-    )
-    return msgspec.structs.replace(trajectory, traces=traces)

@@ -29,7 +29,7 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import Failure, Score, SessionResult
+from polar.types.result import Failure, Score, SessionResult, UntrainableReason
 from polar.types.service import (
     Drain,
     Event,
@@ -134,6 +134,7 @@ __all__ = [
     "TraceError",
     "Trajectory",
     "TrajectoryStatistics",
+    "UntrainableReason",
     "Violation",
     "VolatileLine",
     "WorkspaceSource",

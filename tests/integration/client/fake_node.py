@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from polar.builders.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.serve import RolloutServer
@@ -115,6 +116,7 @@ class FakeNode:
             "stage": Stage.COMPLETED,
             "score": Score(reward=reward, reasons=("as scripted",)),
             "statistics": TrajectoryStatistics.model_validate(trajectory.statistics),
+            "certificate": certify(calls, trajectory),
             "stage_s": STAGE_S,
         }
         result = SessionResult.model_validate(values | fields)

@@ -284,18 +284,29 @@ def test_a_wrong_token_names_the_file(polar: Polar, tmp_path: Path) -> None:
     assert result.exit_code == 2 and str(tmp_path / "config" / "control-token") in result.stderr
 
 
-def test_the_example_trainer_runs_as_a_script(service: Service, node: FakeNode) -> None:
+def test_the_example_trainer_runs_as_a_script_and_says_what_it_leaves_out(
+    service: Service, node: FakeNode
+) -> None:
+    """Three samples that may be trained on, and one whose engine failed."""
     script = Path(__file__).parents[3] / "examples" / "trainer.py"
-    serving = threading.Thread(target=node.serve, args=(4,))
+
+    def serve() -> None:
+        node.serve(3)
+        (broken,) = node.lease(wait_s=5)
+        failure = Failure(where="engine", type="EngineError", message="out of memory")
+        node.finish(broken, stage=Stage.FAILED, failure=failure)
+
+    serving = threading.Thread(target=serve)
     serving.start()
     done = subprocess.run(
         [sys.executable, "-Werror", str(script), service.url], capture_output=True, text=True, env=os.environ
     )
     serving.join()
     assert (done.returncode, done.stderr) == (0, "")
-    *sessions, baseline = done.stdout.splitlines()
+    *sessions, broken, baseline, left_out = done.stdout.splitlines()
     assert [line.partition(": ")[2] for line in sessions] == [
-        f"reward {reward}, trainable tokens of its traces [5]" for reward in (0.0, 0.25, 0.5, 0.75)
+        f"reward {reward}, trainable tokens of its traces [5]" for reward in (0.0, 0.25, 0.5)
     ]
-    assert baseline == "baseline 0.38 of 4"
-    assert len(script.read_text().splitlines()) < 40
+    assert "left out (infrastructure): FAILED" in broken and "out of memory" in broken
+    assert (baseline, left_out) == ("baseline 0.25 of 3", "left out: {'infrastructure': 1}")
+    assert len(script.read_text().splitlines()) < 45
