@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import repeat
+from typing import Any, cast
 
 import msgspec
 
@@ -15,24 +16,42 @@ from polar import registry
 from polar.builders.base import Builder
 from polar.builders.certificate import examine
 from polar.errors import SessionError, boundary
-from polar.evaluators.base import Evaluator, Evidence
+from polar.evaluators.base import Evaluator, Evidence, score_of
+from polar.runtimes.base import Runtime
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
+from polar.session.plugins import NodeRuntime, call, expect
 from polar.session.staleness import is_stale
 from polar.store.trajectories import write_trajectory
-from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.types import (
+    Call,
+    Failure,
+    Finding,
+    Score,
+    SessionResult,
+    Spec,
+    Stage,
+    Trajectory,
+    TrajectoryStatistics,
+)
 
 
 async def build(live: LiveSession) -> None:
     with boundary("builder"):
         calls = await live.services.slots.calls(live.session_id)
         live.reached_model = bool(calls)
-        builder: Builder = registry.make("builder", live.task.builder)
-        live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
+        live.trajectory = await call("builder", _built, live.task.builder, live.session_id, calls)
         live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
     if findings:
         raise SessionError(_not_exact(findings))
+
+
+def _built(spec: Spec, session_id: str, calls: Sequence[Call]) -> Trajectory:
+    builder: Builder = registry.make("builder", spec)
+    trajectory = expect(Trajectory, builder.build(session_id, calls), f"builder {spec.name!r}")
+    TrajectoryStatistics.model_validate(trajectory.statistics)
+    return trajectory
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
@@ -45,16 +64,21 @@ async def judge(live: LiveSession) -> None:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
     evidence = Evidence(
         task=live.task,
-        runtime=live.runtime,
+        runtime=cast("Runtime", NodeRuntime(live.runtime, asyncio.get_running_loop())),
         trajectory=live.trajectory,
         exit_code=live.exit_code,
         timed_out=live.timed_out,
         patch=live.paths.patch if PATCH in live.kept else None,
     )
     with boundary("evaluator"):
-        evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
-        live.score = await evaluator.evaluate(evidence)
+        spec = live.task.evaluator
+        live.score = score_of(await call("evaluator", _evaluated, spec, evidence), spec.name)
         live.trajectory = await asyncio.to_thread(_rewarded, live.trajectory, live.score)
+
+
+def _evaluated(spec: Spec, evidence: Evidence) -> Any:
+    evaluator: Evaluator = registry.make("evaluator", spec)
+    return evaluator.evaluate(evidence)
 
 
 async def write(live: LiveSession) -> None:
@@ -66,7 +90,7 @@ async def write(live: LiveSession) -> None:
 
 def result_of(live: LiveSession) -> SessionResult:
     trajectory = live.trajectory
-    harness = {"harness": f"{live.harness.name} {live.harness.version}".strip()} if live.harness else {}
+    harness = {"harness": live.harness_version} if live.harness_version else {}
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
     return SessionResult(
         session_id=live.session_id,
@@ -88,6 +112,18 @@ def result_of(live: LiveSession) -> SessionResult:
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
         notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
+    )
+
+
+def bare_result(live: LiveSession, failure: Failure) -> SessionResult:
+    """Of a session whose full result cannot be made: what is known of it from its lease, and why."""
+    return SessionResult(
+        session_id=live.session_id,
+        task_id=live.session.task_id,
+        index=live.session.index,
+        attempt=live.session.attempt,
+        stage=Stage.FAILED,
+        failure=failure,
     )
 
 
