@@ -35,8 +35,8 @@ class Evaluator(Protocol):
     Options: type[BaseModel]
 
     def evaluate(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
-        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero. It runs in a thread of
-        its own, as `def` or as `async def`."""
+        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero. It runs in a thread
+        of its own, as `def` or as `async def`."""
         ...
 
 
@@ -46,7 +46,9 @@ class WrongScore(EvaluatorError):
 
 def score_of(returned: object, evaluator: str) -> Score:
     """What an evaluator returned, as a score. Raises `WrongScore`."""
-    wanted = "return a Score or a finite number; to say that there is no verdict, raise or return Score(reward=None)"
+    wanted = (
+        "return a Score or a finite number; to say that there is no verdict, raise or return Score(reward=None)"
+    )
     try:
         if isinstance(returned, Score):
             return Score.model_validate(returned.model_dump())  # also one that was made without checks

@@ -1,4 +1,4 @@
-"""Calls of plug-ins: each in a thread of its own, so that one that blocks, exits or never ends costs its session only.
+"""Calls of plug-ins: each in a thread of its own, so that one that blocks or exits costs its session only.
 
 Builders, evaluators and harness classes are code of the task's author. A coroutine runs in an event loop of its
 thread, never in the node's; what it needs of the node, the runtime, it reaches through `NodeRuntime`. A thread
@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -34,7 +34,7 @@ class WrongType(PolarError):
     """A plug-in returned something else than its port asks for."""
 
 
-async def call(where: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+async def call(where: str, function: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `function` returns, or what the awaitable that it returns gives. Whatever it raises, `SystemExit` and
     cancellation of its own included, becomes a `SessionError` of this place."""
     work = _Work(where, lambda: function(*args, **kwargs))
@@ -90,7 +90,7 @@ class _Work:
             value = self._function()
             if inspect.isawaitable(value):
                 value = asyncio.run(self._awaited(value))
-        except BaseException as raised:  # noqa: BLE001  a plug-in may raise anything, also what ends a process
+        except BaseException as raised:
             error = raised
         try:
             self._node_loop.call_soon_threadsafe(self._settle, value, error)

@@ -98,6 +98,7 @@ def result_of(live: LiveSession) -> SessionResult:
         index=live.session.index,
         attempt=live.session.attempt,
         stage=live.session.stage,
+        attempts=live.lease.earlier,
         score=live.score,
         failure=live.failure,
         statistics=statistics,
@@ -123,6 +124,7 @@ def bare_result(live: LiveSession, failure: Failure) -> SessionResult:
         index=live.session.index,
         attempt=live.session.attempt,
         stage=Stage.FAILED,
+        attempts=live.lease.earlier,
         failure=failure,
     )
 

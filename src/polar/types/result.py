@@ -6,7 +6,7 @@ from pydantic import FiniteFloat
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
-from polar.types.session import Stage
+from polar.types.session import EarlierAttempt, Stage
 from polar.types.trace import TrajectoryStatistics
 
 
@@ -33,6 +33,8 @@ class SessionResult(Strict):
     index: int
     attempt: int
     stage: Stage
+    attempts: tuple[EarlierAttempt, ...] = ()
+    """The attempts before this one, each with the reason why it has no result."""
     score: Score | None = None
     failure: Failure | None = None
     statistics: TrajectoryStatistics = TrajectoryStatistics()

@@ -19,7 +19,6 @@ from polar.runtimes.local import LocalRuntime
 from polar.types import Call, CallProfile, Score, Strict
 
 
-
 class Blocking:
     """Where plug-ins stand that do not come back, until the test is over."""
 

@@ -1,4 +1,4 @@
-"""A plug-in that misbehaves costs its own session, which gets a result that says what happened; neighbours go on."""
+"""A plug-in that misbehaves costs its own session, whose result says what happened; neighbours go on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from polar.data.source import TaskFileSource
 from polar.node import Node
 from polar.types import SessionResult, Stage, TaskRequest
 from waiting import hang_limit, until
+
 
 @pytest.fixture(autouse=True)
 def blocked_threads_end() -> Iterator[None]:
@@ -183,4 +184,3 @@ async def test_an_unexpected_error_is_logged_once_with_its_traceback(
     assert record.getMessage() == "session rude-0: evaluator failed" and record.levelno == logging.ERROR
     assert record.session_id == "rude-0"  # type: ignore[attr-defined]
     assert record.exc_info and record.exc_info[0] is ZeroDivisionError
-
