@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polar.store.paths import RunPaths
 
 
-def gateway(
+def gateway(  # noqa: PLR0913
     ctx: typer.Context,
     server: Annotated[
         str | None, typer.Option(help="Address of the rollout server.", show_default="polar.toml's server")

@@ -122,7 +122,7 @@ class EmbeddedEngine:
             raise
 
     async def revive(self) -> None:
-        if self._process is None or await self._process.ended(0):
+        if self._process is None or await self._process.ended(DEATH_PATIENCE_S):
             await self.stop()
             await self.start()
 
