@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from polar.config import NodeConfig
-from polar.node.health import NodeHealth, Suspicion, suspicion_of
+from polar.node.health import NodeHealth, Suspicion, may_be_cut_off, suspicion_of
 from polar.types import EarlierAttempt, Lease, SessionResult, Stage, Trajectory
 
 T = TypeVar("T")
@@ -122,12 +122,23 @@ class Attempts:
             why = sick.why if sick else "the node was sick"
             return self._record(result, sick.part if sick else "node", why, counted=False)
         suspicion = suspicion_of(result.failure, leased.lease.task)
+        if suspicion is None and may_be_cut_off(result.failure):
+            return await self._cut_off(leased, result)
         if suspicion is None or result.failure is None:
             return None
         healthy = await self._looks_healthy(suspicion) and self._health.was_well_since(leased.at)
         if not self._may_run_again(leased.lease, suspicion, healthy=healthy):
             return None
         return self._record(result, suspicion.part, result.failure.message, counted=healthy)
+
+    async def _cut_off(self, leased: _Leased, result: SessionResult) -> EarlierAttempt | None:
+        lacking = Suspicion("descriptors")
+        await self._looks_healthy(lacking)
+        if self._health.was_well_since(leased.at, lacking.part):
+            return None
+        if not self._may_run_again(leased.lease, lacking, healthy=False):
+            return None
+        return self._record(result, lacking.part, "the harness failed while the node had none left", counted=False)
 
     async def _looks_healthy(self, suspicion: Suspicion) -> bool:
         """A node that stops does not wait for a probe: it is not to count against the session."""

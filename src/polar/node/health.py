@@ -59,6 +59,12 @@ def suspicion_of(failure: Failure | None, task: TaskRequest) -> Suspicion | None
     return None if part is None else Suspicion(part, task.runtime.name if part == "runtime" else "")
 
 
+def may_be_cut_off(failure: Failure | None) -> bool:
+    """Whether a harness may have ended in error because the gateway could not take its connection: without a
+    descriptor for it the connection is reset, and nothing but the harness notices."""
+    return failure is not None and failure.where == "harness"
+
+
 @dataclass
 class _Outage:
     suspicion: Suspicion
@@ -76,8 +82,8 @@ class NodeHealth:
         self._outage: _Outage | None = None
         self._well = asyncio.Event()
         self._well.set()
-        self._last_sick = float("-inf")
-        """On the monotonic clock: when the last outage was over."""
+        self._was_sick: dict[NodePart, float] = {}
+        """When the last outage of each part was over, on the monotonic clock."""
         self._back_off = BackOff(config.probe_pause_s, config.probe_pause_s * LONGEST_PAUSE)
         self._examining = asyncio.Lock()
         self._recovery: asyncio.Task[None] | None = None
@@ -99,9 +105,11 @@ class NodeHealth:
     async def until_well(self) -> None:
         await self._well.wait()
 
-    def was_well_since(self, moment: float) -> bool:
-        """`moment`: on the monotonic clock."""
-        return self._outage is None and self._last_sick < moment
+    def was_well_since(self, moment: float, part: NodePart | None = None) -> bool:
+        """In all parts, or in one. `moment`: on the monotonic clock."""
+        now_sick = self.sick is not None and part in (None, self.sick.part)
+        ended = self._was_sick.values() if part is None else [self._was_sick.get(part, float("-inf"))]
+        return not now_sick and all(at < moment for at in ended)
 
     async def examine(self, suspicion: Suspicion) -> bool:
         """Tries the suspected part out. False: the node is sick."""
@@ -151,5 +159,5 @@ class NodeHealth:
             LOGGER.info("the node's %s still fails: %s", suspicion.part, why)
         LOGGER.warning("the node's %s works again after %.0f s", suspicion.part, self.sick_s)
         self._outage = None
-        self._last_sick = time.monotonic()
+        self._was_sick[suspicion.part] = time.monotonic()
         self._well.set()

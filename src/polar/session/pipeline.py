@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 
 from polar.config import PoolConfig
-from polar.errors import PolarError, SessionError, failure_of
+from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
 from polar.session.init import init
 from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
@@ -201,7 +201,8 @@ class Pipeline:
         """Keeps the failure; an error that has no message for its user is logged, once, with its traceback."""
         failure = error.failure if isinstance(error, SessionError) else failure_of(where, error)
         cause = (error.__cause__ or error) if isinstance(error, SessionError) else error
-        if not isinstance(cause, PolarError | SessionError | TimeoutError):
+        expected = isinstance(cause, PolarError | SessionError | TimeoutError) or shortage_of(cause)
+        if not expected:
             extra = {"session_id": live.session_id}
             LOGGER.error("session %s: %s failed", live.session_id, failure.where, exc_info=cause, extra=extra)
         live.fail(failure)
