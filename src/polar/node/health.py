@@ -50,7 +50,7 @@ def suspicion_of(failure: Failure | None, task: TaskRequest) -> Suspicion | None
     """The part of the node that a session's failure may come from; None: the session itself, or its policy."""
     if failure is None or failure.policy:
         return None
-    part = TYPES.get(failure.type)
+    part: NodePart | None = TYPES.get(failure.type)
     if part is None and failure.where in OF_THE_NODE:
         part = next((part for sign, part in SIGNS.items() if sign in failure.message), None)
     if part is None and failure.where == "engine" and failure.type not in OF_THE_REQUEST:
