@@ -53,6 +53,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+def ships(kind: str, name: str) -> bool:
+    """Whether the plug-in comes with Polar."""
+    return name in BUILT_IN[kind]
+
+
 def find(kind: str, name: str) -> type[Any]:
     """The class of a plug-in; an unknown name is refused with the known ones."""
     known = BUILT_IN[kind]

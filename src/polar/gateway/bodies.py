@@ -9,7 +9,7 @@ import zstandard
 
 from polar.gateway.dialects.base import Problem
 from polar.gateway.dialects.reading import read_object
-from polar.tokens.json_values import holds_more_containers, holds_more_values
+from polar.tokens.json_values import ValueCount, count_values, most_possible
 
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 ZSTD_WINDOW_BYTES = 8 * 2**20
@@ -38,9 +38,26 @@ def unpacked(body: bytes, encoding: str, limit_bytes: int) -> bytes:
 
 def read_values(body: bytes, most_values: int) -> dict[str, Any]:
     """An unpacked body as an object of at most so many values."""
-    if holds_more_containers(body, MOST_CONTAINERS) or holds_more_values(body, most_values):
-        raise too_many_values()
+    check_count(body, possible_count(body), most_values)
     return read_object(body)
+
+
+def possible_count(body: bytes) -> ValueCount:
+    """An upper bound of what a body holds."""
+    size = len(body)
+    return ValueCount(size, size) if size <= MOST_CONTAINERS else most_possible(body)
+
+
+def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCount:
+    """A bound of what a body holds that is no more than a body may hold: `possible`, or the exact count where that
+    is too much. Raises `Problem` where the exact count is too."""
+    most = ValueCount(MOST_CONTAINERS, most_values)
+    if possible.within(most):
+        return possible
+    exact = count_values(body, most)
+    if not exact.within(most):
+        raise too_many_values()
+    return exact
 
 
 def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:

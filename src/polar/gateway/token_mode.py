@@ -28,7 +28,7 @@ SHORT_CHARACTERS = 4096
 """Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
 back alone costs a tenth of one."""
 SHORT_REQUEST_BYTES = 2**18
-"""Requests up to this size are matched on the event loop: a millisecond or two."""
+"""Requests that bring no more than this are matched on the event loop: a millisecond or two."""
 SHORT_TOKENS = 1024
 """So many are read on the event loop: about a millisecond."""
 
@@ -87,9 +87,10 @@ class TokenMode:
         return self._retaining[retention]
 
     async def _find(self, slot: OpenSlot, request: ChatRequest) -> Place:
-        if request.size_bytes <= SHORT_REQUEST_BYTES:
-            return slot.forest.find(request.messages, request.tools)
-        return await self._threads.run(lambda: slot.forest.find(request.messages, request.tools))
+        forest, asked = slot.forest, (request.messages, request.tools)
+        if request.size_bytes <= SHORT_REQUEST_BYTES or forest.new_characters(*asked) <= SHORT_REQUEST_BYTES:
+            return forest.find(*asked)
+        return await self._threads.run(lambda: forest.find(*asked))
 
     async def _bridge(self, prompting: Prompting, place: Place) -> PreparedPrompt | None:
         if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
@@ -123,13 +124,14 @@ class TokenMode:
         with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
-                    generation.say(await self._take(slot, speech, sampled, piece))
+                    said = await self._take(slot, speech, sampled, piece)
+                    generation.say(said, last=piece.finish_reason is not None)
                     if len(sampled.ids) < sampled.given:  # cut before the engine's own end
                         sampled.finish_reason = "stop" if speech.stop_sequence else "length"
                         break
             sampled.check_end()
         _, said = await self._read(slot, speech, None)
-        generation.say(said)
+        generation.say(said, last=True)
         sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
 
     async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:

@@ -80,11 +80,11 @@ class JournalledSource:
         await self._source.report(result, trajectory)
 
     async def _add(self, leases: list[Lease], taken: list[Lease]) -> None:
-        for lease in leases:
-            try:
-                await self._journal.add_session(lease)
-                taken.append(lease)
-            except StoreError as error:
+        try:
+            await self._journal.add_sessions(leases)
+            taken += leases
+        except StoreError as error:
+            for lease in leases:
                 await self._source.report(_unjournalled(lease, error), None)
 
 

@@ -15,17 +15,21 @@ from pathlib import Path
 
 
 class CappedLog:
-    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so."""
+    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so. It is
+    made with the first byte: most commands print nothing to one of their two streams."""
 
     def __init__(self, path: Path, *, cap_bytes: int, tail_bytes: int) -> None:
-        self._file = FileIO(path, "a")
+        self._path = path
+        self._file: FileIO | None = None
         self._cap_bytes = cap_bytes
-        self._room_bytes = cap_bytes - os.fstat(self._file.fileno()).st_size
+        self._room_bytes = cap_bytes
         self._tail_bytes = tail_bytes
         self._tail = b""
 
     def write(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-self._tail_bytes :]
+        if self._file is None and self._room_bytes >= 0:
+            self._open()
         if self._room_bytes < 0:
             return
         self._append(data[: self._room_bytes])
@@ -33,7 +37,15 @@ class CappedLog:
         if self._room_bytes < 0:
             self._append(f"\n[polar: the log ends here, at its cap of {self._cap_bytes} bytes]\n".encode())
 
+    def _open(self) -> None:
+        try:
+            self._file = FileIO(self._path, "a")
+            self._room_bytes -= os.fstat(self._file.fileno()).st_size
+        except OSError:
+            self._room_bytes = -1
+
     def _append(self, data: bytes) -> None:
+        assert self._file is not None, "it is opened before there is room in it"
         try:
             self._file.write(data)
         except OSError:  # a full disk is the log's loss, not the command's
@@ -43,7 +55,8 @@ class CappedLog:
         return self._tail.decode("utf-8", errors="replace")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class Pump(asyncio.Protocol):

@@ -16,17 +16,19 @@ from polar.errors import boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.install import install
 from polar.runtimes.base import Place, Runtime, Tool
-from polar.session.keep import clear
+from polar.runtimes.threads import in_thread
+from polar.session.keep import make_clear
 from polar.session.live import LiveSession
 from polar.session.patch import note_baseline
-from polar.session.plugins import call, expect
+from polar.session.plugins import call_foreign, expect
 from polar.session.workspace import base_of, prepare
 from polar.types import CallProfile, Spec
 
 
 async def init(live: LiveSession) -> None:
+    spec = live.task.harness
     with _part(live, "harness"):
-        harness = await call("harness", _LoadedHarness, live.task.harness)
+        harness = await call_foreign("harness", spec, _LoadedHarness, spec)
         live.harness_version = harness.version
         installed = await install(harness.packs)
         tools = {name: Tool(folder.name, folder) for name, folder in installed.items()}
@@ -53,7 +55,7 @@ async def init(live: LiveSession) -> None:
             home=runtime.home,
             installed={name: Path(runtime.tool(tool)) for name, tool in tools.items()},
         )
-        live.launch = await call("harness", harness.launch, context)
+        live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
         await _lay_in(runtime, live.launch, taken=live.task.files)
     with _part(live, "prepare"):
@@ -88,11 +90,12 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
     with _part(live, "files"):
         base = await base_of(live.task.workspace)
     with _part(live, "runtime"):
-        runtime: Runtime = await call("runtime", registry.make, "runtime", live.task.runtime)
+        spec = live.task.runtime
+        runtime: Runtime = await call_foreign("runtime", spec, registry.make, "runtime", spec)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
-        paths = live.paths.create()
-        await clear(paths)
+        paths = live.paths
+        await in_thread(make_clear, paths)
         launcher = live.services.launcher
         await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools, launcher))
     return runtime

@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
@@ -80,7 +81,7 @@ class LiveSession:
     def session_id(self) -> str:
         return self.session.session_id
 
-    @property
+    @cached_property
     def paths(self) -> SessionPaths:
         return self.services.paths.session(self.session_id)
 

@@ -155,7 +155,8 @@ class Pipeline:
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
         live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
-        # Where this fails something may still change the workspace, and there is nothing to judge.
+        # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
+        # this fails something may still change the workspace, and there is nothing to judge.
         async with asyncio.timeout(live.task.budgets.postrun_s):
             await silence(live)
 

@@ -8,6 +8,7 @@ itself, and the log names it.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import inspect
 import logging
@@ -15,11 +16,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
-from polar.errors import PolarError, SessionError, failure_of
+from polar import registry
+from polar.errors import PolarError, SessionError, boundary, failure_of
 from polar.runtimes.base import Runtime
-from polar.types import Failure
+from polar.types import Failure, Spec
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -51,6 +53,24 @@ async def call(where: str, function: Callable[P, T | Awaitable[T]], *args: P.arg
     return value
 
 
+async def call_foreign(
+    kind: str, spec: Spec, function: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """As `call`, for a plug-in of somebody else. One that comes with Polar neither blocks nor exits, and is spared
+    the thread."""
+    if not registry.ships(kind, spec.name):
+        return await call(kind, function, *args, **kwargs)
+    with boundary(kind):
+        value: Any = function(*args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+
+def runtime_for(kind: str, spec: Spec, runtime: Runtime) -> Runtime:
+    """The session's runtime as this plug-in may use it."""
+    ours = registry.ships(kind, spec.name)
+    return runtime if ours else cast("Runtime", NodeRuntime(runtime, asyncio.get_running_loop()))
+
+
 def expect(kind: type[T], value: object, what: str) -> T:
     """The value, if it is of the kind that a port promises."""
     if not isinstance(value, kind):
@@ -69,9 +89,8 @@ class _Work:
         self._lock = threading.Lock()
         self._coroutine: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
-        # A daemon: a plug-in that blocks for ever does not keep the process from ending.
-        thread = threading.Thread(target=copy_context().run, args=(self._run,), name=f"polar-{where}", daemon=True)
-        thread.start()
+        # As in `runtimes/threads.py`: the loop does not wait for the thread's start, nor the process for its end.
+        _thread.start_new_thread(copy_context().run, (self._run,))
 
     async def cancel(self) -> None:
         with self._lock:

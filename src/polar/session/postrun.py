@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -17,15 +17,15 @@ from polar.builders.base import Builder
 from polar.builders.certificate import examine
 from polar.errors import SessionError, boundary
 from polar.evaluators.base import Evaluator, Evidence, score_of
-from polar.runtimes.base import Runtime
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
-from polar.session.plugins import NodeRuntime, call, expect
+from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.store.trajectories import write_trajectory
 from polar.types import (
     Call,
+    Certificate,
     Failure,
     Finding,
     Score,
@@ -41,17 +41,19 @@ async def build(live: LiveSession) -> None:
     with boundary("builder"):
         calls = await live.services.slots.calls(live.session_id)
         live.reached_model = bool(calls)
-        live.trajectory = await call("builder", _built, live.task.builder, live.session_id, calls)
-        live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
+        built = await call("builder", _built, live.task.builder, live.session_id, calls)
+        live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
 
 
-def _built(spec: Spec, session_id: str, calls: Sequence[Call]) -> Trajectory:
+def _built(
+    spec: Spec, session_id: str, calls: Sequence[Call]
+) -> tuple[Trajectory, Certificate, Sequence[Finding]]:
     builder: Builder = registry.make("builder", spec)
     trajectory = expect(Trajectory, builder.build(session_id, calls), f"builder {spec.name!r}")
     TrajectoryStatistics.model_validate(trajectory.statistics)
-    return trajectory
+    return trajectory, *examine(calls, trajectory)
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
@@ -62,18 +64,18 @@ def _not_exact(findings: Sequence[Finding]) -> Failure:
 
 async def judge(live: LiveSession) -> None:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    spec = live.task.evaluator
     evidence = Evidence(
         task=live.task,
-        runtime=cast("Runtime", NodeRuntime(live.runtime, asyncio.get_running_loop())),
+        runtime=runtime_for("evaluator", spec, live.runtime),
         trajectory=live.trajectory,
         exit_code=live.exit_code,
         timed_out=live.timed_out,
         patch=live.paths.patch if PATCH in live.kept else None,
     )
     with boundary("evaluator"):
-        spec = live.task.evaluator
-        live.score = score_of(await call("evaluator", _evaluated, spec, evidence), spec.name)
-        live.trajectory = await asyncio.to_thread(_rewarded, live.trajectory, live.score)
+        live.score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
+        live.trajectory = _rewarded(live.trajectory, live.score)
 
 
 def _evaluated(spec: Spec, evidence: Evidence) -> Any:

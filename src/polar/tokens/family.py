@@ -151,10 +151,11 @@ class FamilyRenderer:
         if self._retention == "strip" and self.parse(prompt_ids, completion_ids).reasoning:
             return None
         self._begin_prompt()
-        stored = [*prompt_ids, *completion_ids]
+        prompt, completion = prompt_ids.tolist(), completion_ids.tolist()
+        stored = prompt + completion
         bridged: Any = self._renderer.bridge_to_next_turn(
-            prompt_ids.tolist(),
-            completion_ids.tolist(),
+            prompt,
+            completion,
             [wire_message(m) for m in new_messages],
             tools=wire_tools(tools),
         )

@@ -26,6 +26,27 @@ def test_a_log_just_full_needs_no_note(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "abcde"
 
 
+def test_a_log_goes_on_where_an_earlier_command_ended(tmp_path: Path) -> None:
+    for part in (b"abc", b"def"):
+        log = CappedLog(tmp_path / "log", cap_bytes=5, tail_bytes=4)
+        log.write(part)
+        log.close()
+    assert (tmp_path / "log").read_text() == "abcde\n[polar: the log ends here, at its cap of 5 bytes]\n"
+
+
+def test_without_output_there_is_no_file(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "log", cap_bytes=5, tail_bytes=4)
+    log.close()
+    assert (log.tail(), list(tmp_path.iterdir())) == ("", [])
+
+
+def test_a_log_that_cannot_be_made_is_not_the_commands_trouble(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "no" / "folder", cap_bytes=100, tail_bytes=10)
+    log.write(b"one")
+    log.close()
+    assert log.tail() == "one"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_a_full_disk_is_not_the_commands_trouble() -> None:
     log = CappedLog(Path("/dev/full"), cap_bytes=100, tail_bytes=10)

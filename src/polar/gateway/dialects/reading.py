@@ -97,6 +97,11 @@ class Content:
         self._length = 0
         self._images: list[Image] = []
 
+    def __copy__(self) -> Content:
+        content = Content()
+        content._texts, content._length, content._images = [*self._texts], self._length, [*self._images]
+        return content
+
     def add_text(self, part: str) -> None:
         self._texts.append(part)
         self._length += len(part)
