@@ -106,14 +106,12 @@ async def _bound_journal(served: ServedNode, *, full: bool) -> None:
     """SQLite then says what it says on a full disk."""
     writer = served.node.journal._writer  # pyright: ignore[reportPrivateUsage]
     pages = 1 if full else 2**30  # fewer than there are stands for as many as there are
-    await writer.read(
-        lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").scalar_one()
-    )
+    await writer.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
     if full:  # the free pages of the database are used up too
         filler = ("CREATE TABLE IF NOT EXISTS filler (x BLOB)", "INSERT INTO filler VALUES (zeroblob(2000))")
         with pytest.raises(JournalError, match="disk is full"):
             for statement in cycle(filler):
-                await writer.write(lambda connection, sql=statement: connection.exec_driver_sql(sql))
+                await writer.write(lambda connection, sql=statement: connection.execute(sql) and None)
 
 
 async def test_a_session_that_the_server_did_not_cancel_is_not_recorded_as_cancelled(patient: Service) -> None:
