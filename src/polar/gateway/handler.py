@@ -116,7 +116,7 @@ class _Route:
             await self._serve(slot, connection, request, head.headers)
         except (Problem, ClientGone, ConnectionResetError):
             raise
-        except Exception as error:  # ours, and the harness still gets an error of its provider
+        except (Exception, SystemExit) as error:  # ours, and the harness still gets an error of its provider
             raise call_lost(slot, "gateway", error) from error
 
     async def _read(self, slot: OpenSlot, body: bytes, head: RequestHead) -> ChatRequest:

@@ -76,7 +76,7 @@ class TokenMode:
             raise Overflow(error.tokens, self._context_tokens) from None
         except Overflow:
             raise
-        except Exception as error:  # a renderer is a plug-in, and the same request would fail again
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in, and the same request would fail again
             message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
@@ -165,7 +165,7 @@ class TokenMode:
         raw = generation.asked.request.prompt is not None
         try:
             return Speech(self._renderer, admitted.prompt.prompt_ids, admitted.call_id, admitted.stop, raw=raw)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise call_lost(slot, "renderer", error) from error
 
     async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
@@ -176,7 +176,7 @@ class TokenMode:
             if len(ids) <= SHORT_TOKENS:
                 return speech.feed(ids)
             return await self._threads.run(lambda: speech.feed(ids))
-        except Exception as error:  # a renderer is a plug-in
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in
             raise call_lost(slot, "renderer", error) from error
 
 

@@ -75,6 +75,7 @@ def made_by_server(row: SessionRow, stage: Stage, failure: Failure | None = None
         index=row.index,
         attempt=row.attempt,
         stage=stage,
+        attempts=row.earlier_attempts,
         failure=failure,
     )
     return row, result

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from polar.harnesses.base import Harness, Launch
+from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
@@ -41,7 +41,8 @@ class LiveSession:
     set_up: str = ""
     """The part of INIT that was begun last."""
     runtime: Runtime | None = None
-    harness: Harness | None = None
+    harness_version: str = ""
+    """Its name and version, as the result has them."""
     launch: Launch | None = None
     slot: Slot | None = None
     baseline: str = ""

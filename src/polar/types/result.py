@@ -9,7 +9,7 @@ from pydantic import FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
-from polar.types.session import Stage
+from polar.types.session import EarlierAttempt, Stage
 from polar.types.trace import TrajectoryStatistics
 
 
@@ -69,6 +69,8 @@ class SessionResult(Strict):
     index: int
     attempt: int
     stage: Stage
+    attempts: tuple[EarlierAttempt, ...] = ()
+    """The attempts before this one, each with the reason why it has no result."""
     score: Score | None = None
     failure: Failure | None = None
     statistics: TrajectoryStatistics = TrajectoryStatistics()

@@ -106,6 +106,10 @@ class FakeNode:
         reply = self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": [held]})
         return orjson.loads(reply)["cancel"]
 
+    def fall_sick(self, part: str, why: str) -> None:
+        sick = {"part": part, "why": why, "since": 1.0}
+        self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sick": sick})
+
     def finish(self, session_id: str, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
         """Uploads a session of two calls, of which the second continues the first."""
         session = self.held[session_id].session
