@@ -17,7 +17,7 @@ limit, and some programs go through all numbers below it when they start."""
 
 def run_served(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on uvloop; on asyncio's own loop where uvloop does not exist, as on Windows."""
-    _allow_open_files()
+    allow_open_files()
     _keep_imports()
     try:
         from uvloop import new_event_loop
@@ -34,13 +34,15 @@ def _keep_imports() -> None:
     gc.freeze()
 
 
-def _allow_open_files() -> None:
-    """As many as `OPEN_FILES`, where the machine's hard limit allows it."""
+def allow_open_files() -> int:
+    """As many as `OPEN_FILES`, where the machine's hard limit allows it. Gives the limit; 0: there is none."""
     try:
         from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
     except ImportError:  # Windows has no such limit
-        return
+        return 0
     soft, hard = getrlimit(RLIMIT_NOFILE)
     most = OPEN_FILES if hard == RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != RLIM_INFINITY and soft < most:
         setrlimit(RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return 0 if soft == RLIM_INFINITY else soft

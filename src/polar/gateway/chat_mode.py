@@ -41,7 +41,7 @@ class ChatMode:
         _refuse(request)
         self._admission.refuse_by_size(request.messages)
         asked = _conversation(slot, request, None)
-        with engine_failures():
+        with engine_failures(slot):
             if not self._engine.counts_by_sampling:
                 return await self._engine.count(asked)
             async with self._gate.generating(slot.session_id):
@@ -49,7 +49,7 @@ class ChatMode:
 
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
         request, names = generation.asked.request, NamedCalls(admitted.call_id)
-        with engine_failures():
+        with engine_failures(slot):
             async with aclosing(self._engine.converse(_conversation(slot, request, admitted))) as pieces:
                 async for heard in pieces:
                     departure = self._take(slot, request, admitted, sampled, heard)

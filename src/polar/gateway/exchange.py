@@ -67,8 +67,8 @@ class Exchange:
                 generation.fail(problem)
             except asyncio.CancelledError:
                 generation.fail(sealed_problem() if slot.sealed else _nobody_listens(wait))
-            except Exception as error:
-                generation.fail(call_lost("gateway", error))
+            except (Exception, SystemExit) as error:  # also a plug-in's: none is to end the node
+                generation.fail(call_lost(slot, "gateway", error))
             if generation.problem is not None:
                 slot.failed(generation, generation.problem)
                 slot.forget(generation)
@@ -122,7 +122,7 @@ class Exchange:
                 await self._journal.append_call(call)
                 slot.forest.add(call, attachable=generation.asked.request.prompt is None)
         except Exception as error:
-            raise call_lost("journal", error) from error
+            raise call_lost(slot, "journal", error) from error
         return call
 
     def _call(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> Call:
@@ -159,6 +159,8 @@ class Exchange:
             tolerant=prompt.tolerant,
             evaluated_tokens=sampled.evaluated_tokens,
             drift=prompt.drift,
+            request_key=generation.key,
+            cut_tokens=sampled.given - len(sampled.ids),
         )
 
 

@@ -121,8 +121,8 @@ class _Route:
             raise
         except (ClientGone, ConnectionResetError):
             raise
-        except Exception as error:  # ours, and the harness still gets an error of its provider
-            problem = call_lost("gateway", error)
+        except (Exception, SystemExit) as error:  # ours, and the harness still gets an error of its provider
+            problem = call_lost(slot, "gateway", error)
             self._refused(slot, problem)
             raise problem from error
 
@@ -178,8 +178,8 @@ def _faults_of_delivery(slot: OpenSlot, generation: Generation) -> Generator[Non
         yield
     except (Problem, ClientGone, ConnectionResetError):
         raise
-    except Exception as error:
-        problem = call_lost("gateway", error)
+    except (Exception, SystemExit) as error:
+        problem = call_lost(slot, "gateway", error)
         slot.failed(generation, problem)
         raise problem from error
 

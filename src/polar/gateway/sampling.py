@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Generator
@@ -16,16 +17,20 @@ from polar.errors import (
     EngineBusy,
     EngineDefect,
     EngineError,
+    PolarError,
     SchemaRefused,
     failure_of,
 )
 from polar.gateway.dialects.base import Overflow, Problem
+from polar.gateway.slots import OpenSlot
 from polar.gateway.waits import CallWait
 from polar.tokens.prompting import PreparedPrompt
 from polar.types import Failure, PolicySpan, TokenIds, logprobs, token_ids
 
 PIECES_AT_LIMIT = 16
 """So many pieces an engine may still give when it has sampled all that was asked for and before it ends."""
+
+LOGGER = logging.getLogger("polar.gateway")
 
 
 class Sampled:
@@ -141,7 +146,7 @@ def check_piece(piece: Piece) -> None:
 
 
 @contextmanager
-def engine_failures() -> Generator[None]:
+def engine_failures(slot: OpenSlot) -> Generator[None]:
     """Whatever an engine raises is the engine's failure, and becomes a `Problem`: it is a plug-in."""
     try:
         yield
@@ -150,12 +155,14 @@ def engine_failures() -> Generator[None]:
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) and task.cancelling():
             raise  # we broke it off; otherwise something inside the engine was cancelled
-        raise _engine_failed(error) from error
-    except Exception as error:
-        raise _engine_failed(error) from error
+        raise _engine_failed(slot, error) from error
+    except (Exception, SystemExit) as error:
+        raise _engine_failed(slot, error) from error
 
 
-def _engine_failed(error: BaseException) -> Problem:
+def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
+    if not isinstance(error, PolarError):
+        log_unexpected(slot, "engine", error)
     failure = failure_of("engine", error)
     message = f"the engine failed: {failure.message}"
     if isinstance(error, ContextOverflow):
@@ -170,7 +177,14 @@ def _engine_failed(error: BaseException) -> Problem:
     return _caused(Problem(502, "engine_error", message, retry=True), failure)
 
 
-def call_lost(where: str, error: Exception) -> Problem:
+def log_unexpected(slot: OpenSlot, where: str, error: BaseException) -> None:
+    """With the traceback and the session; the harness and the session's result get a sentence."""
+    told = {"session_id": slot.session_id}
+    LOGGER.error("session %s: a call failed at the %s", slot.session_id, where, exc_info=error, extra=told)
+
+
+def call_lost(slot: OpenSlot, where: str, error: BaseException) -> Problem:
+    log_unexpected(slot, where, error)
     message = "the gateway could not keep this call; the session's result says why"
     return _caused(Problem(500, "gateway_error", message), failure_of(where, error))
 

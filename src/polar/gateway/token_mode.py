@@ -69,7 +69,7 @@ class TokenMode:
             raise Overflow(error.tokens, self._context_tokens) from None
         except Overflow:
             raise
-        except Exception as error:  # a renderer is a plug-in, and the same request would fail again
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in, and the same request would fail again
             message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
@@ -113,8 +113,8 @@ class TokenMode:
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
         assert admitted.prompt is not None, "token mode lays prompts out when it admits"
         sampled.begin(admitted.prompt, admitted.max_tokens)
-        speech = self._speech(generation, admitted)
-        with engine_failures():
+        speech = self._speech(slot, generation, admitted)
+        with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
                     said = await self._take(slot, speech, sampled, piece)
@@ -125,7 +125,7 @@ class TokenMode:
                         sampled.finish_reason = "stop" if speech.stop_sequence else "length"
                         break
             sampled.check_end()
-        _, said = await self._read(speech, None)
+        _, said = await self._read(slot, speech, None)
         generation.say(said, last=True)
         sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
 
@@ -137,7 +137,7 @@ class TokenMode:
         slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
         try:
             check_piece(piece)
-            count, said = await self._read(speech, ids)
+            count, said = await self._read(slot, speech, ids)
         finally:
             slot.sampled_tokens -= len(ids) - count
             sampled.take(piece, count)
@@ -155,15 +155,15 @@ class TokenMode:
             json_schema=generation.asked.request.json_schema,
         )
 
-    def _speech(self, generation: Generation, admitted: Admitted) -> Speech:
+    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
         assert admitted.prompt is not None
         raw = generation.asked.request.prompt is not None
         try:
             return Speech(self._renderer, admitted.prompt.prompt_ids, admitted.call_id, admitted.stop, raw=raw)
-        except Exception as error:
-            raise call_lost("renderer", error) from error
+        except (Exception, SystemExit) as error:
+            raise call_lost(slot, "renderer", error) from error
 
-    async def _read(self, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
+    async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
         """Reads the next ids, or the rest when there are no more."""
         try:
             if ids is None:
@@ -171,8 +171,8 @@ class TokenMode:
             if len(ids) <= SHORT_TOKENS:
                 return speech.feed(ids)
             return await self._threads.run(lambda: speech.feed(ids))
-        except Exception as error:  # a renderer is a plug-in
-            raise call_lost("renderer", error) from error
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in
+            raise call_lost(slot, "renderer", error) from error
 
 
 def _within(slot: OpenSlot, ids: TokenIds) -> TokenIds:

@@ -13,6 +13,9 @@ import termios
 from io import FileIO
 from pathlib import Path
 
+READ_BYTES = 2**16
+"""At once: as much as a pipe holds."""
+
 
 class CappedLog:
     """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so. It is
@@ -59,23 +62,22 @@ class CappedLog:
             self._file.close()
 
 
-class Pump(asyncio.Protocol):
-    """Moves one pipe's bytes into a log until the last writer has gone."""
+class Pump:
+    """Moves one pipe's bytes into a log until the last writer has gone.
+
+    It reads the descriptor itself. uvloop's pipe transport closes the descriptor and then the file object of the
+    same number, which by then may be a descriptor that another thread has just opened.
+    """
 
     def __init__(self, log: CappedLog) -> None:
         self.log = log
+        self._loop = asyncio.get_running_loop()
         self._read_fd, self.write_fd = os.pipe()
-        self._pipe: FileIO | None = None
-        self._transport: asyncio.BaseTransport | None = None
-        self._received_bytes = 0
-        self.ended = asyncio.get_running_loop().create_future()
+        os.set_blocking(self._read_fd, False)
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    async def start(self) -> None:
-        self._pipe = os.fdopen(self._read_fd, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def start(self) -> None:
+        self._loop.add_reader(self._read_fd, self._read)
 
     def release_writer(self) -> None:
         """Closes our copy of the writing end, so that the pipe ends with its last process."""
@@ -83,33 +85,35 @@ class Pump(asyncio.Protocol):
             os.close(self.write_fd)
             self.write_fd = -1
 
-    def data_received(self, data: bytes) -> None:
-        self._received_bytes += len(data)
-        self.log.write(data)
+    def drain(self) -> None:
+        """Takes what was written before the call into the log. A child that keeps the pipe open, or goes on
+        writing, is not waited for."""
+        goal_bytes = self._waiting_bytes()
+        while goal_bytes > 0:
+            goal_bytes -= self._read() or goal_bytes
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.log.close()
+    def close(self) -> None:
+        self.release_writer()
         if not self.ended.done():
+            self._loop.remove_reader(self._read_fd)
+            os.close(self._read_fd)
+            self.log.close()
             self.ended.set_result(None)
 
-    async def drain(self) -> None:
-        """Returns when all that was written before the call is in the log. A child that keeps the pipe open,
-        or goes on writing, is not waited for."""
-        goal_bytes = self._received_bytes + self._waiting_bytes()
-        while self._received_bytes < goal_bytes and not self.ended.done():  # noqa: ASYNC110 - the loop reads
-            await asyncio.sleep(0)
+    def _read(self) -> int:
+        """How many bytes there were."""
+        try:
+            data = os.read(self._read_fd, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self.log.write(data)
+        else:
+            self.close()
+        return len(data)
 
     def _waiting_bytes(self) -> int:
-        if self._transport is None or self.ended.done():
+        if self.ended.done():
             return 0
         (count,) = struct.unpack("i", fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4))
         return count
-
-    async def close(self) -> None:
-        self.release_writer()
-        if self._pipe is None:
-            os.close(self._read_fd)
-            self.connection_lost(None)
-        elif self._transport is not None:
-            self._transport.close()
-        await self.ended

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from polar.harnesses.base import Harness, Launch
+from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
@@ -45,7 +45,8 @@ class LiveSession:
     set_up: str = ""
     """The part of INIT that was begun last."""
     runtime: Runtime | None = None
-    harness: Harness | None = None
+    harness_version: str = ""
+    """Its name and version, as the result has them."""
     launch: Launch | None = None
     slot: Slot | None = None
     baseline: str = ""

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import repeat
-
-import msgspec
+from typing import Any
 
 from polar import registry
 from polar.builders.base import Builder
 from polar.builders.certificate import examine
+from polar.builders.labels import check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
-from polar.evaluators.base import Evaluator, Evidence
+from polar.evaluators.base import Evaluator, Evidence, score_of
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
+from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict
+from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
 from polar.types import (
     Call,
@@ -29,6 +30,7 @@ from polar.types import (
     Finding,
     Score,
     SessionResult,
+    Spec,
     Stage,
     Trajectory,
     TrajectoryStatistics,
@@ -39,17 +41,18 @@ async def build(live: LiveSession) -> None:
     with boundary("builder"):
         calls = await live.services.slots.calls(live.session_id)
         live.learn(reached_model=bool(calls))
-        builder: Builder = registry.make("builder", live.task.builder)
-        built = await asyncio.to_thread(_built, builder, live.session_id, calls)
+        built = await call("builder", _built, live.task.builder, live.session_id, calls)
         live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
 
 
 def _built(
-    builder: Builder, session_id: str, calls: Sequence[Call]
+    spec: Spec, session_id: str, calls: Sequence[Call]
 ) -> tuple[Trajectory, Certificate, Sequence[Finding]]:
-    trajectory = builder.build(session_id, calls)
+    builder: Builder = registry.make("builder", spec)
+    trajectory = expect(Trajectory, builder.build(session_id, calls), f"builder {spec.name!r}")
+    TrajectoryStatistics.model_validate(trajectory.statistics)
     return trajectory, *examine(calls, trajectory)
 
 
@@ -65,16 +68,14 @@ async def judge(live: LiveSession) -> None:
         await _evaluate(live)
     if live.failure is not None and live.failure.policy:
         live.score = Score(reward=0.0, reasons=(f"{live.failure.type}: {live.failure.message}",))
-    if live.score is not None and live.trajectory is not None:
-        with boundary("evaluator"):
-            live.trajectory = _rewarded(live.trajectory, live.score)
 
 
 async def _evaluate(live: LiveSession) -> None:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    spec = live.task.evaluator
     evidence = Evidence(
         task=live.task,
-        runtime=live.runtime,
+        runtime=runtime_for("evaluator", spec, live.runtime),
         trajectory=live.trajectory,
         exit_code=live.outcome.exit_code,
         timed_out=live.timed_out,
@@ -82,8 +83,9 @@ async def _evaluate(live: LiveSession) -> None:
     )
     try:
         with boundary("evaluator"):
-            evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
-            live.score = await evaluator.evaluate(evidence)
+            score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
+            check_rewards(score, live.trajectory)
+            live.score = score
     except SessionError as error:
         if not isinstance(error.__cause__, WorkspaceUnusable):
             raise
@@ -91,34 +93,42 @@ async def _evaluate(live: LiveSession) -> None:
         blame(live)
 
 
-def drop_reward(live: LiveSession) -> None:
-    """A session that failed through infrastructure, be it after it was judged, is worth nothing."""
-    if live.failure is not None and not live.failure.policy:
-        live.score = None
-        if live.trajectory is not None:
-            traces = tuple(msgspec.structs.replace(trace, reward=None) for trace in live.trajectory.traces)
-            live.trajectory = msgspec.structs.replace(live.trajectory, traces=traces)
+def _evaluated(spec: Spec, evidence: Evidence) -> Any:
+    evaluator: Evaluator = registry.make("evaluator", spec)
+    return evaluator.evaluate(evidence)
 
 
 async def write(live: LiveSession) -> None:
-    drop_reward(live)
-    if live.trajectory is not None:
+    """Comes after every other step that can fail: traces in the file have the reward that the result has."""
+    trajectory = await traces_of(live)
+    if trajectory is not None:
         with boundary("store"):
-            await asyncio.to_thread(write_trajectory, live.paths.traces, live.trajectory)
+            await asyncio.to_thread(write_trajectory, live.paths.traces, trajectory)
         live.traces_written = True
 
 
+async def traces_of(live: LiveSession) -> Trajectory | None:
+    """As they are written and reported, with the labels and rewards of how the session ended. In a thread, because
+    each trace is checked again."""
+    if live.trajectory is None:
+        return None
+    return await asyncio.to_thread(labelled, live.trajectory, live.lease, live.score, live.failure)
+
+
 def result_of(live: LiveSession) -> SessionResult:
+    """Sealed: nothing changes it after this."""
     trajectory = live.trajectory
-    harness = {"harness": f"{live.harness.name} {live.harness.version}".strip()} if live.harness else {}
+    harness = {"harness": live.harness_version} if live.harness_version else {}
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
-    return SessionResult(
+    result = SessionResult(
         session_id=live.session_id,
         task_id=live.session.task_id,
+        group_id=live.task.group or live.session.task_id,
         index=live.session.index,
         attempt=live.session.attempt,
         stage=live.session.stage,
-        score=live.score,
+        attempts=live.lease.earlier,
+        score=counted(live.score, live.failure),
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
@@ -134,6 +144,22 @@ def result_of(live: LiveSession) -> SessionResult:
         versions={**live.services.versions, **harness},
         notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
     )
+    return sealed(result, live.task)
+
+
+def bare_result(live: LiveSession, failure: Failure) -> SessionResult:
+    """Of a session whose full result cannot be made: what is known of it from its lease, and why."""
+    result = SessionResult(
+        session_id=live.session_id,
+        task_id=live.session.task_id,
+        group_id=live.task.group or live.session.task_id,
+        index=live.session.index,
+        attempt=live.session.attempt,
+        stage=Stage.FAILED,
+        attempts=live.lease.earlier,
+        failure=failure,
+    )
+    return sealed(result, live.task)
 
 
 def final_stage(live: LiveSession) -> Stage:
@@ -146,23 +172,3 @@ def blame(live: LiveSession) -> None:
     live.learn(calls=live.services.slots.outcome(live.session_id))
     if failure := verdict(live.outcome):
         live.fail(failure)
-
-
-def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
-    """The session's reward goes to every trace, unless the evaluator judged them one by one. A trace with
-    nothing to train on gets none."""
-    rewards = score.trace_rewards
-    if rewards is not None and len(rewards) != len(trajectory.traces):
-        raise SessionError(
-            Failure(
-                where="evaluator",
-                type="WrongRewards",
-                message=f"{len(rewards)} rewards for {len(trajectory.traces)} traces",
-            )
-        )
-    given = rewards if rewards is not None else repeat(score.reward)
-    traces = tuple(
-        msgspec.structs.replace(trace, reward=reward if any(trace.loss_mask) else None)
-        for trace, reward in zip(trajectory.traces, given, strict=False)
-    )
-    return msgspec.structs.replace(trajectory, traces=traces)

@@ -123,6 +123,10 @@ class Journal:
     async def session_ids(self) -> list[str]:
         return [session_id for (session_id,) in await self._rows(statements.SESSION_IDS)]
 
+    async def strays(self) -> list[str]:
+        """Sessions that calls, stages or results name and that are not listed: a row was taken out by hand."""
+        return [session_id for (session_id,) in await self._rows(statements.STRAYS)]
+
     async def sessions(self) -> list[JournalledSession]:
         """In the order in which they were added."""
         return await self._writer.read(_sessions)

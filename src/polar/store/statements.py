@@ -95,6 +95,10 @@ STAGES = """
 RESULT = "SELECT body FROM results JOIN sessions USING (session_id, attempt) WHERE session_id = ?"
 RESULTS = "SELECT body FROM results JOIN sessions USING (session_id, attempt) ORDER BY sessions.number"
 SESSION_IDS = "SELECT session_id FROM sessions ORDER BY number"
+STRAYS = """
+    SELECT session_id FROM calls UNION SELECT session_id FROM stages UNION SELECT session_id FROM results
+    EXCEPT SELECT session_id FROM sessions ORDER BY session_id
+"""
 LEASE = "SELECT lease, stage FROM sessions WHERE session_id = ?"
 SESSIONS = """
     SELECT lease, stage, count(call_id), coalesce(sum(sampled_tokens), 0)

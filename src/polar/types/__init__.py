@@ -30,7 +30,7 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import Failure, Score, SessionResult
+from polar.types.result import Failure, Score, SessionResult, UntrainableReason
 from polar.types.service import (
     Drain,
     Event,
@@ -41,6 +41,7 @@ from polar.types.service import (
     LeaseReply,
     LeaseRequest,
     NodeCredentials,
+    NodePart,
     NodeStatus,
     Policy,
     PolicyChange,
@@ -49,9 +50,19 @@ from polar.types.service import (
     ResultPage,
     SessionStatus,
     SessionUpload,
+    Sickness,
     TaskStatus,
 )
-from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
+from polar.types.session import (
+    FINAL_STAGES,
+    TRANSITIONS,
+    EarlierAttempt,
+    IllegalTransition,
+    Lease,
+    Session,
+    Slot,
+    Stage,
+)
 from polar.types.task import (
     Budgets,
     InnerPath,
@@ -83,6 +94,7 @@ __all__ = [
     "Drain",
     "Drift",
     "Dropped",
+    "EarlierAttempt",
     "Event",
     "Failure",
     "Finding",
@@ -107,6 +119,7 @@ __all__ = [
     "Matching",
     "Message",
     "NodeCredentials",
+    "NodePart",
     "NodeStatus",
     "Policy",
     "PolicyChange",
@@ -123,6 +136,7 @@ __all__ = [
     "SessionResult",
     "SessionStatus",
     "SessionUpload",
+    "Sickness",
     "Slot",
     "Span",
     "Spec",
@@ -139,6 +153,7 @@ __all__ = [
     "TraceError",
     "Trajectory",
     "TrajectoryStatistics",
+    "UntrainableReason",
     "Violation",
     "VolatileLine",
     "Waits",
