@@ -57,6 +57,15 @@ class RuntimeFailure(PolarError):
     """The runtime could not be started or lost its process."""
 
 
+class WorkspaceUnusable(RuntimeFailure):
+    """What stands in the workspace keeps a file from being read or written, or a command from being run there. The
+    session's own processes made it so."""
+
+
+class NoSuchFile(WorkspaceUnusable, FileNotFoundError):
+    """The workspace has no such file."""
+
+
 class EvaluatorError(PolarError):
     """The evaluator could not reach a verdict."""
 

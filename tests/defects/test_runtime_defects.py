@@ -30,21 +30,20 @@ async def contained(request: pytest.FixtureRequest) -> dict[str, str]:
     return {"name": request.param}
 
 
-async def test_nothing_of_a_timed_out_harness_lives_on_in_its_container(
+async def test_nothing_of_a_harness_lives_on_in_its_container(
     workshop: Workshop, contained: dict[str, str]
 ) -> None:
     """21: the process went on in the container, edited files and called the model while it was graded."""
     spoiler = "setsid sh -c 'while :; do echo spoilt > answer.txt; sleep 0.05; done' & "
     check = {"command": "echo hello > answer.txt; sleep 0.5; cat answer.txt", "expect_pattern": "^hello$"}
     task = shell_task(
-        f"{CALL_THE_MODEL} {spoiler} sleep 600",
+        f"{CALL_THE_MODEL} {spoiler} exit 0",
         runtime=contained,
-        budgets={"run_s": 5.0},
         evaluator={"name": "test_on_output", "options": check},
     )
     await workshop.run(["Hello."], [task])
     result = workshop.only
-    assert result.stage == Stage.TIMED_OUT and result.statistics.trainable_tokens > 0
+    assert result.stage == Stage.COMPLETED and result.statistics.trainable_tokens > 0
     assert result.score and result.score.reward == 1.0
 
 

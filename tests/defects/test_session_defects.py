@@ -41,7 +41,7 @@ class TestTime:
         await workshop.run(SCRIPT, [shell_task(f"{AGENT}; sleep 600", budgets={"run_s": 6.0})])
         result = workshop.only
         assert result.stage == Stage.TIMED_OUT
-        assert result.statistics.trainable_tokens > 0 and result.score and result.score.reward == 1.0
+        assert result.statistics.trainable_tokens > 0 and result.score and result.score.reward == 0.0
 
     async def test_waiting_in_a_queue_costs_no_budget(self, workshop: Workshop) -> None:
         """20: time in the queue and in READY counted as time of the run."""
@@ -52,7 +52,7 @@ class TestTime:
         whole = max(sum(r.stage_s[stage] for stage in ("QUEUED", "READY", "RUNNING")) for r in results)
         assert whole > 8.0, "the last one, had waiting counted, would have timed out"
 
-    async def test_nothing_of_a_timed_out_harness_lives_on_when_it_is_judged(self, workshop: Workshop) -> None:
+    async def test_nothing_of_a_harness_lives_on_when_it_is_judged(self, workshop: Workshop) -> None:
         """21: the process went on, edited files and called the model while it was graded."""
         spoiler = "setsid sh -c 'while :; do echo spoilt > answer.txt; sleep 0.05; done' & "
         check = {
@@ -62,7 +62,7 @@ class TestTime:
                 "expect_pattern": "^hello$",
             },
         }
-        task = shell_task(f"{AGENT}; {spoiler} sleep 600", budgets={"run_s": 6.0}, evaluator=check)
+        task = shell_task(f"{AGENT}; {spoiler} exit 0", evaluator=check)
         await workshop.run(SCRIPT, [task])
         assert workshop.only.score and workshop.only.score.reward == 1.0
         assert processes_of(workshop.only.session_id) == []

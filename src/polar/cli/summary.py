@@ -28,6 +28,14 @@ def print_summary(results: Sequence[SessionResult]) -> None:
         console().print(line)
     if stale := [result for result in results if result.stale]:
         console().print(_ages(stale))
+    if killed := unknown_signals(results):
+        named = ", ".join(f"{task_id} {count}" for task_id, count in killed.items())
+        console().print(f"ended by a signal whose sender is not known, by task: {named}")
+
+
+def unknown_signals(results: Sequence[SessionResult]) -> dict[str, int]:
+    """Sessions of each task that such a signal has ended. One that stands out may kill its own harness."""
+    return dict(Counter(r.task_id for r in results if r.failure and r.failure.type == "UnknownSignal"))
 
 
 def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
@@ -44,6 +52,7 @@ def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
         "cut_tokens": _total(results, "cut_tokens"),
         "merge_rate": _merge_rate(results),
         "stale": sum(result.stale for result in results),
+        "unknown_signals": unknown_signals(results),
     }
 
 

@@ -1,32 +1,59 @@
 """Scores the workspace with a command: its exit code, a pattern in its output, or the outcomes of named tests.
 
-The command runs in the session's runtime after the harness is dead. Files given here are laid over the
-agent's, so that a test it edited is not the test that runs.
+The command runs in the session's runtime after the harness is dead. Files given here are laid over the agent's, so
+that a test it edited is not the test that runs; whatever else it put in their place gives way. A command that the
+agent's work keeps from ending is worth 0.0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from polar.errors import EvaluatorError, PolarError
+from polar.errors import EvaluatorError, PolarError, WorkspaceUnusable
 from polar.evaluators.base import Evidence
 from polar.evaluators.pytest_report import Outcome, outcomes_of
 from polar.runtimes.base import Command, Finished, Runtime
-from polar.types import Score, Strict
+from polar.types import InnerPath, Score, Strict
 
 NOT_FOUND = 127
 """The shell's exit code for a command that is not there."""
 
+MAKE_WAY = """chmod u+rwx . 2>/dev/null
+find . ${HOME:+"$HOME"} ${TMPDIR:+"$TMPDIR"} -xdev -type p -exec rm -f {} + 2>/dev/null
+for path do
+    here=.
+    while [ "$path" != "${path#*/}" ]; do
+        here=$here/${path%%/*} path=${path#*/}
+        if [ -L "$here" ] || { [ -e "$here" ] && [ ! -d "$here" ]; }; then rm -f "$here"; fi
+        [ -L "$here" ] || chmod u+rwx "$here" 2>/dev/null
+    done
+    [ -L "$here/$path" ] || chmod -R u+rwx "$here/$path" 2>/dev/null
+    rm -rf "$here/$path"
+done
+exit 0
+"""
+"""Makes room for the files in its arguments. The agent may have left a folder, a link or a pipe in their place, or
+a folder that cannot be written to. It owns all of that, and this runs as the agent did. Pipes go everywhere,
+since their writers are dead and a reader would wait for ever."""
+
 KEEP_OUTPUT = """out=$0 keep=$1; shift
-"$@" >"$out.whole"; code=$?
-tail -c "$keep" "$out.whole" >"$out"; cat "$out"; exit "$code"
+if (: >"$out.whole") 2>/dev/null; then
+    "$@" >"$out.whole"; code=$?
+    tail -c "$keep" "$out.whole" >"$out"; cat "$out"; exit "$code"
+fi
+exec "$@"
 """
 """Runs its arguments and leaves the end of their output in a file: a runtime returns only a few kilobytes, and
-the outcomes of a test suite are more. A file, because a pipe would wait for any server the tests leave behind."""
+the outcomes of a test suite are more. A file, because a pipe would wait for any server the tests leave behind.
+Where the agent has left no room for one, the few kilobytes have to do."""
+
+SHARE_OF_POSTRUN = 0.8
+"""Of `budgets.postrun_s`, what the command may take; the rest is for building traces."""
 
 
 class OutputExpectations(Strict):
@@ -34,7 +61,7 @@ class OutputExpectations(Strict):
     """A line for `sh -c`, or an argv. One that is not there is the evaluator's failure, not the policy's: where
     the agent has to make the program, ask for it first (`test -x ./tool && ./tool`)."""
     env: dict[str, str] = Field(default={})
-    files: dict[str, str] = Field(default={})
+    files: dict[InnerPath, str] = Field(default={})
     """Laid into the workspace before the command runs: relative path to text."""
     expect_exit: int | None = None
     """Default: 0, or any where `expect_tests` says what has to hold."""
@@ -46,6 +73,8 @@ class OutputExpectations(Strict):
     """Whose output names the tests; pytest has to run with `-rA`."""
     partial: bool = False
     """The reward is the share of `expect_tests` that hold, instead of 1.0 for all and 0.0 for less."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """The command's own; one that does not end in time scores 0.0. None: four fifths of `budgets.postrun_s`."""
     max_output_bytes: int = Field(default=1_000_000, gt=0)
     """Only the end of the output, up to this size, is looked at."""
 
@@ -78,9 +107,16 @@ class TestOnOutput:
         self._options = options
 
     async def evaluate(self, evidence: Evidence) -> Score:
+        limit_s = self._options.timeout_s or SHARE_OF_POSTRUN * evidence.task.budgets.postrun_s
+        limit = asyncio.timeout(limit_s)
         try:
-            finished, output = await self._run(evidence.runtime)
+            async with limit:
+                finished, output = await self._run(evidence.runtime)
         except TimeoutError:  # an OSError, but it belongs to whoever set the deadline
+            if not limit.expired():
+                raise
+            return Score(reward=0.0, reasons=(f"the evaluator's command did not end within {limit_s:g} s",))
+        except WorkspaceUnusable:
             raise
         except (PolarError, OSError, ValueError) as error:
             raise EvaluatorError(f"the evaluator's command could not run: {error}") from error
@@ -89,6 +125,7 @@ class TestOnOutput:
         return self._score(finished.exit_code, output)
 
     async def _run(self, runtime: Runtime) -> tuple[Finished, str]:
+        await runtime.exec(Command(("sh", "-c", MAKE_WAY, "sh", *self._options.files), log_name="evaluator"))
         for path, text in self._options.files.items():
             await runtime.put(path, text.encode())
         output_path = f".polar-evaluator-{secrets.token_hex(8)}"  # a name the agent cannot have taken
@@ -99,7 +136,10 @@ class TestOnOutput:
                 log_name="evaluator",
             )
         )
-        return finished, (await runtime.get(output_path)).decode(errors="replace")
+        try:
+            return finished, (await runtime.get(output_path)).decode(errors="replace")
+        except FileNotFoundError:
+            return finished, finished.stdout_tail
 
     @property
     def _argv(self) -> tuple[str, ...]:

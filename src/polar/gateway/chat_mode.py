@@ -52,9 +52,10 @@ class ChatMode:
         with engine_failures(slot):
             async with aclosing(self._engine.converse(_conversation(slot, request, admitted))) as pieces:
                 async for heard in pieces:
-                    departure = self._take(slot, request, sampled, heard)
+                    departure = self._take(slot, request, admitted, sampled, heard)
                     if departure is not None:
                         await self._explain(departure, sampled)
+                    sampled.check_limit(heard.piece)
                     generation.say(names.named(heard.deltas))
                     if sampled.finish_reason is None and slot.exhausted == "max_tokens":
                         sampled.finish_reason = "length"
@@ -62,10 +63,16 @@ class ChatMode:
             sampled.check_end()
 
     def _take(
-        self, slot: OpenSlot, request: ChatRequest, sampled: Sampled, heard: ConversationPiece
+        self,
+        slot: OpenSlot,
+        request: ChatRequest,
+        admitted: Admitted,
+        sampled: Sampled,
+        heard: ConversationPiece,
     ) -> Departure | None:
-        """Keeps all of a piece: what the engine says of its ids cannot be cut. In one step, so that nothing of it
-        is lost when the call is broken off; the departure of its prompt, if it has one, is explained later."""
+        """Keeps a piece, up to the limit of the reply: else what the engine says of its ids cannot be cut. In one
+        step, so that nothing of it is lost when the call is broken off; the departure of its prompt, if it has
+        one, is explained later."""
         departure: Departure | None = None
         if sampled.prompt is None:
             if not heard.prompt_ids:
@@ -73,9 +80,10 @@ class ChatMode:
             place = slot.forest.find(request.messages, request.tools)
             found = compared(slot.forest, place, heard.prompt_ids)
             departure = found if isinstance(found, Departure) else None
-            sampled.begin(drifted(found) if isinstance(found, Departure) else found)
-        slot.sampled_tokens += len(heard.piece.ids)
-        sampled.take(heard.piece, len(heard.piece.ids))
+            sampled.begin(drifted(found) if isinstance(found, Departure) else found, admitted.max_tokens)
+        count = len(sampled.within_limit(heard.piece))
+        slot.sampled_tokens += count
+        sampled.take(heard.piece, count)
         check_piece(heard.piece)
         sampled.stop_sequence = heard.stop_sequence
         sampled.reasoning_tokens += len(heard.piece.ids) if _only_thinks(heard) else 0
@@ -85,7 +93,7 @@ class ChatMode:
         """What the tokens say is for people to read: a call is not lost for want of it."""
         try:
             expected = await self._engine.decode(departure.expected_ids)
-            sampled.begin(explained(departure, expected, await self._engine.decode(departure.found_ids)))
+            sampled.prompt = explained(departure, expected, await self._engine.decode(departure.found_ids))
         except EngineError as error:
             LOGGER.warning("a prompt drifted, and the engine does not tell what it says: %s", error)
 

@@ -17,6 +17,7 @@ from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
 from polar.gateway.sampling import Sampled, call_lost
 from polar.gateway.slots import OpenSlot, sealed_problem
+from polar.gateway.waits import CallWait
 from polar.store.journal import Journal
 from polar.tokens.reading import message_of
 from polar.types import Call, CallTimes, FinishReason, Message
@@ -51,6 +52,7 @@ class Exchange:
 
     def delivered(self, slot: OpenSlot, generation: Generation) -> None:
         """The harness has the whole reply."""
+        slot.answered(generation)
         if generation.reply is None or slot.forest.has_received(generation.reply.head.reply_id):
             return
         call_id = generation.reply.head.reply_id
@@ -58,25 +60,26 @@ class Exchange:
         self._journal.mark_received(call_id)
 
     async def _run(self, slot: OpenSlot, generation: Generation) -> None:
-        with slot.serving(generation):
+        with slot.serving(generation), slot.waits.call() as wait:
             try:
-                generation.finish(await self._answer(slot, generation))
+                generation.finish(await self._answer(slot, generation, wait))
             except Problem as problem:
                 generation.fail(problem)
             except asyncio.CancelledError:
-                generation.fail(sealed_problem() if slot.sealed else _nobody_listens())
+                generation.fail(sealed_problem() if slot.sealed else _nobody_listens(wait))
             except (Exception, SystemExit) as error:  # also a plug-in's: none is to end the node
                 generation.fail(call_lost(slot, "gateway", error))
             if generation.problem is not None:
+                slot.failed(generation, generation.problem)
                 slot.forget(generation)
 
-    async def _answer(self, slot: OpenSlot, generation: Generation) -> Reply:
+    async def _answer(self, slot: OpenSlot, generation: Generation, wait: CallWait) -> Reply:
         admitted = await self._mode.admit(slot, generation.asked.request)
         head = ReplyHead(admitted.call_id, int(generation.arrived), self.model, admitted.prompt_tokens)
         generation.admitted(head)
-        sampled = Sampled()
+        sampled = Sampled(wait)
         try:
-            await self._sample(slot, generation, admitted, sampled)
+            await self._sample(slot, generation, admitted, sampled, wait)
             generation.sampled()
         except (Problem, asyncio.CancelledError):
             generation.sampled()
@@ -87,7 +90,7 @@ class Exchange:
             await self._keep(slot, generation, admitted, sampled)
             raise
         call = await self._keep(slot, generation, admitted, sampled)
-        slot.engine_failure = None
+        generation.defect = sampled.defect()
         size = call.prompt_tokens
         evaluated = size if call.evaluated_tokens is None else call.evaluated_tokens
         return Reply(
@@ -101,8 +104,10 @@ class Exchange:
             stop_sequence=sampled.stop_sequence,
         )
 
-    async def _sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
-        async with self._gate.generating(slot.session_id) as began:
+    async def _sample(
+        self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled, wait: CallWait
+    ) -> None:
+        async with self._gate.generating(slot.session_id, wait) as began:
             sampled.versions.began = began.version
             try:
                 await self._mode.sample(slot, generation, admitted, sampled)
@@ -164,5 +169,6 @@ def _finish(sampled: Sampled, response: Message) -> FinishReason:
     return "tool_calls" if reason == "stop" and response.tool_calls else reason
 
 
-def _nobody_listens() -> Problem:
-    return Problem(499, "client_gone", "nobody waits for this reply any more")
+def _nobody_listens(wait: CallWait) -> Problem:
+    code = "client_gone" if wait.has_tokens else "client_gave_up"
+    return Problem(499, code, "nobody waits for this reply any more")

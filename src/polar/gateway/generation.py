@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
-from polar.types import CallKind, Delta
+from polar.types import CallKind, Delta, Failure
 
 GRACE_S = 0.1
 """An engine that refuses does so at once; so long after its admission a reply is not begun without a first word,
@@ -56,6 +56,8 @@ class Generation:
         """Set when the call is in the journal."""
         self.problem: Problem | None = None
         """Set instead when there will be no reply."""
+        self.defect: Failure | None = None
+        """Of a whole reply that is of no use to training."""
         self._linger_s = linger_s
         self._listeners = 0
         self._work: asyncio.Task[None] | None = None
@@ -72,6 +74,10 @@ class Generation:
     @property
     def done(self) -> bool:
         return self.reply is not None or self.problem is not None
+
+    @property
+    def is_listened_to(self) -> bool:
+        return self._listeners > 0
 
     @property
     def joinable(self) -> bool:

@@ -6,6 +6,8 @@ refused, sample, journal, send the end, and only then say that the harness has i
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -17,7 +19,7 @@ from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
 from polar.gateway.exchange import Exchange
-from polar.gateway.generation import Asked
+from polar.gateway.generation import Asked, Generation
 from polar.gateway.sampling import call_lost
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 from polar.gateway.threads import CallThreads
@@ -114,10 +116,18 @@ class _Route:
             body = await connection.read_body(self._config.max_body_bytes)
             request = await self._read(slot, body, head)
             await self._serve(slot, connection, request, head.headers)
-        except (Problem, ClientGone, ConnectionResetError):
+        except Problem as problem:
+            self._refused(slot, problem)
+            raise
+        except (ClientGone, ConnectionResetError):
             raise
         except (Exception, SystemExit) as error:  # ours, and the harness still gets an error of its provider
-            raise call_lost(slot, "gateway", error) from error
+            problem = call_lost(slot, "gateway", error)
+            self._refused(slot, problem)
+            raise problem from error
+
+    def _refused(self, slot: OpenSlot, problem: Problem) -> None:
+        slot.refused(problem)
 
     async def _read(self, slot: OpenSlot, body: bytes, head: RequestHead) -> ChatRequest:
         encoding = head.headers.get("content-encoding", "")
@@ -154,11 +164,24 @@ class ModelRoute(_Route):
         connection.watch()
         generation = self._exchange.ask(slot, asked, self._config.linger_s)
         delivery = Delivery(self._exchange, connection, slot, generation)
-        with generation.listener():
+        with generation.listener(), _faults_of_delivery(slot, generation):
             if request.stream:
                 await delivery.stream(self._dialect, request, self._config.heartbeat_s)
             else:
                 await delivery.whole(self._dialect, request)
+
+
+@contextmanager
+def _faults_of_delivery(slot: OpenSlot, generation: Generation) -> Generator[None]:
+    """An error of ours while a reply is written loses the call to the harness, whatever the engine did."""
+    try:
+        yield
+    except (Problem, ClientGone, ConnectionResetError):
+        raise
+    except (Exception, SystemExit) as error:
+        problem = call_lost(slot, "gateway", error)
+        slot.failed(generation, problem)
+        raise problem from error
 
 
 class CountRoute(_Route):
@@ -167,6 +190,9 @@ class CountRoute(_Route):
     def __init__(self, dialect: CountingDialect, service: Service, action: str = "countTokens") -> None:
         super().__init__(dialect, service, action)
         self._counting = dialect
+
+    def _refused(self, slot: OpenSlot, problem: Problem) -> None:
+        """A harness that gets no count goes on without it."""
 
     async def _serve(
         self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
+from polar.gateway.waits import CallWait
 from polar.types import Policy
 
 
@@ -52,9 +53,12 @@ class PolicyGate:
         self._watchers.append(watcher)
 
     @asynccontextmanager
-    async def generating(self, session_id: str) -> AsyncGenerator[Began]:
-        """Around one generation: waits while generation is paused, and gives what it begins under."""
-        await self._opened()
+    async def generating(self, session_id: str, wait: CallWait | None = None) -> AsyncGenerator[Began]:
+        """Around one generation: waits while generation is paused, and gives what it begins under. `wait` is told
+        of the pause."""
+        if self.policy.paused:
+            with wait.paused() if wait is not None else nullcontext():
+                await self._opened()
         began = Began(self.policy.version, self._updates)
         self._first.setdefault(session_id, began)
         self.under_way += 1

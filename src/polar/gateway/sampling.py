@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,14 +23,22 @@ from polar.errors import (
 )
 from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.slots import OpenSlot
+from polar.gateway.waits import CallWait
 from polar.tokens.prompting import PreparedPrompt
-from polar.types import PolicySpan, logprobs, token_ids
+from polar.types import Failure, PolicySpan, TokenIds, logprobs, token_ids
+
+PIECES_AT_LIMIT = 16
+"""So many pieces an engine may still give when it has sampled all that was asked for and before it ends."""
 
 LOGGER = logging.getLogger("polar.gateway")
 
 
 class Sampled:
-    def __init__(self) -> None:
+    def __init__(self, wait: CallWait | None = None) -> None:
+        """`wait` is told of each token."""
+        self._wait = wait
+        self._max_tokens = 0
+        self._pieces_at_limit = 0
         self.prompt: PreparedPrompt | None = None
         """Set before anything is sampled from it."""
         self.rendered = 0.0
@@ -44,16 +53,41 @@ class Sampled:
         self.reasoning_tokens = 0
         self.stop_sequence = ""
 
-    def begin(self, prompt: PreparedPrompt) -> None:
+    def begin(self, prompt: PreparedPrompt, max_tokens: int) -> None:
         self.prompt, self.rendered = prompt, time.time()
+        self._max_tokens = max_tokens
+
+    def within_limit(self, piece: Piece) -> TokenIds:
+        """The ids of a piece, without those that are more than was asked for."""
+        return piece.ids[: max(0, self._max_tokens - self.given)]
+
+    def check_limit(self, piece: Piece) -> None:
+        """An engine that goes on past the limit is ended there. What was sampled up to it is kept, as aborted."""
+        if self.given > self._max_tokens:
+            raise EngineDefect(
+                f"the engine gave {self.given} tokens or more where {self._max_tokens} were asked for"
+            )
+        if piece.finish_reason is None and self.given == self._max_tokens:
+            self._pieces_at_limit += 1
+            if self._pieces_at_limit > PIECES_AT_LIMIT:
+                raise EngineDefect(f"the engine does not end a reply at its limit of {self._max_tokens} tokens")
 
     def take(self, piece: Piece, count: int) -> None:
+        if self._wait is not None and piece.ids:
+            self._wait.tokens_came()
         self.given += len(piece.ids)
         self.ids.extend(piece.ids[:count])
         self.logprobs.extend(piece.logprobs[:count])
         self.finish_reason = piece.finish_reason
         self.evaluated_tokens = piece.evaluated_tokens
         self.versions.take(piece, count)
+
+    def defect(self) -> Failure | None:
+        """Of a reply that came whole: single tokens without a logprob are dropped, a reply without any is lost."""
+        if not self.ids or not all(map(math.isnan, self.logprobs)):
+            return None
+        message = f"the engine gave none of the {len(self.ids)} tokens of a reply a logprob"
+        return Failure(where="engine", type="MissingLogprobs", message=message)
 
     def check_end(self) -> None:
         if self.finish_reason is None:
@@ -129,17 +163,18 @@ def engine_failures(slot: OpenSlot) -> Generator[None]:
 def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
     if not isinstance(error, PolarError):
         log_unexpected(slot, "engine", error)
-    slot.engine_failure = failure_of("engine", error)
-    message = f"the engine failed: {slot.engine_failure.message}"
+    failure = failure_of("engine", error)
+    message = f"the engine failed: {failure.message}"
     if isinstance(error, ContextOverflow):
         return Overflow(error.prompt_tokens, error.context_tokens)
     if isinstance(error, EngineBusy):
-        return Problem(429, "engine_busy", message, retry=True, retry_after_s=error.retry_after_s)
+        busy = Problem(429, "engine_busy", message, retry=True, retry_after_s=error.retry_after_s)
+        return _caused(busy, failure)
     if isinstance(error, SchemaRefused):
         return Problem(400, "invalid_request", message)
     if isinstance(error, ConversationRefused):
         return Problem(400, "not_renderable", message, param="messages")
-    return Problem(502, "engine_error", message, retry=True)
+    return _caused(Problem(502, "engine_error", message, retry=True), failure)
 
 
 def log_unexpected(slot: OpenSlot, where: str, error: BaseException) -> None:
@@ -150,5 +185,10 @@ def log_unexpected(slot: OpenSlot, where: str, error: BaseException) -> None:
 
 def call_lost(slot: OpenSlot, where: str, error: BaseException) -> Problem:
     log_unexpected(slot, where, error)
-    slot.engine_failure = failure_of(where, error)
-    return Problem(500, "gateway_error", "the gateway could not keep this call; the session's result says why")
+    message = "the gateway could not keep this call; the session's result says why"
+    return _caused(Problem(500, "gateway_error", message), failure_of(where, error))
+
+
+def _caused(problem: Problem, failure: Failure) -> Problem:
+    problem.failure = failure
+    return problem

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
@@ -15,9 +16,13 @@ from typing import Protocol
 from polar.gateway.dialects.base import Problem
 from polar.gateway.generation import Generation
 from polar.gateway.recent_bodies import RecentBodies
+from polar.gateway.waits import WaitClock
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
-from polar.types import Call, CallProfile, Failure, Lease, Slot
+from polar.types import Call, CallProfile, CallsOutcome, Failure, Lease, Refusal, Slot, Waits
+
+MOST_FAILURES = 100
+"""That are kept of one session: the first is the one that is told."""
 
 
 class OpenSlot:
@@ -44,8 +49,11 @@ class OpenSlot:
         """Replies under way, or made and not yet in the harness's hands, by what was asked."""
         self.refused_for = ""
         """The budget for want of which a call was refused, if one was."""
-        self.engine_failure: Failure | None = None
-        """What the engine, or the renderer or the journal beside it, did to the last call."""
+        self.waits = WaitClock()
+        self._failures: dict[bytes, Failure] = {}
+        """By what was asked: calls that infrastructure failed. Only their own retry takes one back."""
+        self._refusal: tuple[float, Refusal] | None = None
+        """The last, and when it was."""
         self._recent_bodies: dict[str, RecentBodies] = {}
         self._active: list[Generation] = []
         self._idle = asyncio.Event()
@@ -76,6 +84,31 @@ class OpenSlot:
             self._active.remove(generation)
             if not self._active:
                 self._idle.set()
+
+    def failed(self, generation: Generation, problem: Problem) -> None:
+        """A call that no listener waited for was failed to nobody; a retry of it is sampled anew."""
+        if problem.failure is not None and generation.is_listened_to and len(self._failures) < MOST_FAILURES:
+            self._failures.setdefault(generation.key, problem.failure)
+        elif problem.code == "client_gave_up":
+            self.refused(problem)
+
+    def refused(self, problem: Problem) -> None:
+        """A request got an error, be it a call or not."""
+        if not self.sealed:
+            self._refusal = (time.time(), Refusal(problem.code, problem.message, problem.failure))
+
+    def answered(self, generation: Generation) -> None:
+        """The harness has the whole reply of a call."""
+        self._failures.pop(generation.key, None)
+        if generation.defect is not None and len(self._failures) < MOST_FAILURES:
+            self._failures[generation.key] = generation.defect
+        if self._refusal is not None and generation.arrived >= self._refusal[0]:
+            self._refusal = None
+
+    @property
+    def outcome(self) -> CallsOutcome:
+        refusal = self._refusal[1] if self._refusal is not None else None
+        return CallsOutcome(tuple(self._failures.values()), refusal, self.exhausted)
 
     def forget(self, generation: Generation) -> None:
         """The harness has the reply, or there is none: asked for again, it is another sample."""
@@ -173,11 +206,11 @@ class SlotTable:
     async def calls(self, session_id: str) -> list[Call]:
         return await self._journal.calls(session_id)
 
-    def engine_failure(self, session_id: str) -> Failure | None:
-        return self._by_session[session_id].engine_failure
+    def outcome(self, session_id: str) -> CallsOutcome:
+        return self._by_session[session_id].outcome
 
-    def exhausted(self, session_id: str) -> str:
-        return self._by_session[session_id].exhausted
+    def waits(self, session_id: str) -> Waits:
+        return self._by_session[session_id].waits.read()
 
     async def close(self, session_id: str) -> None:
         slot = self._by_session.pop(session_id, None)

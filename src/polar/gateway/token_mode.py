@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
-from polar.errors import failure_of
 from polar.gateway.admission import Admission, Admitted, refuse_images
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.generation import Generation
@@ -48,13 +47,7 @@ class TokenMode:
 
     async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
         sampling = self._admission.check(slot, request)
-        try:
-            prompt = await self._prepare(slot, request)
-        except Problem as problem:
-            if problem.__cause__ is not None:
-                slot.engine_failure = failure_of("renderer", problem.__cause__)
-            raise
-        return self._admission.admit(slot, request, sampling, prompt)
+        return self._admission.admit(slot, request, sampling, await self._prepare(slot, request))
 
     async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
         return len((await self._prepare(slot, request)).prompt_ids)
@@ -119,13 +112,15 @@ class TokenMode:
 
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
         assert admitted.prompt is not None, "token mode lays prompts out when it admits"
-        sampled.begin(admitted.prompt)
+        sampled.begin(admitted.prompt, admitted.max_tokens)
         speech = self._speech(slot, generation, admitted)
         with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
                     said = await self._take(slot, speech, sampled, piece)
                     generation.say(said, last=piece.finish_reason is not None)
+                    if not speech.stop_sequence:
+                        sampled.check_limit(piece)
                     if len(sampled.ids) < sampled.given:  # cut before the engine's own end
                         sampled.finish_reason = "stop" if speech.stop_sequence else "length"
                         break
@@ -137,7 +132,7 @@ class TokenMode:
     async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
         """Keeps a piece up to where the reply ends, and says what it says. A piece that cannot be read is kept
         whole: what was sampled is lost for no reason."""
-        ids = _within(slot, piece.ids)
+        ids = _within(slot, sampled.within_limit(piece))
         count, said = len(ids), list[Delta]()
         slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
         try:

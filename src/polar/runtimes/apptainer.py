@@ -21,7 +21,7 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field
 
-from polar.errors import RuntimeFailure
+from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.apptainer_command import Beginning, last_line, why_not
 from polar.runtimes.apptainer_instance import (
     Init,
@@ -136,15 +136,15 @@ class ApptainerRuntime:
     async def exec(self, command: Command) -> Finished:
         place = self._alive()
         if not inside(_folder(place), command.cwd).is_dir():
-            raise RuntimeFailure(f"the workspace has no folder {command.cwd!r}")
-        kills = self._kills
+            raise WorkspaceUnusable(f"the workspace has no folder {command.cwd!r}")
+        kills, memory_kills = self._kills, self._memory_kills()
         finished, has_begun = await self._enter(place, command)
         if not has_begun and self._kills == kills and not await is_watched(_place_name(place)):
             await self._kill()  # the instance ended by itself just when the command came
             finished, has_begun = await self._enter(place, command)
         if not has_begun:
             raise RuntimeFailure(why_not(command.argv[0], finished))
-        return finished
+        return msgspec.structs.replace(finished, memory_kills=self._memory_kills() - memory_kills)
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
@@ -291,6 +291,9 @@ class ApptainerRuntime:
             )
         finally:
             self._clients -= pids
+
+    def _memory_kills(self) -> int:
+        return self._cgroup.memory_kills() if self._cgroup is not None else 0
 
     def _environment(self, place: Place) -> dict[str, str]:
         """Of the program itself. Nothing it reads or writes is the user's own."""

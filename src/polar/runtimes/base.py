@@ -62,10 +62,12 @@ class Command(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     exit_code: int
     """Negative: ended by that signal, where the runtime sees it. In a container it is 128 and the signal, as a
-    shell has it, and cannot be told from a command that exits so."""
+    shell has it. Both mean the same."""
     stdout_tail: str = ""
     """The end of the output as text, for messages and patterns."""
     stderr_tail: str = ""
+    memory_kills: int = 0
+    """Processes of the session that the kernel killed at its memory limit while the command ran."""
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -103,15 +105,17 @@ class Runtime(Protocol):
         ...
 
     async def exec(self, command: Command) -> Finished:
-        """Runs to the end. When cancelled, everything the command started is killed first."""
+        """Runs to the end. When cancelled, everything the command started is killed first. Raises
+        `WorkspaceUnusable` where there is no folder to run it in."""
         ...
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        """Writes a file, relative to the workspace or the home; a path that leaves it is refused."""
+        """Writes a file, relative to the workspace or the home; a path that leaves it is refused. Raises
+        `WorkspaceUnusable` where what stands there is in the way. Never waits for a pipe."""
         ...
 
     async def get(self, path: str) -> bytes:
-        """Reads a file of the workspace; FileNotFoundError where there is none."""
+        """Reads a file of the workspace; `NoSuchFile` where there is none, or something that is not a file."""
         ...
 
     async def put_folder(self, source: Path, path: str) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from polar.errors import RuntimeFailure
-from polar.runtimes.folders import MAX_READ_BYTES, inside
+from polar.errors import RuntimeFailure, WorkspaceUnusable
+from polar.runtimes.folders import cannot, inside, read_opened
 
 OPENAT2 = 437
 """The same number on every kind of machine but Alpha."""
@@ -33,57 +33,50 @@ def write_beneath(base: Path, path: str, content: bytes, mode: int) -> None:
     """A file, and the folders it needs. What is there and is no file gives way, but for a folder."""
     with _opened(base) as root:
         parent = str(PurePosixPath(path).parent)
-        _make_folders(root, base, parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
         try:
-            handle = _open(root, base, path, flags, mode)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise RuntimeFailure(f"cannot write {path!r}: {error.strerror}") from error
-            _unlink(root, base, path)  # a pipe that nobody reads
-            handle = _open(root, base, path, flags, mode)
-        try:
+            _make_folders(root, base, parent)
+            try:
+                handle = _open(root, base, path, flags, mode)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                _unlink(root, base, path)  # a pipe that nobody reads
+                handle = _open(root, base, path, flags, mode)
             with open(handle, "wb") as file:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
-                    raise RuntimeFailure(f"cannot write {path!r}: what is there is not a file")
+                    raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a file")
                 os.fchmod(handle, mode)
                 file.write(content)
         except OSError as error:
-            raise RuntimeFailure(f"cannot write {path!r}: {error.strerror}") from error
+            raise cannot("write", path, error) from error
 
 
 def read_beneath(base: Path, path: str) -> bytes:
-    """A plain file; FileNotFoundError where there is none."""
+    """A plain file; NoSuchFile where there is none."""
     with _opened(base) as root:
         try:
             handle = _open(root, base, path, os.O_RDONLY | os.O_NONBLOCK)
-        except NotADirectoryError as error:
-            raise FileNotFoundError(f"there is no {path!r}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise FileNotFoundError(f"{path!r} is not a file")
-    with open(handle, "rb") as file:
-        content = file.read(MAX_READ_BYTES + 1)
-    if len(content) > MAX_READ_BYTES:
-        raise RuntimeFailure(f"{path!r} has more than the {MAX_READ_BYTES} bytes read at once")
-    return content
+        except OSError as error:
+            raise cannot("read", path, error) from error
+    return read_opened(handle, path)
 
 
 @contextmanager
 def holder_beneath(base: Path, path: str) -> Generator[Path]:
     """A path to the same thing that stays what it is, whatever is renamed above it: links on the way followed, its
-    folder held open. FileNotFoundError where there is nothing."""
+    folder held open. NoSuchFile where there is nothing."""
     with _opened(base) as root:
         try:
             found = _open(root, base, path, os.O_PATH)
-        except NotADirectoryError as error:
-            raise FileNotFoundError(f"there is no {path!r}") from error
+        except OSError as error:
+            raise cannot("read", path, error) from error
         try:
             real = Path(os.readlink(f"/proc/self/fd/{found}"))
         finally:
             os.close(found)
         if not real.is_relative_to(base.resolve()):
-            raise RuntimeFailure(f"{path!r} leads out of its folder")
+            raise WorkspaceUnusable(f"{path!r} leads out of its folder")
         below = real.relative_to(base.resolve())
         folder = _open(root, base, str(below.parent), os.O_RDONLY | os.O_DIRECTORY, resolve=NO_LINKS)
     try:
@@ -129,7 +122,7 @@ def _open(root: int, base: Path, path: str, flags: int, mode: int = 0, *, resolv
     if not problem:
         return handle
     if problem in (errno.EXDEV, errno.ELOOP):
-        raise RuntimeFailure(f"{path!r} leads out of its folder")
+        raise WorkspaceUnusable(f"{path!r} leads out of its folder")
     if problem == errno.ENOSYS:  # before Linux 5.6 it has to be done in two steps
         return os.open(inside(base, path), flags, mode)
     raise OSError(problem, os.strerror(problem), path)

@@ -7,6 +7,7 @@ leaves in the background dies with it: a step cannot start a server for the next
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -18,13 +19,13 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field, field_validator
 
-from polar.errors import RuntimeFailure
+from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes import cgroups
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.cage import Cage, closed_to_others, left_behind, mark, options, refuse_nul
 from polar.runtimes.cgroups import Cgroup, Hierarchy
 from polar.runtimes.copies import copied_out
-from polar.runtimes.folders import MAX_READ_BYTES, remove_tree, take_root
+from polar.runtimes.folders import cannot, read_opened, remove_tree, take_root
 from polar.runtimes.images import root_folder
 from polar.runtimes.keeper import Keeper, Plan
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
@@ -174,9 +175,9 @@ class BubblewrapRuntime:
             await to_the_end(self._leave(cage))
         if not cage.was_entered and finished.exit_code == 1:
             raise RuntimeFailure(_why_not(job.program, finished.stderr_tail))
-        if self._memory_kills() > kills:
+        if kills := self._memory_kills() - kills:
             said = f"{finished.stderr_tail}\n[polar: killed at the limit of memory]"
-            return msgspec.structs.replace(finished, stderr_tail=said)
+            return msgspec.structs.replace(finished, stderr_tail=said, memory_kills=kills)
         return finished
 
     def _client(self, keeper: Keeper, cage: Cage, argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,10 +203,16 @@ class BubblewrapRuntime:
         try:
             await in_thread(_write, file, content)
         except OSError as error:
-            raise RuntimeFailure(f"cannot write {path!r}: {error.strerror}") from error
+            raise self._cannot_write(path, error) from error
+
+    def _cannot_write(self, path: str, error: OSError) -> RuntimeFailure:
+        """A full disk is the session's own where it has one."""
+        if error.errno == errno.ENOSPC and self._options.limits.disk_bytes is not None:
+            return WorkspaceUnusable(f"cannot write {path!r}: the session has filled its disk")
+        return cannot("write", path, error)
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(_read, await self._kept().open_to_read(self.workspace, path), path)
+        return await in_thread(read_opened, await self._kept().open_to_read(self.workspace, path), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
         await self._kept().copy_in(source, self.workspace, path)
@@ -310,11 +317,3 @@ def _why_not(program: str, said: str) -> str:
 def _write(descriptor: int, content: bytes) -> None:
     with open(descriptor, "wb") as file:
         file.write(content)
-
-
-def _read(descriptor: int, path: str) -> bytes:
-    with open(descriptor, "rb") as file:
-        size_bytes = os.fstat(descriptor).st_size
-        if size_bytes > MAX_READ_BYTES:
-            raise RuntimeFailure(f"{path!r} has {size_bytes} bytes, more than the {MAX_READ_BYTES} read at once")
-        return file.read(size_bytes)  # and no more, should it grow meanwhile

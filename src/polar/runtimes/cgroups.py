@@ -134,6 +134,11 @@ class Cgroup:
                     found |= set(map(int, file.read_text().split()))
         return found
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether the node can read what the kernel counts in it."""
+        return bool(self._folders)
+
     def memory_kills(self) -> int:
         """How many processes were killed because the memory had run out."""
         for file in ("memory.oom_control", "memory.events"):

@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import Event
 from typing import IO, Any, TypeVar
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Fetched
-from polar.runtimes.folders import remove_tree
+from polar.runtimes.folders import IN_THE_WAY, remove_tree
 from polar.runtimes.spawn import to_the_end
 from polar.runtimes.threads import in_thread
 
@@ -78,14 +78,15 @@ def copy_in(source: Path, target: Path, broken_off: Event | None = None) -> None
         target.parent.mkdir(parents=True, exist_ok=True)
         _lay(source, target, broken_off or Event())
     except OSError as error:
-        raise RuntimeFailure(f"cannot copy {source} into the workspace: {error}") from error
+        message = f"cannot copy {source} into the workspace: {error}"
+        raise (WorkspaceUnusable if error.errno in IN_THE_WAY else RuntimeFailure)(message) from error
 
 
 def copy_out(source: Path, target: Path, cap_bytes: int, broken_off: Event | None = None) -> Fetched:
     """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile.
     Broken off, it takes back what it has copied: half a folder looks like a whole one."""
     if not os.path.lexists(source):
-        raise FileNotFoundError(f"there is no {source.name!r}")
+        raise NoSuchFile(f"there is no {source.name!r}")
     copy = _Copy(target, cap_bytes, broken_off or Event())
     target.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -18,13 +18,13 @@ from typing import Any
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
 from polar.runtimes.cgroups import Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused, connected
 from polar.runtimes.docker_archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
 from polar.runtimes.docker_container import Container, Found, labelled
-from polar.runtimes.docker_exec import Exec, Logs, NotStarted, check_words
+from polar.runtimes.docker_exec import KILLED, Exec, Logs, NotStarted, check_words
 from polar.runtimes.docker_options import DockerOptions, container_config, not_held
 from polar.runtimes.doors import open_door
 from polar.runtimes.folders import remove_tree, take_root
@@ -114,6 +114,11 @@ class DockerRuntime:
         logs = self._logs(self._started().logs, command.log_name)
         try:
             return await self._run(command.argv, self._environment(command), cwd, logs)
+        except NotStarted as error:
+            found = await self._alive().stat(self._bases[False])
+            if found is None or not found.is_folder:
+                raise WorkspaceUnusable("the workspace is no folder any more") from error
+            raise
         finally:
             logs.close()
 
@@ -121,20 +126,20 @@ class DockerRuntime:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
         found = await self._find_place(path, home=home)
         if found.stat is not None and not found.stat.is_file:
-            raise RuntimeFailure(f"cannot write {path!r}: what is there is not a file")
+            raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a file")
         packed = pack_file(NewFile(found.new, content, mode), self._owner)
         await self._alive().put(found.folder, packed)
 
     async def get(self, path: str) -> bytes:
         found = await self._find_content(path, home=False)
         if not found.stat or not found.stat.is_file:
-            raise FileNotFoundError(f"{path!r} is not a file")
+            raise NoSuchFile(f"{path!r} is not a file")
         return await self._alive().read(found.path, read_file)
 
     async def put_folder(self, source: Path, path: str) -> None:
         found = await self._find_place(path, home=False)
         if found.stat is not None and not found.stat.is_folder:
-            raise RuntimeFailure(f"cannot write {path!r}: what is there is not a folder")
+            raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a folder")
         to, below = (found.folder, found.new) if found.stat is None else (found.path, PurePosixPath("."))
         with tempfile.TemporaryFile(dir=self._scratch) as packed:
             await in_thread(pack_tree, source, below, self._owner, packed)
@@ -262,12 +267,20 @@ class DockerRuntime:
         assert self._api is not None
         prepared = await Exec.create(self._api, self._alive().id, argv, env, cwd)
         try:
-            return await prepared.run(logs, self._group)
+            finished = await prepared.run(logs, self._group)
+            return await self._with_memory_kills(finished)
         except NotStarted:
             raise
         except BaseException:
             await to_the_end(self._kill())
             raise
+
+    async def _with_memory_kills(self, finished: Finished) -> Finished:
+        """Asks the engine where the node cannot read the container's control group."""
+        has_limit = self._options.limits.memory_bytes is not None
+        if self._group.is_seen or not has_limit or finished.exit_code != KILLED:
+            return finished
+        return msgspec.structs.replace(finished, memory_kills=int(await self._alive().memory_killed()))
 
     async def _run_container(self) -> None:
         async with self._turn:
@@ -300,24 +313,24 @@ class DockerRuntime:
         try:
             found = await self._find_content(path, home=False)
         except FileNotFoundError as error:
-            raise RuntimeFailure(f"the workspace has no folder {path!r}") from error
+            raise WorkspaceUnusable(f"the workspace has no folder {path!r}") from error
         if not found.stat or not found.stat.is_folder:
-            raise RuntimeFailure(f"the workspace has no folder {path!r}: a file is there")
+            raise WorkspaceUnusable(f"the workspace has no folder {path!r}: a file is there")
         return str(found.path)
 
     async def _find_place(self, path: str, *, home: bool) -> Found:
         try:
             return await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
-            raise RuntimeFailure(f"cannot write {path!r}: {error}") from error
+            raise WorkspaceUnusable(f"cannot write {path!r}: {error}") from error
 
     async def _find_content(self, path: str, *, home: bool) -> Found:
         try:
             found = await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
-            raise FileNotFoundError(f"there is no {path!r}: {error}") from error
+            raise NoSuchFile(f"there is no {path!r}: {error}") from error
         if found.stat is None:
-            raise FileNotFoundError(f"there is no {path!r}")
+            raise NoSuchFile(f"there is no {path!r}")
         return found
 
     async def _kill(self) -> None:

@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Fetched
 from polar.runtimes.copies import MAX_ENTRIES, SHOWN_LEFT_OUT, copy_out
 from polar.runtimes.folders import MAX_READ_BYTES
@@ -85,9 +85,9 @@ def read_file(stream: Callable[[int | None], io.RawIOBase]) -> bytes:
         for entry in tar:
             if entry.isreg() and (found := tar.extractfile(entry)) is not None:
                 if entry.size > MAX_READ_BYTES:
-                    raise RuntimeFailure(f"{entry.size} bytes are more than the {MAX_READ_BYTES} read at once")
+                    raise WorkspaceUnusable(f"{entry.size} bytes are more than the {MAX_READ_BYTES} read at once")
                 return found.read()
-    raise FileNotFoundError("the tar holds no file")
+    raise NoSuchFile("the tar holds no file")
 
 
 def unpack(stream: Callable[[int | None], io.RawIOBase], scratch: Path, target: Path, cap_bytes: int) -> Fetched:

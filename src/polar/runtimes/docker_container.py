@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 import orjson
 
-from polar.errors import RuntimeFailure
+from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.cgroups import MOUNT, Cgroup
 from polar.runtimes.docker_api import DockerApi, Refused
 from polar.runtimes.docker_archive import TooMuch
@@ -76,6 +76,10 @@ class Container:
 
     async def inspect(self) -> dict[str, Any]:
         return await self._api.call("GET", f"{self._path}/json")
+
+    async def memory_killed(self) -> bool:
+        """Whether the memory limit has ended a process of it since it was started."""
+        return bool((await self.inspect())["State"].get("OOMKilled"))
 
     async def control_group(self) -> Cgroup:
         """For what the kernel counts; an empty one where the node does not see the container's processes."""
@@ -137,7 +141,7 @@ class Container:
         except Refused as error:
             await self.inspect()  # a container that is gone is not a file that is missing
             if error.status != 404:
-                raise RuntimeFailure(f"{path.name!r} cannot be followed") from error
+                raise WorkspaceUnusable(f"{path.name!r} cannot be followed") from error
             told = error.headers.get(STAT, "")  # of a link that leads to nothing, podman says both
             if not told:
                 return None
@@ -149,7 +153,7 @@ class Container:
             raise RuntimeFailure(f"{path!r} is not a relative path")
         names = PurePosixPath(posixpath.normpath(path)).parts
         if ".." in names:
-            raise RuntimeFailure(f"{path!r} leads out of its folder")
+            raise WorkspaceUnusable(f"{path!r} leads out of its folder")
         at, here = base, Stat(FOLDER)
         for count, name in enumerate(names, 1):
             at, rest = at / name, names[count:]
@@ -159,9 +163,9 @@ class Container:
             if there.link_target not in ("", str(at)):
                 target = PurePosixPath(there.link_target)
                 if not target.is_relative_to(base):
-                    raise RuntimeFailure(f"{path!r} leads out of its folder")
+                    raise WorkspaceUnusable(f"{path!r} leads out of its folder")
                 if links == MAX_LINKS:
-                    raise RuntimeFailure(f"{path!r} cannot be followed: too many links")
+                    raise WorkspaceUnusable(f"{path!r} cannot be followed: too many links")
                 return await self.find(base, str(target.relative_to(base).joinpath(*rest)), links + 1)
             if rest and not there.is_folder:
                 raise NotADirectoryError(f"{name!r} is not a folder")

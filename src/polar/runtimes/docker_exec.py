@@ -80,9 +80,10 @@ class Exec:
             raise cannot_start(self._program, told)
         if exit_code < 0:  # podman, of a command that ended with its container
             exit_code = KILLED
-        if exit_code == KILLED and group.memory_kills() > memory_kills:
+        memory_kills = group.memory_kills() - memory_kills
+        if exit_code == KILLED and memory_kills:
             logs.err.write(OUT_OF_MEMORY)
-        return Finished(exit_code, logs.out.tail(), logs.err.tail())
+        return Finished(exit_code, logs.out.tail(), logs.err.tail(), memory_kills)
 
 
 def check_words(argv: tuple[str, ...], env: dict[str, str]) -> None:

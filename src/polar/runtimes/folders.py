@@ -12,11 +12,27 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.supervisor import View
 
 MAX_READ_BYTES = 256 * 2**20
 """A file that grows without end must not take the node's memory along."""
+IN_THE_WAY = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.ENXIO,
+        errno.EPERM,
+        errno.ETXTBSY,
+    }
+)
+"""Errors that come of what a session's processes left there, and not of the machine."""
 MAX_LINKS = 40
 """On the way of one path, as in the kernel."""
 
@@ -42,9 +58,9 @@ def inside(base: Path, path: str, view: View | None = None) -> Path:
     try:
         found = _followed(base / path, view) if view is not None else (base / path).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise RuntimeFailure(f"{path!r} cannot be followed: {error}") from error
+        raise WorkspaceUnusable(f"{path!r} cannot be followed: {error}") from error
     if not found.is_relative_to(base):
-        raise RuntimeFailure(f"{path!r} leads out of its folder")
+        raise WorkspaceUnusable(f"{path!r} leads out of its folder")
     return found
 
 
@@ -79,18 +95,37 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(content)
     except OSError as error:
-        raise RuntimeFailure(f"cannot write {path.name!r}: {error.strerror}") from error
+        raise cannot("write", path.name, error) from error
 
 
 def read_file(path: Path) -> bytes:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # a pipe in the workspace would be read for ever
-        raise FileNotFoundError(f"{path.name!r} is not a file")
-    if found.st_size > MAX_READ_BYTES:
-        raise RuntimeFailure(
-            f"{path.name!r} has {found.st_size} bytes, more than the {MAX_READ_BYTES} read at once"
-        )
-    return path.read_bytes()
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited at for ever
+    except OSError as error:
+        raise cannot("read", path.name, error) from error
+    return read_opened(handle, path.name)
+
+
+def read_opened(handle: int, name: str) -> bytes:
+    """All of a plain file, whose descriptor is closed."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise NoSuchFile(f"{name!r} is not a file")
+    with open(handle, "rb") as file:
+        if found.st_size > MAX_READ_BYTES:
+            raise WorkspaceUnusable(
+                f"{name!r} has {found.st_size} bytes, more than the {MAX_READ_BYTES} read at once"
+            )
+        return file.read(found.st_size)  # and no more, should it grow meanwhile
+
+
+def cannot(act: str, name: str, error: OSError) -> RuntimeFailure:
+    """What an error of the file system means: something in the session's own way, or trouble of the node's."""
+    message = f"cannot {act} {name!r}: {error.strerror}"
+    if act == "read" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NoSuchFile(f"there is no {name!r}")
+    return WorkspaceUnusable(message) if error.errno in IN_THE_WAY else RuntimeFailure(message)
 
 
 def refuse_mounts(root: Path) -> None:

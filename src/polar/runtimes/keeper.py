@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes import keeper_program
 from polar.runtimes.keeper_program import MAX_MESSAGE_BYTES
 from polar.runtimes.spawn import to_the_end
@@ -151,7 +151,9 @@ def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> 
         raise RuntimeFailure("the runtime's keeper is gone")
     reply: dict[str, Any] = json.loads(received)
     if "missing" in reply:
-        raise FileNotFoundError(reply["missing"])
+        raise NoSuchFile(reply["missing"])
+    if "unusable" in reply:
+        raise WorkspaceUnusable(reply["unusable"])
     if "refused" in reply:
         raise RuntimeFailure(reply["refused"])
     return Answer(reply.get("value", ""), descriptors[0] if descriptors else -1)

@@ -14,6 +14,7 @@ itself: whatever links an agent leaves, no path of a request leads to the node's
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -37,24 +38,15 @@ MOUNT_SETATTR, HERE, BELOW_TOO = 442, -100, 0x8000
 READ_ONLY, NO_SETUID, NO_DEVICES = 1, 2, 4
 SET_FLAGS, UP_AND_RUNNING, GET_PARENT = 0x8914, 0x41, 0xB702
 
+OF_THE_MACHINE = (errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS)
+"""Errors that do not come of what a session left in its workspace."""
+
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of the node, or links into /usr, that programs need."""
-ETC = (
-    "alternatives",
-    "ca-certificates",
-    "crypto-policies",
-    "debian_version",
-    "ld.so.cache",
-    "localtime",
-    "mime.types",
-    "os-release",
-    "pki/ca-trust/extracted",
-    "pki/tls/certs",
-    "protocols",
-    "services",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-)
+ETC = """
+    alternatives ca-certificates crypto-policies debian_version ld.so.cache localtime mime.types os-
+    release pki/ca-trust/extracted pki/tls/certs protocols services ssl/certs ssl/openssl.cnf
+""".split()
 """What of the node's /etc is shown: nothing that could hold a secret or tell about the node."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -66,6 +58,10 @@ OWN_ETC = {
 
 class Refused(Exception):
     """A request that cannot be met, and why."""
+
+
+class Unusable(Refused):
+    """What a session left in its workspace is in the way."""
 
 
 class Attributes(ctypes.Structure):
@@ -219,7 +215,7 @@ def inside(base: str, path: str) -> str:
     base = os.path.realpath(base)
     found = os.path.realpath(os.path.join(base, path))
     if os.path.commonpath([base, found]) != base:
-        raise Refused(f"{path!r} leads out of its folder")
+        raise Unusable(f"{path!r} leads out of its folder")
     return found
 
 
@@ -241,7 +237,7 @@ def find(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
 def find_folder(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
     found = inside(request["base"], request["path"])
     if not os.path.isdir(found):
-        raise Refused(f"the workspace has no folder {request['path']!r}")
+        raise Unusable(f"the workspace has no folder {request['path']!r}")
     return found, -1
 
 
@@ -262,7 +258,8 @@ def open_to_write(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
         file = os.open(found, flags, request["mode"])
         os.fchmod(file, request["mode"])
     except OSError as error:
-        raise Refused(f"cannot write {os.path.basename(found)!r}: {error.strerror}") from error
+        what = Refused if error.errno in OF_THE_MACHINE else Unusable
+        raise what(f"cannot write {os.path.basename(found)!r}: {error.strerror}") from error
     return "", file
 
 
@@ -326,11 +323,12 @@ def answer(channel: socket.socket, message: bytes, given: list[int]) -> None:
     except FileNotFoundError as error:
         reply = {"missing": f"there is no {request['path']!r}" if error.strerror else str(error)}
     except Refused as error:
-        reply = {"refused": str(error)}
+        reply = {"unusable" if isinstance(error, Unusable) else "refused": str(error)}
     except OSError as error:
-        reply = {"refused": f"{request.get('path', request['act'])!r}: {error.strerror}"}
+        kind = "refused" if error.errno in OF_THE_MACHINE or "path" not in request else "unusable"
+        reply = {kind: f"{request.get('path', request['act'])!r}: {error.strerror}"}
     except RecursionError:
-        reply = {"refused": f"{request['path']!r}: too deep"}
+        reply = {"unusable": f"{request['path']!r}: too deep"}
     socket.send_fds(channel, [json.dumps(reply).encode()], [passed] if passed >= 0 else [])
     for descriptor in (*given, passed):
         if descriptor >= 0:

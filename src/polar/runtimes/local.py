@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
 from polar.runtimes.copies import copied_in, copied_out
 from polar.runtimes.folders import inside, read_file, remove_tree, take_root, write_file
@@ -183,7 +183,7 @@ class LocalRuntime:
     def _folder(self, place: Place, path: str) -> Path:
         cwd = self._inside(path)
         if not cwd.is_dir():
-            raise RuntimeFailure(f"the workspace has no folder {path!r}")
+            raise WorkspaceUnusable(f"the workspace has no folder {path!r}")
         if path == ".":
             return Path(self.workspace)
         return Path(self.workspace, cwd.relative_to(place.root / "work"))

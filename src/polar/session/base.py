@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
-from polar.types import Call, CallProfile, Failure, Lease, SessionResult, Slot, Stage, Trajectory
+from polar.types import Call, CallProfile, CallsOutcome, Lease, SessionResult, Slot, Stage, Trajectory, Waits
 
 
 class SessionSource(Protocol):
@@ -34,13 +34,12 @@ class Slots(Protocol):
 
     async def calls(self, session_id: str) -> list[Call]: ...
 
-    def engine_failure(self, session_id: str) -> Failure | None:
-        """The last error the engine gave this session, if its last call ended in one: it explains more than
-        the harness's exit code."""
+    def outcome(self, session_id: str) -> CallsOutcome:
+        """What became of the session's calls, for the verdict."""
         ...
 
-    def exhausted(self, session_id: str) -> str:
-        """The budget that has ended the session: `max_calls`, `max_tokens`, or nothing."""
+    def waits(self, session_id: str) -> Waits:
+        """How long the session has waited for its model so far. It does not count against `budgets.run_s`."""
         ...
 
     async def close(self, session_id: str) -> None:

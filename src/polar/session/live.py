@@ -7,11 +7,15 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import msgspec
 
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
+from polar.session.verdict import Outcome
 from polar.store.paths import RunPaths, SessionPaths
 from polar.types import Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
 
@@ -51,14 +55,9 @@ class LiveSession:
     """Relative to the session's folder."""
     left_out: list[str] = field(default_factory=list[str])
     """`path: why` of what was to be kept and is not."""
-    exit_code: int | None = None
-    harness_words: str = ""
-    """The last the harness printed."""
+    outcome: Outcome = field(init=False)
+    """How the run ended, as far as it is known."""
     timed_out: bool = False
-    ended_by: str = ""
-    """The budget that ended the run, where one did."""
-    reached_model: bool = False
-    """At least one call was captured."""
     policy_updates: int = 0
     """That it has lived through when its stages ended."""
     failure: Failure | None = None
@@ -71,6 +70,7 @@ class LiveSession:
 
     def __post_init__(self) -> None:
         self.session = self.lease.session
+        self.outcome = Outcome(budgets=self.task.budgets)
         self._tell()
 
     @property
@@ -91,6 +91,10 @@ class LiveSession:
         self.session = self.session.advance(stage)
         self._entered_at = now
         self._tell()
+
+    def learn(self, **facts: Any) -> None:
+        """Adds to what is known of the run."""
+        self.outcome = msgspec.structs.replace(self.outcome, **facts)
 
     def fail(self, failure: Failure) -> None:
         """The first failure is the cause; what follows from it does not replace it."""

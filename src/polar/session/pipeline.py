@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Coroutine
 from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
+from polar.session.clock import RunClock
 from polar.session.init import init
 from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.live import LiveSession, Services
@@ -146,7 +147,7 @@ class Pipeline:
     async def _run_init(self, live: LiveSession) -> bool:
         live.advance(Stage.INIT)
         budget_s = live.task.budgets.init_s
-        if await self._attempt(live, "init", init(live), budget_s):
+        if await self._attempt(live, "init", init(live), asyncio.timeout(budget_s)):
             live.timed_out = True
             told = f"not set up within {budget_s:g} s (budgets.init_s); under way: {live.set_up}"
             live.fail(Failure(where="init", type="TimedOut", message=told))
@@ -154,7 +155,9 @@ class Pipeline:
 
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
-        live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
+        with RunClock(live.task.budgets, lambda: self._services.slots.waits(live.session_id)) as clock:
+            live.timed_out = await self._attempt(live, "run", run(live), clock.deadline)
+        live.learn(spent=clock.spent if live.timed_out else "", waits=clock.waits)
         # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
         # this fails something may still change the workspace, and there is nothing to judge.
         async with asyncio.timeout(live.task.budgets.postrun_s):
@@ -164,7 +167,7 @@ class Pipeline:
         live.advance(Stage.POSTRUN)
         await self._keep(live)
         budget_s = live.task.budgets.postrun_s
-        if await self._attempt(live, "postrun", _build_and_judge(live), budget_s):
+        if await self._attempt(live, "postrun", _build_and_judge(live), asyncio.timeout(budget_s)):
             live.fail(Failure(where="postrun", type="TimedOut", message=f"no verdict within {budget_s:g} s"))
 
     async def _keep(self, live: LiveSession) -> None:
@@ -184,9 +187,10 @@ class Pipeline:
             async with asyncio.timeout(budget_s):
                 await silence(live)
 
-    async def _attempt(self, live: LiveSession, where: str, work: Awaitable[None], budget_s: float) -> bool:
+    async def _attempt(
+        self, live: LiveSession, where: str, work: Awaitable[None], deadline: asyncio.Timeout
+    ) -> bool:
         """Does a stage's work and keeps its failure. True when the stage's own deadline broke it off."""
-        deadline = asyncio.timeout(budget_s)
         try:
             async with deadline:
                 await work
@@ -219,7 +223,7 @@ class Pipeline:
             ("store", write),
         )
         for where, step in ends:
-            if await self._attempt(live, where, step(live), budget_s):
+            if await self._attempt(live, where, step(live), asyncio.timeout(budget_s)):
                 live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
         live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))

@@ -13,13 +13,14 @@ from polar import registry
 from polar.builders.base import Builder
 from polar.builders.certificate import examine
 from polar.builders.labels import check_rewards, counted, labelled
-from polar.errors import SessionError, boundary
+from polar.errors import SessionError, WorkspaceUnusable, boundary
 from polar.evaluators.base import Evaluator, Evidence, score_of
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
 from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
+from polar.session.verdict import verdict
 from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
 from polar.types import (
@@ -27,6 +28,7 @@ from polar.types import (
     Certificate,
     Failure,
     Finding,
+    Score,
     SessionResult,
     Spec,
     Stage,
@@ -38,7 +40,7 @@ from polar.types import (
 async def build(live: LiveSession) -> None:
     with boundary("builder"):
         calls = await live.services.slots.calls(live.session_id)
-        live.reached_model = bool(calls)
+        live.learn(reached_model=bool(calls))
         built = await call("builder", _built, live.task.builder, live.session_id, calls)
         live.trajectory, live.certificate, findings = built
     if findings:
@@ -61,20 +63,34 @@ def _not_exact(findings: Sequence[Finding]) -> Failure:
 
 
 async def judge(live: LiveSession) -> None:
+    """A session that failed is not judged: what the agent brought about is worth 0.0, anything else nothing."""
+    if live.failure is None:
+        await _evaluate(live)
+    if live.failure is not None and live.failure.policy:
+        live.score = Score(reward=0.0, reasons=(f"{live.failure.type}: {live.failure.message}",))
+
+
+async def _evaluate(live: LiveSession) -> None:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
     spec = live.task.evaluator
     evidence = Evidence(
         task=live.task,
         runtime=runtime_for("evaluator", spec, live.runtime),
         trajectory=live.trajectory,
-        exit_code=live.exit_code,
+        exit_code=live.outcome.exit_code,
         timed_out=live.timed_out,
         patch=live.paths.patch if PATCH in live.kept else None,
     )
-    with boundary("evaluator"):
-        score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
-        check_rewards(score, live.trajectory)
-        live.score = score
+    try:
+        with boundary("evaluator"):
+            score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
+            check_rewards(score, live.trajectory)
+            live.score = score
+    except SessionError as error:
+        if not isinstance(error.__cause__, WorkspaceUnusable):
+            raise
+        live.learn(workspace_fault=str(error.__cause__))
+        blame(live)
 
 
 def _evaluated(spec: Spec, evidence: Evidence) -> Any:
@@ -119,8 +135,9 @@ def result_of(live: LiveSession) -> SessionResult:
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         kept=told(live.kept),
         left_out=told(live.left_out),
-        exit_code=live.exit_code,
-        ended_by=live.ended_by,
+        exit_code=live.outcome.exit_code,
+        ended_by=live.outcome.calls.exhausted,
+        waited_s=round(live.outcome.waits.total_s, 4),
         policy_updates=live.policy_updates,
         stale=is_stale(live),
         stage_s=live.stage_s,
@@ -152,30 +169,6 @@ def final_stage(live: LiveSession) -> Stage:
 
 
 def blame(live: LiveSession) -> None:
-    """Who is at fault, if the run went wrong. The engine's error explains more than the harness's exit code; a
-    harness that reached the model and then failed or never ended is the policy's doing."""
-    engine_failure = live.services.slots.engine_failure(live.session_id)
-    live.ended_by = live.services.slots.exhausted(live.session_id)
-    if live.timed_out:
-        message = f"the harness was still running after {live.task.budgets.run_s:g} s"
-        timeout = Failure(where="run", type="TimedOut", message=message, policy=live.reached_model)
-        live.fail(engine_failure or timeout)
-    elif live.exit_code is not None and live.exit_code != 0:
-        # A harness that gets no further call says so by its exit code; that the budget ended it is no failure.
-        if engine_failure or not live.ended_by:
-            live.fail(engine_failure or _exit_failure(live))
-    elif not live.reached_model and live.failure is None:
-        message = "the harness ended without a model call; does it use the base URL of its slot?"
-        live.fail(engine_failure or Failure(where="harness", type="NoCalls", message=message))
-
-
-def _exit_failure(live: LiveSession) -> Failure:
-    code = live.exit_code or 0
-    how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
-    words = f": {live.harness_words[-500:]}" if live.harness_words else ""
-    return Failure(
-        where="harness",
-        type="HarnessExit",
-        message=f"the harness {how}{words}",
-        policy=live.reached_model and code > 0,
-    )
+    live.learn(calls=live.services.slots.outcome(live.session_id))
+    if failure := verdict(live.outcome):
+        live.fail(failure)

@@ -12,9 +12,12 @@ async def run(live: LiveSession) -> None:
     command = Command(argv=live.launch.argv, env=live.launch.env, log_name="harness")
     with boundary("harness"):
         finished = await live.runtime.exec(command)
-    live.exit_code = finished.exit_code
     words = finished.stderr_tail.strip() or finished.stdout_tail.strip()
-    live.harness_words = words.replace(live.slot.key, "***") if live.slot else words
+    live.learn(
+        exit_code=finished.exit_code,
+        memory_kills=finished.memory_kills,
+        last_words=words.replace(live.slot.key, "***") if live.slot else words,
+    )
 
 
 async def silence(live: LiveSession) -> None:

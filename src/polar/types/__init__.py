@@ -17,6 +17,7 @@ from polar.types.base import (
     token_ids,
 )
 from polar.types.call import Call, CallKind, CallTimes, Drift, FinishReason, PolicySpan
+from polar.types.calls_outcome import CallsOutcome, Refusal, Waits
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
 from polar.types.profile import (
@@ -64,6 +65,7 @@ from polar.types.session import (
 )
 from polar.types.task import (
     Budgets,
+    InnerPath,
     Keep,
     PrepareStep,
     Retention,
@@ -86,6 +88,7 @@ __all__ = [
     "CallKind",
     "CallProfile",
     "CallTimes",
+    "CallsOutcome",
     "Certificate",
     "Delta",
     "Drain",
@@ -104,6 +107,7 @@ __all__ = [
     "Id",
     "IllegalTransition",
     "Image",
+    "InnerPath",
     "Keep",
     "KindRule",
     "LastWordRule",
@@ -121,6 +125,7 @@ __all__ = [
     "PolicyChange",
     "PolicySpan",
     "PrepareStep",
+    "Refusal",
     "Registration",
     "ResultEntry",
     "ResultPage",
@@ -151,6 +156,7 @@ __all__ = [
     "UntrainableReason",
     "Violation",
     "VolatileLine",
+    "Waits",
     "WorkspaceSource",
     "is_id",
     "logprobs",

@@ -36,9 +36,10 @@ class Failure(Strict):
     where: str
     """The stage or part that failed: `init`, `harness`, `engine`, `builder`, `evaluator`, ..."""
     type: str
+    """What happened, such as `TimedOut`; docs/verdicts.md lists them."""
     message: str
     policy: bool = False
-    """True: the policy's own doing, so its score counts. False: infrastructure, not for the baseline."""
+    """True: the agent's own doing, with a reward of 0.0. False: infrastructure, with no reward."""
 
     @property
     def infrastructure(self) -> bool:
@@ -85,6 +86,8 @@ class SessionResult(Strict):
     exit_code: int | None = None
     ended_by: str = ""
     """The budget that ended the session, where one did: `max_calls` or `max_tokens`."""
+    waited_s: float = 0.0
+    """Of RUNNING, what the session waited for its model, which does not count against `budgets.run_s`."""
     policy_updates: int = 0
     """Changes of the policy version from the session's first call to its end."""
     stale: bool = False

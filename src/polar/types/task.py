@@ -52,6 +52,10 @@ class Budgets(Strict):
 
     init_s: float = Field(default=300.0, gt=0)
     run_s: float = Field(default=600.0, gt=0)
+    """Of RUNNING. It stands still while the session waits for its model: no call is being sampled and at least one
+    has no token yet, because generation is paused or the engine has not begun."""
+    wait_s: float = Field(default=3600.0, gt=0)
+    """The most of such waiting, all of it together. Past it the session ends as an infrastructure failure."""
     postrun_s: float = Field(default=300.0, gt=0)
     max_calls: int | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)

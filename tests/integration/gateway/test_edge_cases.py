@@ -207,8 +207,8 @@ class TestReplies:
         (call,) = await gateway.calls()
         assert (call.finish_reason, call.received) == ("aborted", False)
         assert call.completion_ids.tolist() == gateway.engine.requests[0].completion_ids
-        failure = gateway.slots.engine_failure("s1")
-        assert failure and (failure.where, failure.message) == ("renderer", "no such token")
+        (failure,) = gateway.slots.outcome("s1").failures
+        assert (failure.where, failure.message) == ("renderer", "no such token")
 
     @pytest.mark.parametrize("stream", [True, False])
     async def test_a_call_that_cannot_be_journalled_is_not_answered(
@@ -223,8 +223,8 @@ class TestReplies:
         monkeypatch.setattr(gateway.journal, "append_call", full)
         received = await read_to_the_end(gateway, slot, {"messages": HELLO, "stream": stream})
         assert b'"gateway_error"' in received and b"Fine." not in received
-        failure = gateway.slots.engine_failure("s1")
-        assert failure and failure.where == "journal"
+        (failure,) = gateway.slots.outcome("s1").failures
+        assert failure.where == "journal"
 
     async def test_a_conversation_that_cannot_be_rendered_is_a_hard_stop(
         self, open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
@@ -238,8 +238,8 @@ class TestReplies:
         monkeypatch.setattr(type(gateway.renderer), "render", refuse)  # pyright: ignore[reportPrivateUsage]
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["code"]) == (400, "false", "not_renderable")
-        failure = gateway.slots.engine_failure("s1")
-        assert failure and (failure.where, failure.message) == ("renderer", "roles must alternate")
+        refusal = gateway.slots.outcome("s1").refusal
+        assert refusal and refusal.code == "not_renderable" and "roles must alternate" in refusal.message
 
     async def test_an_engine_that_is_cancelled_from_within_has_failed(self, open_gateway: OpenGateway) -> None:
         gateway = await open_gateway([])
@@ -252,7 +252,7 @@ class TestReplies:
         gateway.engine.generate = cancelled  # type: ignore[method-assign]
         status, body, _ = await gateway.post(slot, {"messages": HELLO})
         assert (status, body["error"]["code"]) == (502, "engine_error")
-        assert gateway.slots.engine_failure("s1") is not None
+        assert gateway.slots.outcome("s1").failures
 
     @pytest.mark.parametrize(
         ("pieces", "words", "kept"),
@@ -275,8 +275,8 @@ class TestReplies:
 
         gateway.engine.generate = careless  # type: ignore[method-assign]
         assert (await gateway.post(slot, {"messages": HELLO}))[0] == 502
-        failure = gateway.slots.engine_failure("s1")
-        assert failure and failure.type == "EngineDefect" and words in failure.message
+        (failure,) = gateway.slots.outcome("s1").failures
+        assert failure.type == "EngineDefect" and words in failure.message
         assert [(c.finish_reason, c.received) for c in await gateway.calls()] == [("aborted", False)] * kept
 
 

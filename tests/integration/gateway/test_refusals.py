@@ -195,10 +195,10 @@ class TestEngineFailure:
         slot = await gateway.open()
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["type"]) == (502, "true", "server_error")
-        failure = gateway.slots.engine_failure("s1")
-        assert failure and "out of memory" in failure.message and not failure.policy
+        (failure,) = gateway.slots.outcome("s1").failures
+        assert "out of memory" in failure.message and not failure.policy
         assert (await gateway.post(slot, {"messages": HELLO}))[0] == 200
-        assert gateway.slots.engine_failure("s1") is None, "a later success clears it"
+        assert gateway.slots.outcome("s1").failures == (), "its own retry clears it"
 
     async def test_the_sdk_retries_by_itself(self, open_gateway: OpenGateway) -> None:
         gateway = await open_gateway([Reply(error="busy"), "Better."])

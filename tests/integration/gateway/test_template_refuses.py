@@ -100,8 +100,8 @@ async def test_two_calls_in_one_turn_are_refused_and_one_is_not(
     status, body, headers = await answered(gateway, "two", DIALECTS[dialect](2))
     assert (status, headers["x-should-retry"]) == (400, "false")
     assert "template cannot render this conversation" in body["error"]["message"]
-    failure = gateway.slots.engine_failure("two")
-    assert failure and failure.where == "renderer" and WHY in failure.message, "and the session's result says why"
+    refusal = gateway.slots.outcome("two").refusal
+    assert refusal and WHY in refusal.message, "and the session's result says why"
     assert gateway.engine.requests == [] and await gateway.calls("two") == []
     status, _, _ = await answered(gateway, "one", DIALECTS[dialect](1))
     assert status == 200 and len(await gateway.calls("one")) == 1

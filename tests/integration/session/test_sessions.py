@@ -147,7 +147,7 @@ class TestFailures:
         await workshop.run(SCRIPT, [task])
         failure = workshop.only.failure
         assert failure and (failure.type, failure.policy) == ("HarnessExit", True)
-        assert workshop.only.score and workshop.only.score.reward == 1.0, "the work is judged all the same"
+        assert workshop.only.score and workshop.only.score.reward == 0.0
         assert workshop.only.statistics.trainable_tokens > 0
 
     async def test_a_time_out_keeps_its_partial_traces(self, workshop: Workshop) -> None:
@@ -158,7 +158,7 @@ class TestFailures:
         assert (result.stage, result.exit_code) == (Stage.TIMED_OUT, None)
         assert result.failure and (result.failure.where, result.failure.policy) == ("run", True)
         assert result.statistics.calls == 2 and result.statistics.trainable_tokens > 0
-        assert result.score and result.score.reward == 1.0
+        assert result.score and result.score.reward == 0.0
         assert processes_with("POLAR_SESSION=" + result.session_id) == []
         assert workshop.leftovers() == []
 
@@ -198,7 +198,7 @@ class TestFailures:
         assert workshop.leftovers() == []
 
     async def test_a_verdict_that_takes_too_long(self, workshop: Workshop) -> None:
-        slow = {"name": "test_on_output", "options": {"command": "sleep 600"}}
+        slow = {"name": "test_on_output", "options": {"command": "sleep 600", "timeout_s": 600}}
         await workshop.run(SCRIPT, [agent_task(evaluator=slow, budgets={"postrun_s": 4.0})])
         assert workshop.only.stage == Stage.FAILED
         assert workshop.only.failure and workshop.only.failure.where == "postrun"

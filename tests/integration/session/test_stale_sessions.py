@@ -82,14 +82,22 @@ async def test_a_session_in_the_middle_of_its_verdict_is_broken_off_too(
     assert workshop.leftovers() == []
 
 
-async def test_what_failed_before_is_not_why_it_ended(workshop: Workshop, tmp_path: Path) -> None:
+async def test_what_failed_before_is_not_why_it_ended(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy failure makes a session a fair sample; one that was broken off is none."""
-    judged = tmp_path / "judged"
-    slow = {"name": "test_on_output", "options": {"command": f"touch {judged}; sleep 600"}}
-    task = shell_task(f"{AGENT[0]} {AGENT[1]}; exit 3", evaluator=slow, staleness=CANCEL)
+    from polar.session import pipeline
+
+    judged = asyncio.Event()
+
+    async def slowly(_: object) -> None:
+        judged.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pipeline, "judge", slowly)
+    task = shell_task(f"{AGENT[0]} {AGENT[1]}; exit 3", staleness=CANCEL)
 
     async def update(node: Node) -> None:
-        await until(judged.exists)
+        async with hang_limit():
+            await judged.wait()
         node.gate.set(Policy(version="v1"))
         node.gate.set(Policy(version="v2"))
 

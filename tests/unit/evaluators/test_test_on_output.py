@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from workplace import FolderRuntime, evidence
 
-from polar.errors import ConfigError, EvaluatorError, RuntimeFailure
+from polar.errors import ConfigError, EvaluatorError, RuntimeFailure, WorkspaceUnusable
 from polar.evaluators.test_on_output import TestOnOutput
 from polar.registry import make
 from polar.types import Score, Spec
@@ -138,9 +139,43 @@ async def test_a_runtime_that_fails_is_an_error_and_not_a_zero(tmp_path: Path) -
         await verdict(broken, command="true")
 
 
-async def test_a_file_outside_the_workspace_is_an_error(runtime: FolderRuntime) -> None:
-    with pytest.raises(EvaluatorError, match="leaves the workspace"):
-        await verdict(runtime, command="true", files={"../x": ""})
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "/x", ""])
+def test_a_file_outside_the_workspace_is_refused_with_the_task(path: str) -> None:
+    with pytest.raises(ConfigError, match="files"):
+        evaluator(command="true", files={path: ""})
+
+
+async def test_what_an_agent_put_in_the_place_of_a_file_gives_way_and_its_target_stays(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for folder in (outside, inside):
+        folder.mkdir()
+    (outside / "kept").write_text("kept")
+    (outside / "kept").chmod(0o400)
+    (inside / "tests").symlink_to(outside)
+    (inside / "-rf").symlink_to(outside)
+    (inside / "a folder").mkdir()
+    files = {"tests/deep/one.sh": "true\n", "-rf": "true\n", "a folder": "true\n"}
+    score = await verdict(FolderRuntime(inside), command="sh tests/deep/one.sh", files=files)
+    assert score.reward == 1.0
+    assert (inside / "a folder").is_file() and not (inside / "-rf").is_symlink()
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").stat().st_mode & 0o777 == 0o400
+
+
+async def test_a_command_that_reads_a_dead_pipe_ends(runtime: FolderRuntime) -> None:
+    os.mkfifo(runtime.folder / "answer.txt")
+    assert (await verdict(runtime, command="cat answer.txt")).reward == 0.0
+
+
+async def test_a_command_that_does_not_end_is_worth_nothing(runtime: FolderRuntime) -> None:
+    score = await verdict(runtime, command="sleep 600", timeout_s=0.2)
+    assert score.reward == 0.0 and score.reasons == ("the evaluator's command did not end within 0.2 s",)
+
+
+async def test_an_unusable_workspace_is_told_as_such(tmp_path: Path) -> None:
+    gone = FolderRuntime(tmp_path, failure=WorkspaceUnusable("the workspace has no folder '.'"))
+    with pytest.raises(WorkspaceUnusable):
+        await verdict(gone, command="true")
 
 
 async def test_a_time_out_belongs_to_whoever_set_it(tmp_path: Path) -> None:

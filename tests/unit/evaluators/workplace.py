@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,14 @@ class FolderRuntime:
             env={"PATH": os.environ["PATH"], **command.env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
-        out, err = await process.communicate()
+        try:
+            out, err = await process.communicate()
+        except asyncio.CancelledError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
         assert process.returncode is not None
         return Finished(process.returncode, self._tail(out), self._tail(err))
 

@@ -333,8 +333,9 @@ class TestFaultsOfOurs:
         assert client.status == 500 and client.ended
         assert orjson.loads(client.body)["error"]["code"] == "gateway_error"
         assert dict(client.sent[0]["headers"])[b"x-should-retry"] == b"false"
-        failure = desk.slot.engine_failure
-        assert failure is not None and (failure.where, failure.message) == ("gateway", "a fault of ours")
+        refusal = desk.slot.outcome.refusal
+        assert refusal and refusal.cause
+        assert (refusal.cause.where, refusal.cause.message) == ("gateway", "a fault of ours")
 
     async def test_in_the_middle_of_a_stream_they_cut_it(
         self, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
@@ -352,7 +353,7 @@ class TestFaultsOfOurs:
         client = Client({"messages": [{"role": "user", "content": "Hello."}], "stream": True})
         await desk.route(dialect)(scope_of(desk), client.receive, client.send)
         assert client.status == 200 and not client.ended
-        assert desk.slot.engine_failure is not None
+        assert desk.slot.outcome.failures
         assert [call.received for call in await desk.slots.calls("s")] == [False]
 
 

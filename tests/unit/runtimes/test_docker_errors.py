@@ -204,3 +204,14 @@ async def test_before_its_start_there_is_nothing_to_use_or_end(tmp_path: Path) -
     with pytest.raises(RuntimeFailure, match="not started"):
         await runtime.exec(Command(("true",)))
     await runtime.stop()
+
+
+async def test_an_engine_whose_containers_are_not_seen_is_asked_about_the_memory(
+    engine: FakeEngine, place: Place
+) -> None:
+    runtime = await started(place, limits={"memory_bytes": "64MiB"})
+    engine.answers["GET /exec/e1/json"] = (200, {"Pid": 1, "ExitCode": 137})
+    assert (await runtime.exec(Command(("hog",)))).memory_kills == 0
+    engine.answers["GET /containers/c1/json"] = (200, {"State": {"Pid": 0, "OOMKilled": True}})
+    assert (await runtime.exec(Command(("hog",)))).memory_kills == 1
+    await runtime.stop()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
-from polar.types import Delta, FinishReason, Message, TokenIds, Tool
+from polar.types import Delta, Failure, FinishReason, Message, TokenIds, Tool
 
 STREAMING_FIELDS = frozenset({"stream", "stream_options"})
 """How a reply is sent, not what is asked: a harness may ask again without streaming and means the same call."""
@@ -131,6 +131,8 @@ class Problem(Exception):
         self.param = param
         self.retry = retry
         self.retry_after_s = retry_after_s
+        self.failure: Failure | None = None
+        """What failed inside, where the request itself was sound."""
 
 
 class Overflow(Problem):

@@ -1,0 +1,48 @@
+"""The clock of RUNNING. It stands still while the session waits for its model; that waiting has its own bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal, Self
+
+from polar.types import Budgets, Waits
+
+SHORTEST_LOOK_S = 0.05
+"""Between two looks at a clock that stands still just before its end."""
+
+
+class RunClock:
+    def __init__(self, budgets: Budgets, waits: Callable[[], Waits]) -> None:
+        self._budgets = budgets
+        self._read = waits
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self.deadline = asyncio.timeout(None)
+        """Around the work; expires when a budget is spent."""
+        self.spent: Literal["", "run_s", "wait_s"] = ""
+        self.waits = Waits()
+        """When a budget was spent, or the work ended."""
+
+    def __enter__(self) -> Self:
+        self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.spent:
+            self.waits = self._read()
+
+    def _look(self) -> None:
+        """Only one of the two clocks runs at a time, so neither can end before the smaller rest has passed."""
+        waits, now_s = self._read(), self._loop.time()
+        run_left_s = self._budgets.run_s - (now_s - self._began_s - waits.total_s)
+        wait_left_s = self._budgets.wait_s - waits.total_s
+        left_s = min(run_left_s, wait_left_s)
+        if left_s > 0:
+            self._timer = self._loop.call_later(max(left_s, SHORTEST_LOOK_S), self._look)
+            return
+        self.spent, self.waits = ("wait_s" if wait_left_s <= 0 else "run_s"), waits
+        self.deadline.reschedule(now_s)
