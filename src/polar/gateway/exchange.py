@@ -153,6 +153,7 @@ class Exchange:
             break_reason=prompt.break_reason,
             tolerant=prompt.tolerant,
             evaluated_tokens=sampled.evaluated_tokens,
+            lone_surrogates=asked.request.lone_surrogates,
             drift=prompt.drift,
         )
 

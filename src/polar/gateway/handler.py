@@ -12,7 +12,7 @@ import msgspec
 from starlette.datastructures import Headers, QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.bodies import MOST_VALUES, read_values, unpacked
+from polar.gateway.bodies import MOST_VALUES, may_hold_lone, read_values, readable_arguments, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
@@ -108,9 +108,10 @@ class _Route:
 
         def read() -> ChatRequest:
             plain = unpacked(body, encoding, self._config.max_body_bytes)
-            data = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
+            data, lone = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
             request = self._dialect.parse(RawRequest(data, self._action, query))
-            return msgspec.structs.replace(request, size_bytes=len(plain))
+            request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
+            return readable_arguments(request) if may_hold_lone(plain) else request
 
         if len(body) <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
             return read()

@@ -52,6 +52,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     same request, sent again."""
     size_bytes: int = 0
     """Of the body it came in, unpacked: how long everything takes that looks at all of it."""
+    lone_surrogates: int = 0
+    """Halves of surrogate pairs in it that became U+FFFD."""
     include_usage: bool = False
     array: bool = False
     """A stream is one JSON array and not a series of events."""

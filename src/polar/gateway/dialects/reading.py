@@ -5,11 +5,12 @@ A shape that is not what the provider's API says gets a `Problem` with the place
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import orjson
 
 from polar.gateway.dialects.base import Problem
+from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Image, Tool
 
 
@@ -17,14 +18,29 @@ def bad(message: str, where: str | None = None) -> Problem:
     return Problem(400, "invalid_request", message, param=where)
 
 
-def read_object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> tuple[dict[str, Any], int]:
+    """A body's object, and how many lone surrogates were replaced in it."""
+    replaced = 0
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise bad("the body is not valid JSON") from error
+        # Rare, so only a body that cannot be read is searched for them.
+        body, replaced = without_lone_surrogates(body)
+        data = _read_again(body, error) if replaced else _not_json(error)
     if not isinstance(data, dict):
         raise bad("the body must be a JSON object")
-    return cast("dict[str, Any]", data)
+    return cast("dict[str, Any]", data), replaced
+
+
+def _read_again(body: bytes, first: orjson.JSONDecodeError) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _not_json(first)
+
+
+def _not_json(error: orjson.JSONDecodeError) -> NoReturn:
+    raise bad("the body is not valid JSON") from error
 
 
 def fields(value: Any) -> dict[str, Any]:
