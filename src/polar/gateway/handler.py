@@ -15,7 +15,7 @@ from polar.config import GatewayConfig
 from polar.gateway.bodies import MOST_VALUES, may_hold_lone, read_values, readable_arguments, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
-from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked
 from polar.gateway.sampling import call_lost
@@ -109,7 +109,7 @@ class _Route:
         def read() -> ChatRequest:
             plain = unpacked(body, encoding, self._config.max_body_bytes)
             data, lone = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
-            request = self._dialect.parse(RawRequest(data, self._action, query))
+            request = self._parsed(RawRequest(data, self._action, query))
             request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
             return readable_arguments(request) if may_hold_lone(plain) else request
 
@@ -117,6 +117,12 @@ class _Route:
             return read()
         async with slot.reading:
             return await self._threads.run(read)
+
+    def _parsed(self, raw: RawRequest) -> ChatRequest:
+        try:
+            return self._dialect.parse(raw)
+        except RecursionError as error:
+            raise too_deep() from error
 
     async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
         raise NotImplementedError

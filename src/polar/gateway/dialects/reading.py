@@ -13,6 +13,9 @@ from polar.gateway.dialects.base import Problem
 from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Image, Tool
 
+MOST_NUMBER = 2**64
+"""What JSON here can be written with; larger numbers are read as rounded ones."""
+
 
 def bad(message: str, where: str | None = None) -> Problem:
     return Problem(400, "invalid_request", message, param=where)
@@ -78,8 +81,8 @@ def positive(value: Any, where: str) -> int | None:
         return None
     if type(value) is float and value.is_integer():  # JavaScript does not know the difference
         value = int(value)
-    if type(value) is not int or value < 1:
-        raise bad(f"{where} must be a positive whole number", where)
+    if type(value) is not int or not 1 <= value < MOST_NUMBER:
+        raise bad(f"{where} must be a positive whole number of at most sixty-four bits", where)
     return value
 
 
