@@ -56,8 +56,8 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.abort()
 
     def _parse(self, data: bytes) -> None:
-        """Reads on behind the head of a request that offers an upgrade, such as to HTTP/2 in clear text. The offer is
-        not taken up, which RFC 9110 leaves to a server, but the parser would read no body after it."""
+        """Reads on behind the head of a request that offers an upgrade, such as to HTTP/2 in clear text. The offer
+        is not taken up, as RFC 9110 lets a server do, but the parser would read no body after it."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

@@ -179,8 +179,8 @@ def digest_item(item: Any) -> bytes:
 
 
 def digest_rest(data: dict[str, Any], item_fields: tuple[str, ...]) -> bytes:
-    """Digest of what a request holds beside its items. A reply may repeat a part of it, some levels further down, and
-    has to be writable then too."""
+    """Digest of what a request holds beside its items. A reply may repeat a part of it, some levels further down,
+    and has to be writable then too."""
     left_out = STREAMING_FIELDS | set(item_fields)
     rest = {name: value for name, value in data.items() if name not in left_out}
     return digest_item([[[[[[[[rest]]]]]]]])
