@@ -160,9 +160,10 @@ class TokenMode:
 
     def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
         assert admitted.prompt is not None
-        raw = generation.asked.request.prompt is not None
+        request, prompt_ids = generation.asked.request, admitted.prompt.prompt_ids
+        raw, calls = request.prompt is not None, bool(request.tools)
         try:
-            return Speech(self._renderer, admitted.prompt.prompt_ids, admitted.call_id, admitted.stop, raw=raw)
+            return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
         except Exception as error:
             raise call_lost(slot, "renderer", error) from error
 

@@ -163,26 +163,28 @@ class FamilyRenderer:
             return None
         return token_ids(bridged.token_ids[len(stored) :])
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        reader = self.reader(prompt_ids)
-        return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids)
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
+        reader = self.reader(prompt_ids, calls=calls)
+        return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids, calls)
 
-    def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+    def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds, calls: bool) -> Message:
         self._begin_prompt()
         parsed: Any = self._parser.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
         attempts: list[ParsedToolCall] = parsed.tool_calls
-        broken = [a.raw for a in attempts if not _is_readable(a)]
+        readable = [a for a in attempts if calls and _is_readable(a)]
+        unread = [a.raw for a in attempts if a not in readable]
         return Message(
             role="assistant",
-            content="".join([parsed.content, *broken]),
+            content="".join([parsed.content, *unread]),
             reasoning=parsed.reasoning_content or "",
-            tool_calls=tuple(_tool_call(a) for a in attempts if _is_readable(a)),
+            tool_calls=tuple(map(_tool_call, readable)),
         )
 
-    def reader(self, prompt_ids: TokenIds) -> IdTagReader | None:
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> IdTagReader | None:
         if self._tags is None:
             return None
-        return IdTagReader(self._tags, self._token_bytes, thinking=self._tags.thinking_at_end(prompt_ids))
+        thinking = self._tags.thinking_at_end(prompt_ids)
+        return IdTagReader(self._tags, self._token_bytes, thinking=thinking, calls=calls)
 
     def _begin_prompt(self) -> None:
         self._tokenizer.begin_prompt()

@@ -271,14 +271,14 @@ class TemplateRenderer:
                 return text[:position]
         return ""
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        return read_whole(self.reader(prompt_ids), completion_ids)
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
+        return read_whole(self.reader(prompt_ids, calls=calls), completion_ids)
 
-    def reader(self, prompt_ids: TokenIds) -> ReplyReader:
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> ReplyReader:
         if self._tags is None:
-            return TextTagReader(self._tokenizer.bytes_of, self._stop_ids)
+            return TextTagReader(self._tokenizer.bytes_of, self._stop_ids, calls=calls)
         thinking = self._tags.thinking_at_end(prompt_ids)
-        return IdTagReader(self._tags, self._tokenizer.token_bytes, thinking=thinking)
+        return IdTagReader(self._tags, self._tokenizer.token_bytes, thinking=thinking, calls=calls)
 
     def encode(self, text: str) -> TokenIds:
         return token_ids(self._tokenizer.encode_whole(text))

@@ -179,9 +179,13 @@ async def test_agents_of_codex_that_write_to_each_other(smollm2: SmolLM2Renderer
     main, agents = split(outcome)
     assert [call.kind for call in agents] == ["subagent", "subagent"]
     assert main[-1].response.content == END
-    task = next(message for message in agents[0].new_messages if "NEW_TASK" in message.content)
+    task = next(
+        message for message in agents[0].new_messages if message.content.startswith("Message Type: NEW_TASK")
+    )
     assert task.role == "user" and task.content.endswith(SAME[0]), "what the main agent wrote, in plain text"
-    answer = next(message for message in main[-1].new_messages if "FINAL_ANSWER" in message.content)
+    answer = next(
+        message for message in main[-1].new_messages if message.content.startswith("Message Type: FINAL")
+    )
     assert answer.content.endswith(REPORT)
     assert chain_of(outcome, main[-1]) == main and chain_of(outcome, agents[-1]) == agents
 
