@@ -16,6 +16,7 @@ from polar.gateway.bodies import MOST_VALUES, may_hold_lone, read_values, readab
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
+from polar.gateway.dialects.reading import first_image
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked
 from polar.gateway.sampling import call_lost
@@ -120,9 +121,12 @@ class _Route:
 
     def _parsed(self, raw: RawRequest) -> ChatRequest:
         try:
-            return self._dialect.parse(raw)
+            request = self._dialect.parse(raw)
         except RecursionError as error:
             raise too_deep() from error
+        if any(message.images for message in request.messages):
+            return msgspec.structs.replace(request, image_field=first_image(raw.data))
+        return request
 
     async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
         raise NotImplementedError

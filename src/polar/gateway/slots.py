@@ -43,6 +43,8 @@ class OpenSlot:
         """Replies under way, or made and not yet in the harness's hands, by what was asked."""
         self.refused_for = ""
         """The budget for want of which a call was refused, if one was."""
+        self.final_messages = 0
+        """How many requests got a final message in place of that refusal."""
         self.engine_failure: Failure | None = None
         """What the engine, or the renderer or the journal beside it, did to the last call."""
         self._active: list[Generation] = []

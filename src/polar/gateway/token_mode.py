@@ -62,7 +62,7 @@ class TokenMode:
     async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
         """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
         if not self._renderer.takes_images:
-            refuse_images(request.messages)
+            refuse_images(request)
         self._admission.refuse_by_size(request.messages)
         try:
             async with slot.lock:

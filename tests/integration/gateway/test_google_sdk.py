@@ -316,3 +316,22 @@ async def test_a_lost_client_ends_the_generation(open_gateway: OpenGateway) -> N
         while not (calls := await gateway.calls()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert [(call.finish_reason, call.received) for call in calls] == [("aborted", False)]
+
+
+async def test_embeddings_are_refused_by_name(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["never"])
+    client = connect(gateway, await gateway.open())
+    with pytest.raises(errors.ClientError) as caught:
+        await client.models.embed_content(model="polar", contents="hello")
+    assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
+    assert "mbedContent" in str(caught.value) and "generateContent" in str(caught.value)
+    assert gateway.engine.requests == [] and await gateway.calls() == []
+
+
+@pytest.mark.parametrize("path", ["/v1/models/polar:embedContent", "/v1beta/models/org/m:predict"])
+async def test_other_methods_of_a_model_are_refused_in_googles_form(open_gateway: OpenGateway, path: str) -> None:
+    """Also without a header that names the provider."""
+    gateway = await open_gateway(["never"])
+    status, body, _ = await gateway.post(await gateway.open(), {"content": {}}, path)
+    assert (status, body["error"]["status"]) == (404, "NOT_FOUND")
+    assert path.rpartition(":")[2] in body["error"]["message"]

@@ -346,3 +346,54 @@ async def test_numbers_of_google_have_sixty_four_bits(open_gateway: OpenGateway,
     body = {"contents": [{"parts": [{"text": "hello"}]}], "generationConfig": {field: 1e30}}
     status, reply, _ = await gateway.post(await gateway.open(), body, "/v1beta/models/polar:generateContent")
     assert (status, reply["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+PIXEL = "data:image/png;base64,aGk="
+IMAGES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "anthropic": (
+        [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "b", "input": {}}]},
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c",
+                        "content": [
+                            {"type": "text", "text": "see"},
+                            {"type": "image", "source": {"type": "url", "url": PIXEL}},
+                        ],
+                    }
+                ],
+            },
+        ],
+        "messages[].content[].content[]",
+    ),
+    "openai_chat": (
+        [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]},
+        ],
+        "messages[2].content[0]",
+    ),
+    "openai_responses": (
+        [{"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}]}],
+        "input[1].content[1]",
+    ),
+    "google": (
+        [{"role": "user", "parts": [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "aGk="}}]}],
+        "contents[1].parts[1].inlineData",
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+async def test_a_refused_image_is_named_by_its_own_field(open_gateway: OpenGateway, dialect: WireDialect) -> None:
+    """Not by a place in our canonical messages, which the harness never sees."""
+    gateway = await open_gateway(["never"])
+    body = dialect.body(["hello"])
+    further, field = IMAGES[dialect.name]
+    history = next(name for name in ("messages", "input", "contents") if name in body)
+    body = {"instructions": "Be brief.", **body, history: [*body[history], *further]}
+    status, reply = await dialect.ask(gateway, await gateway.open(), body)
+    assert status == 400 and field in reply.decode(), reply

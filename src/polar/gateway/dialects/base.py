@@ -54,6 +54,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the body it came in, unpacked: how long everything takes that looks at all of it."""
     lone_surrogates: int = 0
     """Halves of surrogate pairs in it that became U+FFFD."""
+    image_field: str = ""
+    """Where the first image stands in the raw request, if there is one."""
     include_usage: bool = False
     array: bool = False
     """A stream is one JSON array and not a series of events."""
@@ -83,6 +85,8 @@ class Reply(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
     stop_sequence: str = ""
     """The stop text that ended it."""
+    captured: bool = True
+    """False: nobody sampled it, and there is no call of it (`gateway/final_message.py`)."""
 
 
 class Problem(Exception):

@@ -132,6 +132,36 @@ class Content:
         return tuple(self._images)
 
 
+_HOLD_PARTS = frozenset({"messages", "input", "contents", "content", "parts", "output", "functionResponse"})
+"""Fields of a conversation, in any dialect, below which an image may stand."""
+_IMAGE_TYPES = ("image", "image_url", "input_image")
+
+
+def first_image(value: Any, where: str = "") -> str:
+    """Where the first image of a request stands, as `messages[3].content[1]`; empty where there is none."""
+    entries: list[tuple[str, Any]] = []
+    if isinstance(value, list):
+        entries = [(f"{where}[{index}]", entry) for index, entry in enumerate(cast("list[Any]", value))]
+    elif isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        if given.get("type") in _IMAGE_TYPES:
+            return where
+        data = next((name for name in ("inlineData", "inline_data") if name in given), "")
+        if data:
+            return f"{where}.{data}"
+        held = (name for name in given if camel(name) in _HOLD_PARTS)
+        entries = [(f"{where}.{name}" if where else name, given[name]) for name in held]
+    return next((found for place, entry in entries if (found := first_image(entry, place))), "")
+
+
+def camel(key: str) -> str:
+    """`max_output_tokens` as `maxOutputTokens`: some providers spell a field in both ways."""
+    if "_" not in key:
+        return key
+    first, *rest = key.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
 def freeform_tool(name: str, description: str, namespace: str = "") -> Tool:
     """A tool that takes plain text, as the model sees it: a function with one string."""
     schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
