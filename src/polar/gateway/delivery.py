@@ -28,6 +28,9 @@ GRACE_S = 0.1
 """An engine that refuses does so at once; so long is waited for it, because a status says more than a broken
 stream."""
 
+BEFORE_CUT_S = 0.25
+"""So long a client has to read why its stream is cut."""
+
 
 class ClientGone(Exception):
     """Nobody is left to answer."""
@@ -83,6 +86,8 @@ class Delivery:
             return
         if broken.last:
             await self._write(self._connection.write(broken.last))
+            # A client that sees the break at once may throw away what it has not read yet.
+            await self._news(BEFORE_CUT_S)
         raise ClientGone  # a body without an end cuts the connection
 
     async def _until_done(self) -> Reply:

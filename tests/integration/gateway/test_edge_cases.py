@@ -227,11 +227,11 @@ class TestReplies:
         gateway = await open_gateway(["Fine."])
         slot = await gateway.open()
 
-        def unreadable(*_: Any) -> None:
+        def unreadable(*_: Any, **__: Any) -> None:
             raise IndexError("no such token")
 
         renderer = gateway.renderer  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(renderer, "reader", lambda _: None)
+        monkeypatch.setattr(renderer, "reader", lambda *_, **__: None)
         monkeypatch.setattr(renderer, "parse", unreadable)
         received = await read_to_the_end(gateway, slot, {"messages": HELLO, "stream": stream})
         assert b'"gateway_error"' in received and b"[DONE]" not in received and b"no such token" not in received

@@ -377,7 +377,12 @@ IMAGES: dict[str, tuple[list[dict[str, Any]], str]] = {
         "messages[2].content[0]",
     ),
     "openai_responses": (
-        [{"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}]}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}],
+            }
+        ],
         "input[1].content[1]",
     ),
     "google": (
