@@ -1,7 +1,7 @@
 """The last message of a session whose budget is used up, where its task wants one in place of a refusal.
 
-A harness takes it for the model's last word and ends as it does after any finished task. Nobody sampled it: it is no
-call, stands in no journal and no trace, and its id ends in `final`.
+A harness takes it for the model's last word and ends as it does after any finished task. Nobody sampled it: it is
+no call, stands in no journal and no trace, and its id ends in `final`.
 """
 
 from __future__ import annotations

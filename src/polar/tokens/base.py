@@ -77,7 +77,7 @@ class Renderer(Protocol):
         ...
 
     def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> ReplyReader | None:
-        """Reads a reply while it is sampled, as `parse` does. None where the family can be read only as a whole."""
+        """Reads a reply while it is sampled, as `parse` does. None where the family is read only as a whole."""
         ...
 
     def encode(self, text: str) -> TokenIds:

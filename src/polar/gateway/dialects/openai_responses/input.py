@@ -126,8 +126,8 @@ class Conversation:
         self.add_message(Message(role=_ROLES[role], content=content.text, images=content.images))
 
     def _agent_message(self, item: dict[str, Any], where: str) -> None:
-        """What another agent of the harness says. Its head names sender and kind; what the model wrote for it stands
-        behind the head, in a part for texts that the provider would have encrypted."""
+        """What another agent of the harness says. Its head names sender and kind; what the model wrote for it
+        stands behind the head, in a part for texts that the provider would have encrypted."""
         content = read_content(item.get("content"), f"{where}.content")
         self.add_message(Message(role="user", content=content.text, images=content.images))
 

@@ -44,8 +44,8 @@ class ResponsesStream:
         return last + self._event("response.completed", response=self._writer.completed(reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """A problem that may pass cuts the connection without a word: every harness asks again after that, where some
-        end at a failure. A final one ends whole: harnesses look at the failure only once the body has ended."""
+        """A problem that may pass cuts the connection without a word: every harness asks again after that, where
+        some end at a failure. A final one ends whole: harnesses look at the failure only once the body has ended."""
         if problem.retry:
             return BrokenStream(b"", clean=False)
         error = {"code": _failure_code(problem), "message": openai_message(problem)}
