@@ -78,6 +78,26 @@ class TestEqualReplies:
         for call in (first, second):
             assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
 
+    @pytest.mark.parametrize("drops_ids", [False, True])
+    def test_ids_further_up_tell_equal_branches_apart(
+        self, talk: Talk, smollm2: SmolLM2Renderer, drops_ids: bool
+    ) -> None:
+        """Both agents then got the same result and said the same again, in words without an id. A harness may name the
+        calls in their results alone."""
+        text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
+        histories = {
+            call.call_id: [*START, call.response, Message("tool", "ok", tool_call_id=call.response.tool_calls[0].call_id)]
+            for call in (first, second)
+        }
+        ends = {name: talk.say(history, sampled(smollm2, "Done")) for name, history in histories.items()}
+        assert [end.parent_id for end in ends.values()] == ["c1", "c2"]
+        for name, history in histories.items():
+            if drops_ids:
+                (call,) = history[2].tool_calls
+                history[2] = replace(history[2], tool_calls=(replace(call, call_id=""),))
+            assert talk.ask([*history, assistant("Done"), user("x")]).parent_id == ends[name].call_id
+
     def test_reasoning_that_is_left_out_says_nothing_against_the_ids(
         self, talk: Talk, smollm2: SmolLM2Renderer
     ) -> None:

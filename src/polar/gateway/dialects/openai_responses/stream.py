@@ -44,7 +44,7 @@ class ResponsesStream:
         return last + self._event("response.completed", response=self._writer.completed(reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """A problem that may pass cuts the connection without a word: every harness asks again after that, where
+        """A problem that may pass cuts the connection without a word: every harness asks again after that, and
         some end at a failure. A final one ends whole: harnesses look at the failure only once the body has ended."""
         if problem.retry:
             return BrokenStream(b"", clean=False)
