@@ -145,9 +145,10 @@ class FamilyRenderer:
             return self._stock.render(messages, tools)
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
-        return calls_one_by_one(self._laid_out, messages, tools)
+        return calls_one_by_one(self.own_layout, messages, tools)
 
-    def _laid_out(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """By the package."""
         self._begin_prompt()
         ids: list[int] = self._renderer.render_ids(
             [wire_message(m) for m in messages], tools=wire_tools(tools), add_generation_prompt=True

@@ -213,8 +213,8 @@ class CallForest:
         return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
 
     def _named(self, node: Node, messages: Sequence[Message]) -> int:
-        """How many tool calls of a stored call, and of those it follows, the request has under the same ids: in the
-        echo of the reply, or in the results behind it. Equal replies on two branches differ in nothing else."""
+        """How many tool calls of a stored call, and of those it follows, the request has under the same ids: in
+        the echo of the reply, or in the results behind it. Equal branches differ in nothing else."""
         found = 0
         while True:
             own = {call.call_id for call in node.call.response.tool_calls if call.call_id}

@@ -134,7 +134,7 @@ def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_calls_alone(message: dict[str, Any]) -> dict[str, Any]:
-    """And some show either the text of a turn or its calls. Without its calls the next turn would make no sense."""
+    """And some show either the text of a turn or its calls. Without the calls the next turn makes no sense."""
     return {**message, "content": None} if "tool_calls" in message else message
 
 
@@ -164,7 +164,9 @@ def _single_calls(messages: Sequence[Message]) -> Iterator[Message]:
         for index, call in enumerate(message.tool_calls):
             said = message if index == 0 else Message(role="assistant")
             yield msgspec.structs.replace(said, tool_calls=(call,))
-            own = next((each for each in results if each.tool_call_id == call.call_id), None) or next(iter(results), None)
+            own = next((each for each in results if each.tool_call_id == call.call_id), None) or next(
+                iter(results), None
+            )
             if own is not None:
                 results.remove(own)
                 yield own

@@ -63,7 +63,7 @@ class Preflight(msgspec.Struct, frozen=True):
 
     @property
     def bridges(self) -> bool:
-        """Whether first prompts and every bridge that is offered are what the template writes, and one is offered."""
+        """Whether a bridge is offered, and first prompts and every such bridge are what the template writes."""
         relied_on = [f for f in self.findings if f.about == "bridge" or f.probe == FIRST]
         return bool(self.offered) and all(finding.passed for finding in relied_on)
 

@@ -130,7 +130,7 @@ class TemplateRenderer:
         if OPEN not in text:
             raise ConfigError(
                 f"the chat template does not write tool calls as {OPEN}, so this model's calls would not be read: "
-                'use its family (renderer "family"), let the engine lay prompts out ([model] mode = "chat"), or set '
+                'use its family (renderer "family"), let the engine lay prompts out ([model] mode = "chat") or set '
                 'tool_calls = "none" for conversations without tools'
             )
 
@@ -212,9 +212,13 @@ class TemplateRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
+        return calls_one_by_one(self.own_layout, messages, tools)
+
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """What the template makes of exactly these messages."""
         disguise = self._disguise(messages, tools)
         try:
-            text = calls_one_by_one(partial(self._text, disguise=disguise.put_on), messages, tools)
+            text = self._text(messages, tools, disguise.put_on)
         except ValueError as refusal:
             raise ValueError(f"the model's chat template refuses this conversation: {refusal}") from refusal
         return token_ids(self._tokenizer.ids(text, disguise))

@@ -58,7 +58,8 @@ class Budgets(Strict):
     """Sampled tokens of the whole session."""
     on_exhausted: Literal["refuse", "final_message"] = "refuse"
     """What a request gets once `max_calls` or `max_tokens` is used up. refuse: an error, after which most
-    harnesses end with a code above 0. final_message: a plain last message that nobody sampled; they then end with 0."""
+    harnesses end with a code above 0. final_message: a plain last message that nobody sampled, after which they
+    end with 0."""
 
 
 class Staleness(Strict):

@@ -497,29 +497,29 @@ def test_a_config_names_it(tmp_path: Path) -> None:
     assert preflight(renderer).bridges
 
 
-TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-TURN_ENDS = "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+RULED_TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+RULED_ENDS = "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 NINE = "{% if id|length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}{{ id }}"
 NINE_LETTERS = (
-    TURNS
+    RULED_TURNS
     + "{% for c in m.tool_calls %}<tool_call>{{ c.function|tojson }}{% set id = c.id %}"
     + NINE
     + "</tool_call>{% endfor %}{% if m.role == 'tool' %}{% set id = m.tool_call_id %}"
     + NINE
     + "{% endif %}"
-    + TURN_ENDS
+    + RULED_ENDS
 )
 ONE_CALL = (
-    TURNS
+    RULED_TURNS
     + "{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one call') }}{% endif %}"
     + "{% for c in m.tool_calls %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}"
-    + TURN_ENDS
+    + RULED_ENDS
 )
 TEXT_OR_CALLS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is none %}"
     + "{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments }}</tool_call>{% endfor %}"
     + "{% else %}{{ m.content }}{% endif %}"
-    + TURN_ENDS
+    + RULED_ENDS
 )
 
 
@@ -542,7 +542,9 @@ class TestTemplatesWithRules:
 
     def test_two_calls_are_laid_out_one_by_one_where_a_turn_has_one(self, tmp_path: Path) -> None:
         renderer = of(ONE_CALL, tmp_path)
-        text = renderer.decode(renderer.render([user("go"), *called("a", "b", content="Both."), user("on")], [BASH]))
+        text = renderer.decode(
+            renderer.render([user("go"), *called("a", "b", content="Both."), user("on")], [BASH])
+        )
         order = [text.index(part) for part in ("Both.", '"a"', "result a", '"b"', "result b", "on<")]
         assert order == sorted(order) and text.count("<|im_start|>assistant") == 3
 
@@ -559,9 +561,11 @@ class TestTemplatesWithRules:
 
     def test_a_preflight_that_proves_nothing_says_so(self, tmp_path: Path) -> None:
         """Tools that stand before the last word of the user move with every turn: nothing can be appended."""
-        moving = "{% for m in messages %}{% if loop.last and tools %}{{ tools|tojson }}{% endif %}" + TURNS.partition(
-            "%}"
-        )[2] + TURN_ENDS
-        report = preflight(of(moving, tmp_path, tool_calls="none"))
+        moving = (
+            "{% for m in messages %}{% if loop.last and tools %}{{ tools|tojson }}{% endif %}"
+            + RULED_TURNS.partition("%}")[2]
+            + RULED_ENDS
+        )
+        report = preflight(of(moving, tmp_path, tool_calls="none"))  # pyright: ignore[reportArgumentType]
         assert report.offered == [] and not report.bridges
         assert "nothing is proven" in report.problems[-1]

@@ -45,7 +45,7 @@ class ResponsesStream:
 
     def broken(self, problem: Problem) -> BrokenStream:
         """A problem that may pass cuts the connection without a word: every harness asks again after that, and
-        some end at a failure. A final one ends whole: harnesses look at the failure only once the body has ended."""
+        some end at a failure. A final one ends whole: harnesses look at the failure once the body has ended."""
         if problem.retry:
             return BrokenStream(b"", clean=False)
         error = {"code": _failure_code(problem), "message": openai_message(problem)}
