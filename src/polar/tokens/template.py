@@ -130,8 +130,8 @@ class TemplateRenderer:
         if OPEN not in text:
             raise ConfigError(
                 f"the chat template does not write tool calls as {OPEN}, so this model's calls would not be read: "
-                'use its family (renderer "family"), let the engine lay prompts out ([model] mode = "chat") or set '
-                'tool_calls = "none" for conversations without tools'
+                'use its family (renderer "family"), let the engine lay prompts out ([model] mode = "chat"), or'
+                ' set tool_calls = "none" for conversations without tools'
             )
 
     def _found_beginning(self) -> Sequence[Message]:
