@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
-import uvloop
+from polar.cli.event_loop import run_served
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -75,12 +75,11 @@ def _received(pipe: Any) -> Any:
 def _run(make: Any, arguments: tuple[Any, ...], options: dict[str, Any], pipe: Any, cores: list[int]) -> None:
     os.sched_setaffinity(0, cores)
     allow_open_files()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_answer(make, arguments, options, pipe))
+    run_served(_answer(make, arguments, options, pipe))
 
 
 class Process:
-    """A target in another process, from the side of who asks. On uvloop, as commands that serve have it."""
+    """A target in another process, from the side of who asks. On what commands that serve run on."""
 
     def __init__(self, make: Any, *arguments: Any, cores: Sequence[int] = CORES, **options: Any) -> None:
         context = multiprocessing.get_context("forkserver")

@@ -6,6 +6,7 @@ Start a server with a node in one terminal, `polar up`, and in another: `python 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from polar.client import DEFAULT_URL, SyncPolarClient
 
@@ -24,15 +25,19 @@ def main(url: str) -> None:
     with SyncPolarClient(url) as client:
         task = client.submit(TASK)
         rewards: list[float] = []
+        left_out: Counter[str] = Counter()
         for entry in client.results(task_ids=[task.task_id]):
             result = entry.result
-            if result.score is None or result.score.reward is None:
-                print(f"{result.session_id}: {result.stage}, not for the baseline: {result.failure}")
+            if not result.trainable or result.reward is None:
+                why = result.untrainable_reason
+                left_out[why] += 1
+                print(f"{result.session_id}: left out ({why}): {result.stage}, {result.failure}")
                 continue
-            rewards.append(result.score.reward)
+            rewards.append(result.reward)
             tokens = [trace.trainable_tokens for trace in client.trajectory(result.session_id).traces]
-            print(f"{result.session_id}: reward {result.score.reward}, trainable tokens of its traces {tokens}")
+            print(f"{result.session_id}: reward {result.reward}, trainable tokens of its traces {tokens}")
         print(f"baseline {sum(rewards) / len(rewards):.2f} of {len(rewards)}" if rewards else "no rewards")
+        print(f"left out: {dict(left_out) or 'none'}")
 
 
 if __name__ == "__main__":

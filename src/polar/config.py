@@ -52,6 +52,23 @@ class ModelConfig(Strict):
         return self.renderer or (Spec(name="smollm2") if self.mode == "tokens" else None)
 
 
+class NodeConfig(Strict):
+    """What a node does when a part of it fails: engine, disk, file descriptors or runtime."""
+
+    max_failures: int = Field(default=5, ge=1)
+    """A session that failed so often through its node, while the node looked healthy, keeps its last failure."""
+    max_hand_backs: int = Field(default=100, ge=1)
+    """The same for a session that was handed back so often because its node was found sick."""
+    outage_s: float = Field(default=900.0, ge=0)
+    """In a run without a server, how long sessions wait for a part that has failed; then they fail too."""
+    probe_s: float = Field(default=60.0, gt=0)
+    """How long a part may take to show that it works: a busy engine lets a probe wait its turn."""
+    probe_pause_s: float = Field(default=1.0, gt=0)
+    """Between the first two probes of a sick part; it doubles up to thirty times as long."""
+    min_free_bytes: int = Field(default=64 * 2**20, ge=0)
+    """With less free space, the disk of the node's runs counts as full."""
+
+
 class ServerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
@@ -73,6 +90,7 @@ class Config(Strict):
     model: ModelConfig = ModelConfig()
     gateway: GatewayConfig = GatewayConfig()
     pools: PoolConfig = PoolConfig()
+    node: NodeConfig = NodeConfig()
     server: ServerConfig = ServerConfig()
 
 

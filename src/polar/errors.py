@@ -6,6 +6,7 @@ it happened, so that a failed session is data and only the pipeline needs to cat
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -77,9 +78,33 @@ class SessionError(Exception):
         self.failure = failure
 
 
+DISK_FULL = "DiskFull"
+NO_DESCRIPTORS = "NoDescriptors"
+_SHORTAGES = {
+    errno.ENOSPC: DISK_FULL,
+    errno.EDQUOT: DISK_FULL,
+    errno.EMFILE: NO_DESCRIPTORS,
+    errno.ENFILE: NO_DESCRIPTORS,
+}
+"""What a machine can run out of is a type of its own, whoever noticed it first."""
+
+
 def failure_of(where: str, error: BaseException, *, policy: bool = False) -> Failure:
     message = str(error) or type(error).__name__
-    return Failure(where=where, type=type(error).__name__, message=message[:4000], policy=policy)
+    kind = shortage_of(error) or type(error).__name__
+    return Failure(where=where, type=kind, message=message[:4000], policy=policy)
+
+
+def shortage_of(error: BaseException) -> str:
+    """`DISK_FULL` or `NO_DESCRIPTORS`, where that is what the error or one of its causes says; else nothing."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, OSError) and found.errno in _SHORTAGES:
+            return _SHORTAGES[found.errno]
+        found = found.__cause__ or found.__context__
+    return ""
 
 
 @contextmanager

@@ -53,6 +53,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+def ships(kind: str, name: str) -> bool:
+    """Whether the plug-in comes with Polar."""
+    return name in BUILT_IN[kind]
+
+
 def find(kind: str, name: str) -> type[Any]:
     """The class of a plug-in; an unknown name is refused with the known ones."""
     known = BUILT_IN[kind]
@@ -64,7 +69,7 @@ def find(kind: str, name: str) -> type[Any]:
         )
     try:
         loaded = getattr(import_module(module_name), class_name)
-    except Exception as error:  # a plug-in's module may fail to load in any way it likes
+    except (Exception, SystemExit) as error:  # a plug-in's module may fail to load in any way, and some exit
         raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
         raise UnknownPlugin(f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model")
@@ -98,6 +103,6 @@ def plugin_problems(task: TaskRequest) -> list[str]:
             options_of(kind, find(kind, spec.name), spec.options)
         except PolarError as error:
             found.append(f"{kind}: {error}")
-        except (Exception, SystemExit) as error:  # a user's own class may fail in any way, and some modules exit
+        except (Exception, SystemExit) as error:  # a user's own class may fail in any way, and may exit
             found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
     return found

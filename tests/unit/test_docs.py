@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from polar import registry
 from polar.cli.app import app
 from polar.config import Config
-from polar.types import Spec, TaskRequest
+from polar.types import Spec, TaskRequest, UntrainableReason, Violation
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -29,7 +29,7 @@ WITH_REASONS = (
 )
 """Where break reasons, drop reasons and tolerances are spelled out."""
 NO_REASONS = {"assistant", "tool", "agent", "subagent", "compaction", "raw", "processed"} | {
-    *("temperature", "top_p", "top_k", "min_p", "utf", "json_schema")
+    *("temperature", "top_p", "top_k", "min_p", "utf", "json_schema", "drop", "keep")
 }
 """Other words that stand as plain strings in those files."""
 
@@ -124,6 +124,16 @@ def reasons_in(path: Path) -> set[str]:
     strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
     words = {value for value in strings if isinstance(value, str) and re.fullmatch(r"[a-z]+(_[a-z]+)*:?", value)}
     return words - NO_REASONS
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [(Violation, "docs/audit.md"), (UntrainableReason, "docs/service.md")],
+    ids=["audit", "result"],
+)
+def test_every_word_of_a_result_is_explained(words: Any, page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert [word for word in get_args(words) if word and f"`{word}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", WITH_REASONS)

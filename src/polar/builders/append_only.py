@@ -15,8 +15,17 @@ from typing import Any, NamedTuple
 
 from polar.types import Call, Message, ToolCall
 
-Pair = tuple[str, str]
-"""Ids of the earlier and the later call."""
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """One step of a conversation: calls that a harness appended to, and those that did it. There are several where
+    equal requests got equal replies, or the step itself was asked for more than once; which went on from which
+    cannot be told from requests."""
+
+    earlier: tuple[str, ...]
+    """Calls with one same request, whose reply the later ones repeat."""
+    later: tuple[str, ...]
+    """Calls with one same request."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,13 +54,12 @@ class Received(NamedTuple):
     """Of its request."""
 
 
-def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
-    """At most one pair for each later call: with the longest received request it begins with; among equal
-    requests the latest whose reply it repeats."""
+def appended_steps(calls: Sequence[Call]) -> list[Appended]:
+    """Each call is the later half of at most one step: with the longest received request it begins with."""
     received: dict[bytes, list[Received]] = {}
     request_of: dict[str | None, Beginning | None] = {}
     messages_of: dict[str | None, int] = {}
-    pairs: list[Pair] = []
+    steps: dict[bytes, Appended] = {}
     for call in calls:
         known = messages_of.get(call.parent_id, 0)
         messages = messages_of[call.call_id] = known + len(call.new_messages)
@@ -61,11 +69,14 @@ def append_only_pairs(calls: Sequence[Call]) -> list[Pair]:
             continue
         shorter = request.shorter.within() if request.shorter else ()
         begun = next((beginning.key for beginning in shorter if beginning.key in received), None)
-        earlier = _answered(call, known, received[begun]) if begun is not None else None
-        pairs += [(earlier.call_id, call.call_id)] if earlier else []
+        earlier = _answered(call, known, received[begun]) if begun is not None else ()
+        if earlier:
+            before = steps.get(request.key, Appended((), ()))
+            known_earlier = dict.fromkeys((*before.earlier, *earlier))
+            steps[request.key] = Appended(tuple(known_earlier), (*before.later, call.call_id))
         if call.received:
             received.setdefault(request.key, []).append(Received(call, messages))
-    return pairs
+    return list(steps.values())
 
 
 def _shared(request: Beginning | None, items: int) -> Beginning | None:
@@ -82,15 +93,16 @@ def _extended(beginning: Beginning | None, items: tuple[bytes, ...]) -> Beginnin
     return beginning
 
 
-def _answered(call: Call, known: int, candidates: list[Received]) -> Call | None:
-    """Which of the calls with one same request `call` goes on from: its reply stands again in the request where
-    that one's ends. `known` messages are the parent's; a place among them is one the harness respelled after, or
+def _answered(call: Call, known: int, candidates: list[Received]) -> tuple[str, ...]:
+    """Which of the calls with one same request `call` may go on from: their reply stands again in the request,
+    where theirs ends. `known` messages are the parent's; a place among them is one the harness respelled after, or
     the longer request would have been found."""
-    for earlier in reversed(candidates):
-        place = earlier.messages - known
-        if 0 <= place < len(call.new_messages) and repeats(call.new_messages[place], earlier.call.response):
-            return earlier.call
-    return None
+    return tuple(
+        earlier.call.call_id
+        for earlier in candidates
+        if 0 <= (place := earlier.messages - known) < len(call.new_messages)
+        and repeats(call.new_messages[place], earlier.call.response)
+    )
 
 
 def repeats(echo: Message, reply: Message) -> bool:

@@ -29,6 +29,7 @@ from polar.types import (
     Violation,
     token_ids,
 )
+from polar.types.codec import encode
 
 EVERY_KIND = DropRules(trainable_kinds=get_args(CallKind))
 """Which kinds are trained on is the builder's choice; what is left to check are the other rules."""
@@ -102,6 +103,7 @@ def _certificate(calls: Sequence[Call], trajectory: Trajectory, findings: Sequen
         inexact_traces=inexact,
         calls_digest=_chained(_call_parts(call) for call in calls),
         traces_digest=_chained([*map(_trace_parts, trajectory.traces), _drop_parts(trajectory)]),
+        records_digest=_chained([*map(_record_parts, calls), _account_parts(trajectory)]),
         findings=len(findings),
         reasons=dict(Counter(finding.what for finding in findings)),
         exact=not findings and not inexact,
@@ -261,6 +263,19 @@ def _chained(parts_of_each: Iterable[Iterable[bytes]]) -> str:
 
 def _call_parts(call: Call) -> Iterable[bytes]:
     return call.call_id.encode(), call.prompt_digest, call.completion_ids.tobytes()
+
+
+def _record_parts(call: Call) -> Iterable[bytes]:
+    """The whole call as it is stored, whichever fields it has."""
+    yield encode(call)
+
+
+def _account_parts(trajectory: Trajectory) -> Iterable[bytes]:
+    """What a trajectory says of itself beside its tokens, without labels and rewards: those come later."""
+    yield encode(trajectory.breaks)
+    yield encode(trajectory.statistics)
+    for trace in trajectory.traces:
+        yield encode(trace.metadata)
 
 
 def _trace_parts(trace: Trace) -> Iterable[bytes]:

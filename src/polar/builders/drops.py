@@ -1,4 +1,4 @@
-"""Which sampled tokens of a call may be trained on, judged by the call alone.
+"""Which sampled tokens of a call may be trained on, judged by the call and whether the harness used its reply.
 
 POSTRUN, first step of every builder. A token that may not be trained on is named with its reason; it can still
 stand in a trace as context of what came after it.
@@ -7,8 +7,9 @@ stand in a trace as context of what came after it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import compress, groupby, repeat
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,6 +27,10 @@ class DropRules(Strict):
 
     trainable_kinds: tuple[CallKind, ...] = ("agent", "subagent", "compaction")
     """Calls of other kinds are kept as context and dropped as `kind:<kind>`."""
+    superseded: Literal["drop", "keep"] = "drop"
+    """What becomes of a reply that no call goes on from and whose request the harness sent again later: it was
+    abandoned, and the one that took its place is trained on. `keep` is for harnesses that sample a prompt several
+    times on purpose."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -43,9 +48,23 @@ class Verdict(msgspec.Struct, frozen=True):
         return 1 in self.mask
 
 
-def judge(call: Call, rules: DropRules) -> Verdict:
-    reason = _reason_to_drop(call, rules)
+def judge(call: Call, rules: DropRules, *, superseded: bool = False) -> Verdict:
+    reason = _reason_to_drop(call, rules, superseded)
     return drop_all(call, reason) if reason else _judge_tokens(call)
+
+
+def superseded_calls(calls: Sequence[Call], rules: DropRules) -> set[str]:
+    """Ids of the calls that no other follows and whose equal request comes again after them. A call without a
+    `request_key` has no equal."""
+    if rules.superseded == "keep":
+        return set()
+    followed = {call.parent_id for call in calls}
+    latest = {call.request_key: call.call_id for call in calls if call.request_key}
+    return {
+        call.call_id
+        for call in calls
+        if call.call_id not in followed and latest.get(call.request_key, call.call_id) != call.call_id
+    }
 
 
 def drop_all(call: Call, reason: str) -> Verdict:
@@ -57,7 +76,7 @@ def drop_all(call: Call, reason: str) -> Verdict:
     )
 
 
-def _reason_to_drop(call: Call, rules: DropRules) -> str:
+def _reason_to_drop(call: Call, rules: DropRules, superseded: bool) -> str:
     """The first reason that applies, so that each token has one."""
     reasons = {
         "aborted": call.finish_reason == "aborted",
@@ -68,6 +87,7 @@ def _reason_to_drop(call: Call, rules: DropRules) -> str:
         "constrained": _is_constrained(call.sampling),
         "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
         "empty_completion": not call.completion_ids,
+        "superseded": superseded,
     }
     return next(compress(reasons, reasons.values()), "")
 

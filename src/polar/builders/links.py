@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from polar.builders.drops import DropRules, Verdict, drop_all, judge
+from polar.builders.drops import DropRules, Verdict, drop_all, judge, superseded_calls
 from polar.tokens.digest import TokenDigest
 from polar.types import Call, Dropped, TokenIds, token_ids
 
@@ -98,11 +98,13 @@ Mending = Callable[[Link, Call], Mend | None]
 def link_calls(calls: Sequence[Call], rules: DropRules, mending: Mending | None = None) -> list[Link]:
     """One link for each call, in the same order. Raises `UnsoundCalls`."""
     known = {call.call_id for call in calls}
+    superseded = superseded_calls(calls, rules)
     links: dict[str, Link] = {}
     for call in calls:
         if call.call_id in links:
             raise UnsoundCalls(f"call {call.call_id} stands twice among the session's calls")
-        link = _link(call, _parent_of(call, links, known), rules)
+        verdict = judge(call, rules, superseded=call.call_id in superseded)
+        link = _link(call, _parent_of(call, links, known), verdict)
         links[call.call_id] = _mended(link, mending) if mending else link
     return list(links.values())
 
@@ -126,7 +128,7 @@ def _parent_of(call: Call, links: dict[str, Link], known: set[str]) -> Link | No
     return links[call.parent_id]
 
 
-def _link(call: Call, parent: Link | None, rules: DropRules) -> Link:
+def _link(call: Call, parent: Link | None, verdict: Verdict) -> Link:
     continued = parent if call.continues else None
     before = TokenDigest() if continued is None else continued.digest
     prompt = before.extended(call.new_prompt_ids)
@@ -140,6 +142,6 @@ def _link(call: Call, parent: Link | None, rules: DropRules) -> Link:
         digest=prompt.extended(call.completion_ids),
         tokens=prompt_tokens + len(call.completion_ids),
         proven=proven,
-        verdict=judge(call, rules) if proven else drop_all(call, "digest_mismatch"),
+        verdict=verdict if proven else drop_all(call, "digest_mismatch"),
         parent=parent,
     )

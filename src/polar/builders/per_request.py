@@ -17,7 +17,7 @@ from polar.builders.links import link_calls
 from polar.builders.statistics import trajectory_of
 from polar.types import Call, Trajectory
 
-VERSION = "1"
+VERSION = "2"
 """Changes when the same calls come out in another way."""
 
 

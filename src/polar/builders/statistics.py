@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from polar.builders.append_only import append_only_pairs
+from polar.builders.append_only import Appended, appended_steps
 from polar.builders.links import Link
 from polar.types import Break, Dropped, Trace, Trajectory, TrajectoryStatistics
 
@@ -43,17 +43,19 @@ def _statistics_of(
     lost = sum(drop.length for drop in dropped)
     if sampled != trainable + lost:
         raise TokensUnaccounted(f"{sampled} tokens sampled, but {trainable} trainable and {lost} dropped")
-    pairs = _mergeable_pairs(links)
-    merged = len(pairs & _neighbours_in(traces))
+    steps = _mergeable_steps(links)
+    pairs = sum(min(len(step.earlier), len(step.later)) for step in steps)
+    merged = _merged(steps, _neighbours_in(traces))
     return TrajectoryStatistics(
         calls=len(links),
         traces=len(traces),
         sampled_tokens=sampled,
         trainable_tokens=trainable,
         dropped_tokens=lost,
-        append_only_pairs=len(pairs),
+        cut_tokens=sum(link.call.cut_tokens for link in links),
+        append_only_pairs=pairs,
         merged_pairs=merged,
-        merge_rate=merged / len(pairs) if pairs else None,
+        merge_rate=merged / pairs if pairs else None,
         breaks=dict(Counter(broken.reason for broken in breaks)),
         dropped=_tokens_by_reason(dropped),
         inexact_traces=sum(not trace.context_exact for trace in traces),
@@ -61,11 +63,23 @@ def _statistics_of(
     )
 
 
-def _mergeable_pairs(links: Sequence[Link]) -> set[tuple[str, str]]:
-    """Append-only pairs without those whose later call gives nothing to train on by its own fault, such as an
-    aborted one: no builder has a use for it. A call that lost its tokens to an unproven prompt does count."""
+def _mergeable_steps(links: Sequence[Link]) -> list[Appended]:
+    """Without later calls that give nothing to train on by their own fault, such as an aborted one: no builder has
+    a use for them. A call that lost its tokens to an unproven prompt does count."""
     useless = {link.call_id for link in links if link.proven and not link.verdict.trainable}
-    return {pair for pair in append_only_pairs([link.call for link in links]) if pair[1] not in useless}
+    steps = appended_steps([link.call for link in links])
+    kept = (
+        Appended(step.earlier, tuple(call_id for call_id in step.later if call_id not in useless))
+        for step in steps
+    )
+    return [step for step in kept if step.later]
+
+
+def _merged(steps: Iterable[Appended], neighbours: set[tuple[str, str]]) -> int:
+    """Calls that follow one of those they may go on from. A call has at most one that follows it in its trace."""
+    return sum(
+        any((earlier, later) in neighbours for earlier in step.earlier) for step in steps for later in step.later
+    )
 
 
 def _neighbours_in(traces: Iterable[Trace]) -> set[tuple[str, str]]:

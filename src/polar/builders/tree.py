@@ -23,7 +23,7 @@ from polar.tokens.drift import first_difference
 from polar.types import Call, Trajectory
 from polar.types.shared_ids import SharedIds
 
-VERSION = "1"
+VERSION = "2"
 """Changes when the same calls come out in another way."""
 
 

@@ -19,6 +19,7 @@ from polar.cli.gateway import gateway
 from polar.cli.harness import harness
 from polar.cli.image import image
 from polar.cli.ls import ls
+from polar.cli.nodes import nodes
 from polar.cli.output import print_error
 from polar.cli.replay import replay
 from polar.cli.run import run
@@ -86,6 +87,7 @@ app.command("audit")(audit)
 app.command("doctor")(doctor)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
+app.command("nodes")(nodes)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)

@@ -73,6 +73,8 @@ class _Plan:
 class _Report:
     run_id: str
     audits: list[SessionAudit]
+    run_findings: list[Finding]
+    """Of the run as a whole: sessions that are missing."""
     scored: list[ScoredToken] | None
     """None: no engine was asked."""
     score_findings: list[Finding]
@@ -81,7 +83,8 @@ class _Report:
 
     @property
     def findings(self) -> list[Finding]:
-        return [finding for audit in self.audits for finding in audit.findings] + self.score_findings
+        of_sessions = [finding for audit in self.audits for finding in audit.findings]
+        return of_sessions + self.run_findings + self.score_findings
 
     @property
     def proven(self) -> int:
@@ -102,6 +105,7 @@ class _Report:
                 }
                 for audit in self.audits
             ],
+            "run_findings": [finding.model_dump(mode="json") for finding in self.run_findings],
             "scores": self._scores(),
             "score_findings": [finding.model_dump(mode="json") for finding in self.score_findings],
         }
@@ -140,7 +144,7 @@ class _Report:
     def _lines(self) -> list[str]:
         """The findings, each with its session where it is one's own."""
         own = [f"session {audit.session_id}, {finding}" for audit in self.audits for finding in audit.findings]
-        return own + [str(finding) for finding in self.score_findings]
+        return own + [str(finding) for finding in (*self.run_findings, *self.score_findings)]
 
     def _print_scores(self) -> None:
         from polar.data.rescoring import gaps_of
@@ -182,6 +186,7 @@ def _row(audit: SessionAudit) -> tuple[str, ...]:
 
 
 async def _audit(run: RunPaths, plan: _Plan) -> _Report:
+    from polar.data.audit_records import run_findings
     from polar.data.rescoring import findings_of, gaps_of
     from polar.store.journal import Journal
 
@@ -190,6 +195,7 @@ async def _audit(run: RunPaths, plan: _Plan) -> _Report:
         async with _scorer(config, bar) as scorer, await Journal.open(run.journal, read_only=True) as journal:
             chosen = _chosen(await journal.session_ids(), plan.sessions)
             task = bar.add_task("proving", total=len(chosen))
+            of_run = [] if plan.sessions else await run_findings(journal, run, run.read_record())
             audits: list[SessionAudit] = []
             scored: list[ScoredToken] = []
             for session_id in chosen:
@@ -199,9 +205,9 @@ async def _audit(run: RunPaths, plan: _Plan) -> _Report:
                 audits.append(replace(audit, calls=(), trajectory=None))
                 bar.advance(task)
     if config is None:
-        return _Report(run.run_id, audits, None, [], [])
+        return _Report(run.run_id, audits, of_run, None, [], [])
     texts = await _texts(run, gaps_of(scored).worst)
-    return _Report(run.run_id, audits, scored, findings_of(scored, plan.limits), texts)
+    return _Report(run.run_id, audits, of_run, scored, findings_of(scored, plan.limits), texts)
 
 
 async def _prove(journal: Journal, run: RunPaths, session_id: str) -> SessionAudit:

@@ -24,11 +24,25 @@ def cancel(
     if task and group:
         raise typer.BadParameter("an id is that of a task or of a group, not both", param_hint="--task, --group")
     kind = "task" if task else "group" if group else "session"
-    count = ask(server, lambda client: _cancel(client, kind, name))
+    count, status = ask(server, lambda client: _cancelled(client, kind, name))
     if json:
         print_json({kind: name, "cancelled": count})
     else:
-        typer.echo(f"{kind} {name}: {count or 'no'} {'session' if count == 1 else 'sessions'} cancelled")
+        typer.echo(f"{kind} {name}: {count or 'no'} {'session' if count == 1 else 'sessions'} cancelled{status}")
+
+
+async def _cancelled(client: PolarClient, kind: str, name: str) -> tuple[int, str]:
+    """How many had not ended, and what is still to come."""
+    count = await _cancel(client, kind, name)
+    if kind != "session":
+        told = "; those that run are broken off with the next heartbeat of their nodes" if count else ""
+        return count, told
+    session = await client.session(name)
+    if not count:
+        return count, f": it had ended before, {session.stage}"
+    if session.stage.final:
+        return count, ""
+    return count, f": it is in {session.stage} at {session.node_id}, which breaks it off with its next heartbeat"
 
 
 async def _cancel(client: PolarClient, kind: str, name: str) -> int:

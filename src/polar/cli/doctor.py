@@ -41,19 +41,26 @@ STYLES = {"ok": None, "noted": "yellow", "failed": "red"}
 
 
 def doctor(
+    ctx: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harnesses to check.", show_default="pi")] = None,
     runtime: Annotated[
         list[str] | None,
         typer.Option(help="Runtimes to check. One that is named must be usable.", show_default="all"),
     ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="A rollout server whose nodes are to be well.", show_default="none")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check the engine, the renderer, harnesses and runtimes. Exit code 1 when something is missing."""
+    """Check disk, engine, renderer, harnesses, runtimes and a server's nodes. Exit code 1 when something fails."""
     from polar import config as configuration
 
     chosen = configuration.load(config)
-    checks = [*_checks(chosen, harness or ["pi"]), *_runtime_checks(runtime)]
+    runs_dir: Path = ctx.obj or chosen.runs_dir
+    checks = [*_machine_checks(chosen, runs_dir), *_checks(chosen, harness or ["pi"]), *_runtime_checks(runtime)]
+    if server is not None:
+        checks.append((f"nodes of {server}", lambda: _nodes(server)))
     found = asyncio.run(_run_checks(checks, quiet=json))
     if json:
         print_json({"ok": all(row["ok"] for row in found), "checks": found})
@@ -89,6 +96,49 @@ def _print(row: dict[str, Any]) -> None:
         out.print(
             f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{told}", style=STYLES[detail["state"]]
         )
+
+
+def _machine_checks(config: Config, runs_dir: Path) -> list[Check]:
+    """What a node of this machine tries out again when a session fails through it."""
+    return [("disk", lambda: _disk(config, runs_dir)), ("open files", _open_files)]
+
+
+async def _disk(config: Config, runs_dir: Path) -> str:
+    from polar.node.checks import check_disk
+
+    whole = runs_dir.absolute()
+    there = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
+    check_disk(there, config.node.min_free_bytes)
+    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB are free at {there}"
+
+
+async def _open_files() -> Found:
+    from polar.cli.event_loop import allow_open_files
+    from polar.node.checks import check_descriptors
+
+    check_descriptors()
+    most = allow_open_files()
+    return Found(f"at most {most} at once, about ten for each session that runs" if most else "without a limit")
+
+
+async def _nodes(server: str) -> Found:
+    from polar.cli.nodes import state_of
+    from polar.client import PolarClient, Retry
+
+    async with PolarClient(server, retry=Retry(total_s=5.0)) as client:
+        found = await client.nodes()
+    details = [
+        {
+            "about": "node",
+            "probe": f"{node.node_id} ({node.name})",
+            "state": "ok" if state_of(node) == "well" else "failed",
+            "detail": f"{node.sick.part}: {node.sick.why}" if node.sick else state_of(node),
+        }
+        for node in found
+    ]
+    ill = [node for node in found if state_of(node) != "well"]
+    told = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
+    return Found(told, details, ok=bool(found) and not ill)
 
 
 def _checks(config: Config, harnesses: list[str]) -> list[Check]:

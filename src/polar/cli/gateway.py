@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.event_loop import run_served
+from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
 
 if TYPE_CHECKING:
     from polar.cli.processes import Program
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from polar.store.paths import RunPaths
 
 
-def gateway(
+def gateway(  # noqa: PLR0913
     ctx: typer.Context,
     server: Annotated[
         str | None, typer.Option(help="Address of the rollout server.", show_default="polar.toml's server")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Nodes to run, a process each.")] = 1,
     config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
+    log_level: LevelOption = LogLevel.INFO,
+    log_json: JsonOption = False,
     run_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run sessions for a rollout server, with the gateway and engine they need.
@@ -34,6 +37,8 @@ def gateway(
     from polar.cli.processes import running, stop_requested
     from polar.store.paths import RunPaths, new_run_id
 
+    logs = LogOptions(log_level, log_json)
+    logs.apply()
     chosen = configuration.load(config)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
     runs_dir: Path = ctx.obj or chosen.runs_dir
@@ -41,7 +46,12 @@ def gateway(
 
     async def supervise() -> None:
         stop = stop_requested()
-        async with running(*(worker(n, address, runs_dir, config).program() for n in range(1, workers + 1))):
+        async with running(
+            *(
+                Worker(f"gateway {n}", address, runs_dir, config, log_options=logs).program()
+                for n in range(1, workers + 1)
+            )
+        ):
             await stop.wait()
 
     if workers > 1:
@@ -52,10 +62,9 @@ def gateway(
 
 async def serve(config: Config, address: str, paths: RunPaths) -> None:
     """One node in this process, until it is told to stop."""
-    from polar.cli.processes import log_to_stderr, stop_requested
+    from polar.cli.processes import stop_requested
     from polar.node import sweep
 
-    log_to_stderr()
     stop, up = stop_requested(), asyncio.Event()
     await sweep(paths.root.parent)
     node = asyncio.create_task(_node(config, address, paths, up, stop))
@@ -94,6 +103,7 @@ class Worker:
     runs_dir: Path
     config: Path | None
     log: Path | None = None
+    log_options: LogOptions = field(default_factory=LogOptions)
     run_id: str = field(default="", init=False)
     """Of the node that runs now; each start has a folder of its own."""
 
@@ -109,7 +119,15 @@ class Worker:
         config = ["--config", str(self.config)] if self.config else []
         return [
             *("--runs-dir", str(self.runs_dir)),
-            *("gateway", "--server", self.address, "--run-id", self.run_id, *config),
+            *(
+                "gateway",
+                "--server",
+                self.address,
+                "--run-id",
+                self.run_id,
+                *config,
+                *self.log_options.arguments(),
+            ),
         ]
 
     async def clear(self) -> None:
@@ -117,7 +135,3 @@ class Worker:
         from polar.node import sweep
 
         await sweep(self.runs_dir)
-
-
-def worker(number: int, address: str, runs_dir: Path, config: Path | None, log: Path | None = None) -> Worker:
-    return Worker(f"gateway {number}", address, runs_dir, config, log)

@@ -50,7 +50,7 @@ async def _run_row(paths: RunPaths) -> dict[str, Any]:
     from polar.errors import PolarError
 
     row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
-    row |= {"stages": {}, "stale": 0, "mean_reward": None, "problem": None}
+    row |= {"stages": {}, "stale": 0, "mean_reward": None, "left_out_of_mean": {}, "problem": None}
     try:
         record = paths.read_record()
         row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
@@ -61,12 +61,13 @@ async def _run_row(paths: RunPaths) -> dict[str, Any]:
 
 
 def _summary(stored: StoredRun) -> dict[str, Any]:
-    scores = [result.score for result in stored.results.values() if result.score is not None]
-    rewards = [score.reward for score in scores if score.reward is not None]
+    from polar.cli.summary import left_out_of_mean, mean_reward
+
     return {
         "stages": dict(Counter(row.lease.session.stage.value for row in stored.sessions)),
         "stale": sum(result.stale for result in stored.results.values()),
-        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "mean_reward": mean_reward(stored.results.values()),
+        "left_out_of_mean": left_out_of_mean(stored.results.values()),
     }
 
 
@@ -86,7 +87,9 @@ def _session_row(session: Session | SessionStatus, result: SessionResult | None)
         "task_id": session.task_id,
         "attempt": session.attempt,
         "stage": session.stage.value,
-        "reward": result.score.reward if result and result.score else None,
+        "reward": result.reward if result else None,
+        "trainable": result.trainable if result else False,
+        "untrainable_reason": result.untrainable_reason if result else "not_final",
         "calls": statistics.calls if statistics else None,
         "sampled_tokens": statistics.sampled_tokens if statistics else None,
         "traces": statistics.traces if statistics else None,
@@ -149,12 +152,21 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
             clock(row["started"]) if row["started"] is not None else "-",
             _took(row),
             number(row["tasks"]),
-            row["problem"] or _stages(row["stages"]) + (f", {row['stale']} stale" if row["stale"] else ""),
+            row["problem"] or _outcome(row),
             number(row["mean_reward"]),
         )
         for row in rows
     ]
     print_table(["run", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    left_out = sum(row["left_out_of_mean"].values())
+    return (
+        _stages(row["stages"])
+        + (f", {row['stale']} stale" if row["stale"] else "")
+        + (f", {left_out} left out of the mean" if left_out else "")
+    )
 
 
 def _took(row: dict[str, Any]) -> str:
@@ -174,10 +186,10 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
             number(row["traces"]),
             number(row["trainable_tokens"]),
             number(row["merge_rate"]),
+            row["untrainable_reason"].removeprefix("not_final"),
             one_line(f"{row['failure']['where']}: {row['failure']['message']}", 80) if row["failure"] else "",
         )
         for row in rows
     ]
-    print_table(
-        ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate", "failure"], cells
-    )
+    columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
+    print_table([*columns, "not trained on", "failure"], cells)

@@ -82,12 +82,6 @@ def stop_requested() -> asyncio.Event:
     return stop
 
 
-def log_to_stderr() -> None:
-    """What a process that works by itself has to say, with the time."""
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
-    logging.getLogger("polar").setLevel(logging.INFO)
-
-
 async def _keep(program: Program) -> None:
     back_off = BackOff(first_s=0.5, most_s=30.0)
     quick_deaths = 0

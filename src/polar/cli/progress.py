@@ -64,11 +64,10 @@ def _counts(stage_of: dict[str, Stage]) -> str:
 
 def _line(result: SessionResult) -> str:
     statistics = result.statistics
-    reward = result.score.reward if result.score else None
     parts = [
         f"{result.session_id:<12}",
         f"{result.stage.value:<9}",
-        f"reward {number(reward, 2)}",
+        f"reward {number(result.reward, 2)}",
         f"{statistics.calls} calls",
         f"{statistics.trainable_tokens} trainable tokens",
         f"{sum(result.stage_s.get(s.value, 0.0) for s in LIVE_STAGES):.1f} s",

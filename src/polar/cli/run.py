@@ -103,7 +103,7 @@ async def _run(
         results.append(result)
         progress.finished(result)
 
-    _cancel_on_sigterm()
+    _stop_on_signals(progress)
     record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
     paths.write_record(record)
     await sweep(paths.root.parent)
@@ -120,14 +120,26 @@ async def _run(
                 await node.serve(TaskFileSource(tasks, keep), (progress,))
     finally:
         status.stop()
-        paths.write_record(record.model_copy(update={"finished": time.time()}))
+        ended = {"finished": time.time(), "sessions": len(results)}
+        paths.write_record(record.model_copy(update=ended))
 
 
-def _cancel_on_sigterm() -> None:
-    """A service manager's polite stop is the same as Ctrl-C."""
-    main = asyncio.current_task()
-    if main is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+def _stop_on_signals(progress: RunProgress) -> None:
+    """Ctrl-C cancels the run, and so does a service manager's polite stop. A second one changes nothing: breaking
+    the end of a run off would leave processes and folders behind."""
+    main, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert main is not None
+    told: list[int] = []
+
+    def stop() -> None:
+        told.append(1)
+        if len(told) == 1:
+            main.cancel()
+        elif len(told) == 2:
+            progress.console.print("stopping: sessions are ended and what was captured is kept", style="yellow")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
 
 
 async def ready_machine(tasks: list[TaskRequest]) -> None:
@@ -144,9 +156,7 @@ async def ready_machine(tasks: list[TaskRequest]) -> None:
 
 
 def _print_next(paths: RunPaths, results: list[SessionResult]) -> None:
-    best = max(
-        results, key=lambda result: (result.score.reward or 0 if result.score else 0, result.statistics.calls)
-    )
+    best = max(results, key=lambda result: (result.reward or 0, result.statistics.calls))
     polar = _as_called()
     hints = {
         f"{polar} ls {paths.run_id}": "all sessions",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polar.cli.event_loop import run_served
+from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
 
 if TYPE_CHECKING:
     from polar.cli.processes import Program
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 POLL_S = 0.02
 
 
-def server(
+def server(  # noqa: PLR0913
     config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen at.", show_default="polar.toml")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="0: any free one.", show_default="polar.toml, else 8700")
     ] = None,
     database: Annotated[str | None, typer.Option(hidden=True)] = None,
+    log_level: LevelOption = LogLevel.INFO,
+    log_json: JsonOption = False,
     address_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Take tasks from trainers and lease their sessions to gateway nodes.
@@ -35,6 +38,7 @@ def server(
     from polar import config as configuration
     from polar.config import ServerConfig
 
+    LogOptions(log_level, log_json).apply()
     given = {"host": host, "port": port, "database": database}
     chosen = configuration.load(config).server.model_dump()
     run_served(
@@ -46,13 +50,12 @@ def server(
 
 async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     from polar.cli.output import console
-    from polar.cli.processes import log_to_stderr, stop_requested
+    from polar.cli.processes import stop_requested
     from polar.config import config_dir, make_secret
     from polar.errors import PolarError
     from polar.server.serve import RolloutServer
     from polar.store.paths import write_whole
 
-    log_to_stderr()
     stop = stop_requested()
     control_token, node_token = make_secret("control-token"), make_secret("node-token")
     rollout = RolloutServer(config, control_token=control_token, node_token=node_token)
@@ -86,6 +89,7 @@ class ServerChild:
     config: Path | None
     address_file: Path
     log: Path | None
+    log_options: LogOptions = field(default_factory=LogOptions)
 
     def program(self) -> Program:
         from polar.cli.processes import Program
@@ -96,7 +100,16 @@ class ServerChild:
         port = self._address().rpartition(":")[2] or str(self.port)  # started again, it is where it was
         database = ["--database", self.database] if self.database else []
         config = ["--config", str(self.config)] if self.config else []
-        return ["server", "--port", port, *database, *config, "--address-file", str(self.address_file)]
+        return [
+            "server",
+            "--port",
+            port,
+            *database,
+            *config,
+            *self.log_options.arguments(),
+            "--address-file",
+            str(self.address_file),
+        ]
 
     async def address(self) -> str:
         """Once it listens."""

@@ -94,6 +94,7 @@ def _call_json(call: Call) -> dict[str, Any]:
         "prompt_tokens": call.prompt_tokens,
         "evaluated_tokens": call.evaluated_tokens,
         "sampled_tokens": len(call.completion_ids),
+        "cut_tokens": call.cut_tokens,
         "finish_reason": call.finish_reason,
         "received": call.received,
         "tolerant": list(call.tolerant),
@@ -114,6 +115,11 @@ def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
         "policy_versions": list(trace.policy_versions),
         "context_exact": trace.context_exact,
         "reward": trace.reward,
+        "task_id": trace.task_id,
+        "group_id": trace.group_id,
+        "sample": trace.sample,
+        "attempt": trace.attempt,
+        "failure": trace.failure,
     }
     if not with_tokens:
         return summary
@@ -177,6 +183,7 @@ def _note(call: Call, session_id: str) -> str:
     notes.append("policy updated within" if call.updated_within or len(call.policy_spans) > 1 else "")
     notes.append(f"{call.lone_surrogates} lone surrogates as U+FFFD" if call.lone_surrogates else "")
     notes.append("" if call.received else "not received")
+    notes.append(f"{call.cut_tokens} cut off" if call.cut_tokens else "")
     return ", ".join(note for note in notes if note)
 
 
@@ -188,7 +195,7 @@ def _print_verdict(result: SessionResult) -> None:
     out, statistics = console(), result.statistics
     if result.score is not None:
         metrics = "".join(f"  {name} {value:g}" for name, value in result.score.metrics.items())
-        out.print(f"\nreward {number(result.score.reward)}{visible(metrics)}")
+        out.print(f"\nreward {number(result.reward)}{visible(metrics)}")
         for reason in result.score.reasons:
             out.print(f"  {visible(reason)}")
     if result.failure is not None:
@@ -197,12 +204,15 @@ def _print_verdict(result: SessionResult) -> None:
         out.print(
             f"\nfailed in {failure.where} ({whose}): {failure.type}: {visible(failure.message)}", style="red"
         )
+    if not result.trainable:
+        out.print(f"\nnot to be trained on: {result.untrainable_reason}")
     if result.ended_by:
         out.print(f"\nended by its budget: {visible(result.ended_by)} is used up")
     out.print(
         f"\n{statistics.calls} calls, {statistics.traces} traces, merge rate {number(statistics.merge_rate)}; "
         f"{statistics.sampled_tokens} sampled tokens: {statistics.trainable_tokens} trainable, "
         f"{statistics.dropped_tokens} dropped"
+        + (f"; {statistics.cut_tokens} more cut off after the end of a reply" if statistics.cut_tokens else "")
     )
     for word, counts in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
         if counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from polar.cli.output import console, number, print_table
@@ -24,6 +24,8 @@ def print_summary(results: Sequence[SessionResult]) -> None:
         rows.append(_row("all", results, with_rewards=False))
     print_table(columns, rows)
     console().print(_account(results))
+    for line in _left_out(results):
+        console().print(line)
     if stale := [result for result in results if result.stale]:
         console().print(_ages(stale))
 
@@ -32,21 +34,39 @@ def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
     return {
         "sessions": len(results),
         "stages": dict(Counter(result.stage.value for result in results)),
-        "mean_reward": _mean(_rewards(results)),
+        "mean_reward": mean_reward(results),
+        "left_out_of_mean": left_out_of_mean(results),
+        "trainable_sessions": sum(result.trainable for result in results),
+        "not_trainable": not_trainable(results),
         "sampled_tokens": _total(results, "sampled_tokens"),
         "trainable_tokens": _total(results, "trainable_tokens"),
         "dropped_tokens": _total(results, "dropped_tokens"),
+        "cut_tokens": _total(results, "cut_tokens"),
         "merge_rate": _merge_rate(results),
         "stale": sum(result.stale for result in results),
     }
+
+
+def mean_reward(results: Iterable[SessionResult]) -> float | None:
+    """Over the sessions that have a reward that counts: one that failed through infrastructure has none."""
+    return _mean([result.reward for result in results if result.reward is not None])
+
+
+def left_out_of_mean(results: Iterable[SessionResult]) -> dict[str, int]:
+    """Sessions without a reward that counts, by why it is missing."""
+    return dict(Counter(result.untrainable_reason for result in results if result.reward is None))
+
+
+def not_trainable(results: Iterable[SessionResult]) -> dict[str, int]:
+    return dict(Counter(result.untrainable_reason for result in results if not result.trainable))
 
 
 def _row(task_id: str, group: Sequence[SessionResult], *, with_rewards: bool = True) -> tuple[str, ...]:
     stages = (_mean([r.stage_s[s.value] for r in group if s.value in r.stage_s]) for s in STAGE_COLUMNS)
     return (
         task_id,
-        " ".join(number(r.score.reward if r.score else None, 1) for r in group) if with_rewards else "",
-        number(_mean(_rewards(group)), 2),
+        " ".join(number(r.reward, 1) for r in group) if with_rewards else "",
+        number(mean_reward(group), 2),
         str(_total(group, "calls")),
         str(_total(group, "traces")),
         str(_total(group, "trainable_tokens")),
@@ -60,21 +80,32 @@ def _account(results: Sequence[SessionResult]) -> str:
     for result in results:
         reasons.update(result.statistics.dropped)
     dropped = _total(results, "dropped_tokens")
-    why = f" ({', '.join(f'{reason} {count}' for reason, count in reasons.items())})" if dropped else ""
+    why = f" ({counts(reasons)})" if dropped else ""
+    cut = _total(results, "cut_tokens")
     return (
         f"{_total(results, 'sampled_tokens')} sampled tokens = {_total(results, 'trainable_tokens')} trainable, "
         f"each in exactly one trace, + {dropped} dropped{why}"
+        + (f"; {cut} more were given after the end of a reply and cut off" if cut else "")
     )
+
+
+def _left_out(results: Sequence[SessionResult]) -> list[str]:
+    """How many sessions are in no mean, and how many may not be trained on, where there are any."""
+    no_reward, untrainable = left_out_of_mean(results), not_trainable(results)
+    said = [("have no reward and are in no mean", no_reward)]
+    if untrainable != no_reward:
+        said.append(("may not be trained on", untrainable))
+    return [f"{sum(why.values())} of {len(results)} sessions {what}: {counts(why)}" for what, why in said if why]
+
+
+def counts(reasons: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in reasons.items())
 
 
 def _ages(stale: Sequence[SessionResult]) -> str:
     shown = ", ".join(f"{result.session_id} ({result.policy_updates})" for result in stale[:MOST_NAMED])
     more = f" and {len(stale) - MOST_NAMED} more" if len(stale) > MOST_NAMED else ""
     return f"{len(stale)} stale, with the policy updates each has lived through: {shown}{more}"
-
-
-def _rewards(results: Sequence[SessionResult]) -> list[float]:
-    return [r.score.reward for r in results if r.score is not None and r.score.reward is not None]
 
 
 def _mean(values: Sequence[float]) -> float | None:

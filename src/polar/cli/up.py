@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polar.cli.event_loop import run_served
+from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
 
 if TYPE_CHECKING:
     from polar.cli.processes import Program
@@ -31,6 +32,8 @@ def up(  # noqa: PLR0913
         int | None, typer.Option(min=1, max=10_000, help="Samples of each task, whatever the file says.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    log_level: LevelOption = LogLevel.INFO,
+    log_json: JsonOption = False,
 ) -> None:
     """Start a rollout server with its gateway nodes here.
 
@@ -40,9 +43,11 @@ def up(  # noqa: PLR0913
 
     chosen = configuration.load(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
+    log_options = LogOptions(log_level, log_json)
     if tasks is None:
+        log_options.apply()
         port = chosen.server.port if port is None else port
-        run_served(_serve(Layout(chosen, config, runs_dir, port, workers)))
+        run_served(_serve(Layout(chosen, config, runs_dir, port, workers, log_options=log_options)))
         return
     from polar.cli.progress import RunProgress
     from polar.cli.run import end, print_outcome, tasks_of
@@ -53,7 +58,7 @@ def up(  # noqa: PLR0913
     logs = paths.root / "logs"
     logs.mkdir()
     database = f"sqlite:///{paths.root.absolute() / 'server.db'}"
-    layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs)
+    layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs, log_options)
     progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
     interrupted, results = run_served(_run(layout, paths, todo, progress))
     print_outcome(paths, results, json=json)
@@ -74,13 +79,14 @@ class Layout:
     """None: the config's."""
     logs: Path | None = None
     """Where the processes write; None: to our stderr."""
+    log_options: LogOptions = field(default_factory=LogOptions)
 
 
 @asynccontextmanager
 async def service(layout: Layout) -> AsyncGenerator[str]:
     """Server and nodes, until the body ends; gives the server's address. The nodes stop first: they hand their
     sessions back."""
-    from polar.cli.gateway import worker
+    from polar.cli.gateway import Worker
     from polar.cli.processes import running
     from polar.cli.server import ServerChild
 
@@ -89,12 +95,24 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
 
     with tempfile.TemporaryDirectory(prefix="polar-up-") as scratch:
         child = ServerChild(
-            layout.port, layout.database, layout.config_file, Path(scratch, "address"), log("server")
+            layout.port,
+            layout.database,
+            layout.config_file,
+            Path(scratch, "address"),
+            log("server"),
+            layout.log_options,
         )
         async with running(child.program()):
             address = await child.address()
             nodes: list[Program] = [
-                worker(n, address, layout.runs_dir, layout.config_file, log(f"gateway-{n}")).program()
+                Worker(
+                    f"gateway {n}",
+                    address,
+                    layout.runs_dir,
+                    layout.config_file,
+                    log(f"gateway-{n}"),
+                    layout.log_options,
+                ).program()
                 for n in range(1, layout.workers + 1)
             ]
             async with running(*nodes):
@@ -149,5 +167,6 @@ async def _run(
                 await following.keep(paths, journal)
         finally:
             status.stop()
-            paths.write_record(record.model_copy(update={"finished": time.time()}))
+            ended = {"finished": time.time(), "sessions": len(await journal.session_ids())}
+            paths.write_record(record.model_copy(update=ended))
     return stop.is_set(), following.in_order()

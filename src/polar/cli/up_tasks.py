@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
+from polar.cli.output import one_line
 from polar.client import ServerError
 from polar.store.trajectories import write_trajectory
 from polar.types import Event, Lease, Session, SessionResult, Stage
@@ -98,6 +99,8 @@ class TasksUnderWay:
                     return
 
     async def _take(self, event: Event) -> None:
+        if event.kind == "node":
+            self._tell_health(event)
         if event.session_id is None:
             return
         if event.kind == "stage":
@@ -110,6 +113,14 @@ class TasksUnderWay:
             self._ended_at[event.session_id] = event.at
             self._progress.stage_changed(event.session_id, result.stage, event.at)
             self._progress.finished(result)
+
+    def _tell_health(self, event: Event) -> None:
+        """Whoever waits for results wants to hear why none come."""
+        if event.data.get("change") == "sick":
+            why = one_line(f"{event.data['part']}: {event.data['why']}", 300)
+            self._progress.console.print(f"{event.node_id} takes no sessions for now: {why}", style="yellow")
+        elif event.data.get("change") == "well":
+            self._progress.console.print(f"{event.node_id} is well again", style="yellow")
 
     async def _cancel_all(self) -> None:
         for task in self._tasks:

@@ -18,7 +18,7 @@ class TaskFileSource:
     def __init__(self, tasks: Sequence[TaskRequest], on_result: OnResult) -> None:
         self._queue = _leases(tasks)
         self._on_result = on_result
-        self._leased: set[tuple[str, int]] = set()
+        self._leased: set[str] = set()
         self._outstanding = sum(task.num_samples for task in tasks)
 
     @property
@@ -30,14 +30,13 @@ class TaskFileSource:
         if room < 1:
             raise ValueError(f"room for {room} sessions: an empty answer would read as the end")
         leases = list(islice(self._queue, room))
-        self._leased.update((lease.session.session_id, lease.session.attempt) for lease in leases)
+        self._leased.update(lease.session.session_id for lease in leases)
         return leases
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
-        key = (result.session_id, result.attempt)
-        if key not in self._leased:
+        if result.session_id not in self._leased:  # in whichever attempt: the node may have run it again
             raise PolarError(f"session {result.session_id}, attempt {result.attempt}: no lease waits for a result")
-        self._leased.remove(key)
+        self._leased.remove(result.session_id)
         await self._on_result(result, trajectory)
         self._outstanding -= 1
 

@@ -81,6 +81,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Revivable(Protocol):
+    """An engine that owns the process which samples."""
+
+    async def revive(self) -> None:
+        """Starts that process again where it has ended, else does nothing. Raises `EngineError`."""
+        ...
+
+
+@runtime_checkable
 class Scorer(Protocol):
     """An engine that can also say how likely given tokens are: what an audit asks."""
 

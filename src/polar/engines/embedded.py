@@ -121,6 +121,11 @@ class EmbeddedEngine:
                 raise EngineError(f"the embedded engine died: {process.last_words()}; start it again") from error
             raise
 
+    async def revive(self) -> None:
+        if self._process is None or await self._process.ended(DEATH_PATIENCE_S):
+            await self.stop()
+            await self.start()
+
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         if self._client is None:
             raise EngineError("the embedded engine is not running; start it first")

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 from pydantic import Field, field_validator
 
-from polar.engines.http_client import HttpClient, HttpConnection, HttpRequest
+from polar.engines.http_client import HttpClient, HttpRequest
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
 from polar.types import Sampling, Strict
 
@@ -146,12 +146,15 @@ class RemoteServer:
                 if reply.status != 200:
                     wait = reply.headers.get("retry-after")
                     raise self._refused(path, reply.status, await reply.whole(), wait)
-                async for batch in events(reply):
+                lines = EventLines()
+                while data := await reply.arrived(PACE_S):
+                    batch = lines.data_of(data)
                     if DONE in batch:
                         yield batch[: batch.index(DONE)]
                         await reply.ended(PACE_S)  # then the connection can be used again
                         return
-                    yield batch
+                    if batch:
+                        yield batch
         except OSError as error:
             raise self._unreachable(error) from error
         raise EngineError(f"{self.product} at {self.url} broke a reply off; see the server's log")
@@ -222,12 +225,14 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-async def events(reply: HttpConnection) -> AsyncGenerator[list[bytes]]:
-    """The data of server-sent events, whatever the pieces they arrive in: all that came since the last look."""
-    rest = b""
-    while data := await reply.arrived(PACE_S):
-        *lines, rest = (rest + data).split(b"\n")
-        if len(rest) > MAX_EVENT_BYTES:
+class EventLines:
+    """The data of server-sent events, whatever the pieces they arrive in."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def data_of(self, piece: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
             raise EngineDefect(f"the server sent an event of more than {MAX_EVENT_BYTES} bytes")
-        if batch := [line[5:].strip() for line in lines if line.startswith(b"data:")]:
-            yield batch
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]

@@ -19,6 +19,7 @@ import msgspec
 from pydantic import BaseModel
 
 from polar.engines.base import EngineInfo, GenerateRequest, LogprobMode, Piece
+from polar.engines.prompt_json import PromptJson
 from polar.engines.remote import Refused, RemoteServer, StreamOptions
 from polar.engines.remote_proof import PROBE_IDS, PROBE_TEXT, Proof, joined
 from polar.engines.stop_ids import cut_at_stop
@@ -54,6 +55,7 @@ class RemoteEngine(ABC):
         self._configured_mode: LogprobMode | None = logprob_mode
         self._server: RemoteServer | None = None
         self._context_tokens = 0
+        self._prompts = PromptJson()
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
     @abstractmethod

@@ -85,7 +85,8 @@ class SglangEngine(ConversingRemoteEngine):
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
         request_id = uuid.uuid4().hex
-        body = generation_body(request, max_tokens, request_id)
+        prompt = self._prompts.write(request.session_id, request.prompt_ids)
+        body = generation_body(request, max_tokens, request_id, prompt)
         progress, ended = Progress(), False
         try:
             async with aclosing(server.stream(GENERATE, body, self._headers(request.session_id))) as batches:

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from polar.engines.base import GenerateRequest
+from polar.engines.prompt_json import Prompt
 from polar.engines.remote import sampling_fields
 from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, named_version, spans_of, version_at
@@ -92,7 +93,8 @@ class ModelList(msgspec.Struct, frozen=True):
     data: list[ModelCard]
 
 
-def generation_body(request: GenerateRequest, max_tokens: int, request_id: str) -> dict[str, Any]:
+def generation_body(request: GenerateRequest, max_tokens: int, request_id: str, prompt: Prompt) -> dict[str, Any]:
+    """`prompt`: the request's ids."""
     knobs: dict[str, Any] = {
         "max_new_tokens": max_tokens,
         "min_new_tokens": 0,
@@ -107,7 +109,7 @@ def generation_body(request: GenerateRequest, max_tokens: int, request_id: str) 
     if request.json_schema is not None:
         schema = request.json_schema or {"type": "object"}
         knobs["json_schema"] = orjson.dumps(schema).decode()
-    body = _body(request.prompt_ids.tolist(), knobs, start=-1)
+    body = _body(prompt, knobs, start=-1)
     return {**body, "rid": request_id, "stream": True}
 
 
@@ -116,7 +118,7 @@ def score_body(ids: list[int], start: int) -> dict[str, Any]:
     return {**_body(ids, {"max_new_tokens": 1, "temperature": 0.0}, start), "stream": False}
 
 
-def _body(ids: list[int], knobs: dict[str, Any], start: int) -> dict[str, Any]:
+def _body(ids: Prompt, knobs: dict[str, Any], start: int) -> dict[str, Any]:
     return {
         "input_ids": ids,
         "sampling_params": knobs,

@@ -112,18 +112,21 @@ class VllmEngine(ConversingRemoteEngine):
     async def _sample(
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int
     ) -> AsyncGenerator[Piece]:
-        body = {**generation_body(self._route, self._model, request, max_tokens), **self._priority()}
-        reply = StreamedIds(server, self._route)
-        async with aclosing(server.stream(self._route, body, self._headers(request.session_id))) as batches:
-            async for batch in batches:
-                try:
+        prompt = self._prompts.write(request.session_id, request.prompt_ids)
+        body = generation_body(self._route, self._model, request, max_tokens, prompt)
+        reply, headers = StreamedIds(server, self._route), self._headers(request.session_id)
+        try:
+            async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
+                async for batch in batches:
                     reply.take(batch)
-                except EngineError:
-                    yield reply.taken()  # what came before the error was sampled all the same
-                    raise
-                if reply.has_news:
-                    yield reply.taken()
-        yield reply.end()
+                    if reply.has_news:
+                        yield reply.taken()
+            end = reply.end()
+        except EngineError:
+            if reply.has_ids:
+                yield reply.taken()  # what came before the error was sampled all the same
+            raise
+        yield end
 
     def _priority(self) -> dict[str, int]:
         return {"priority": self._options.priority} if self._options.priority else {}

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
+from polar.engines.prompt_json import Prompt
 from polar.engines.remote import RemoteServer, sampling_fields
-from polar.engines.remote_proof import or_missing
 from polar.engines.weight_versions import VersionSpan, spans_of, version_at
 from polar.errors import EngineDefect, EngineError
 from polar.types import logprobs, token_ids
@@ -96,7 +97,10 @@ class ServerVersion(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-def generation_body(route: Route, model: str, request: GenerateRequest, max_tokens: int) -> dict[str, Any]:
+def generation_body(
+    route: Route, model: str, request: GenerateRequest, max_tokens: int, prompt: Prompt
+) -> dict[str, Any]:
+    """`prompt`: the request's ids."""
     knobs: dict[str, Any] = {
         "n": 1,
         **sampling_fields(request.sampling),
@@ -111,7 +115,7 @@ def generation_body(route: Route, model: str, request: GenerateRequest, max_toke
     if request.json_schema is not None:
         # An empty schema allows anything, and vLLM takes it for none.
         knobs["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
-    body = prompt_body(route, model, request.prompt_ids.tolist(), knobs)
+    body = prompt_body(route, model, prompt, knobs)
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -120,7 +124,7 @@ def score_body(route: Route, model: str, ids: list[int]) -> dict[str, Any]:
     return prompt_body(route, model, ids, knobs)
 
 
-def prompt_body(route: Route, model: str, ids: list[int], knobs: dict[str, Any]) -> dict[str, Any]:
+def prompt_body(route: Route, model: str, ids: Prompt, knobs: dict[str, Any]) -> dict[str, Any]:
     if route == GENERATE:
         return {"model": model, "token_ids": ids, "sampling_params": {**knobs, "detokenize": False}}
     return {
@@ -147,21 +151,38 @@ class StreamedIds:
         self._usage: Usage | None = None
 
     @property
-    def has_news(self) -> bool:
+    def has_ids(self) -> bool:
+        """Whether there are ids that were not taken."""
         return bool(self._ids)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether they are worth a piece of their own: those before the end come with it."""
+        return bool(self._ids) and self._last is None
+
     def take(self, batch: Sequence[bytes]) -> None:
-        for event in self._server.read_all(batch, self._route, Event):
-            if event.error is not None:
-                raise self._server.fault(self._route, event.error)
-            self._usage = event.usage or self._usage
-            for choice in event.choices:
-                if choice.finish_reason is not None:
-                    self._last = choice
-                elif choice.token_ids:
-                    ids, values = paired(choice)
-                    self._ids += ids
-                    self._values += values
+        sampled: list[Choice] = []
+        try:
+            for event in self._server.read_all(batch, self._route, Event):
+                if event.error is not None:
+                    raise self._server.fault(self._route, event.error)
+                self._usage = event.usage or self._usage
+                for choice in event.choices:
+                    if choice.finish_reason is not None:
+                        self._last = choice
+                    elif choice.token_ids:
+                        sampled.append(choice)
+        finally:  # what came before an error was sampled all the same
+            self._keep(sampled)
+
+    def _keep(self, sampled: Sequence[Choice]) -> None:
+        try:
+            pairs = [paired(*sampled)]
+        except EngineDefect:  # in one of them; those before it are kept
+            pairs = map(paired, sampled)
+        for ids, values in pairs:
+            self._ids += ids
+            self._values += values
 
     def taken(self) -> Piece:
         """The ids since the last time."""
@@ -173,19 +194,23 @@ class StreamedIds:
     def end(self) -> Piece:
         if self._last is None:
             raise EngineError(f"vLLM at {self._server.url} ended a reply without a reason; see the server's log")
-        return last_piece(self._last, self._usage, self._count)
+        last, rest = last_piece(self._last, self._usage, self._count), self.taken()
+        return msgspec.structs.replace(last, ids=rest.ids + last.ids, logprobs=rest.logprobs + last.logprobs)
 
 
-def paired(choice: Choice) -> tuple[list[int], list[float]]:
-    """The ids of an event and a logprob for each, NaN where the server had none."""
-    ids = choice.token_ids or []
-    given = choice.logprobs or ChoiceLogprobs()
-    if given.content is not None:
-        names = [_id_of(entry) for entry in given.content]
-        values = [entry.logprob for entry in given.content]
+def paired(*choices: Choice) -> tuple[list[int], list[float]]:
+    """The ids of events and a logprob for each, NaN where the server had none."""
+    ids = [token_id for choice in choices for token_id in choice.token_ids or ()]
+    given = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    entries = [entry for each in given for entry in each.content or ()]
+    if entries:
+        names: Sequence[int | None] = [entry.token_id for entry in entries]
+        if names != ids:
+            names = [_id_of(entry) for entry in entries]
+        values = [entry.logprob for entry in entries]
     else:
-        names = [_named_id(name) for name in given.tokens]
-        values = given.token_logprobs or []
+        names = [_named_id(name) for each in given for name in each.tokens]
+        values = [value for each in given for value in each.token_logprobs or ()]
     if not ids and not values:
         return [], []
     if len(ids) != len(values) or names != ids:
@@ -193,7 +218,8 @@ def paired(choice: Choice) -> tuple[list[int], list[float]]:
             f"vLLM gave {len(ids)} ids and {len(values)} logprobs that do not belong together; "
             "use 0.13 or newer, with nothing between that rewrites its answers"
         )
-    return ids, [or_missing(value, MISSING) for value in values]
+    # `or_missing` of each, without a call for each token of each reply.
+    return ids, [value if value is not None and MISSING < value < math.inf else math.nan for value in values]
 
 
 def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from numbers import Real
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from polar.errors import EvaluatorError
 from polar.runtimes.base import Runtime
 from polar.types import Score, TaskRequest, Trajectory
 
@@ -24,9 +27,38 @@ class Evidence(msgspec.Struct, frozen=True):
     could not be taken."""
 
 
+Verdict = Score | float
+"""A number is the reward; True and False are 1 and 0."""
+
+
 class Evaluator(Protocol):
     Options: type[BaseModel]
 
-    async def evaluate(self, evidence: Evidence) -> Score:
-        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero."""
+    def evaluate(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero. It runs in a thread
+        of its own, as `def` or as `async def`."""
         ...
+
+
+class WrongScore(EvaluatorError):
+    """An evaluator returned something that is no verdict."""
+
+
+def score_of(returned: object, evaluator: str) -> Score:
+    """What an evaluator returned, as a score. Raises `WrongScore`."""
+    wanted = (
+        "return a Score or a finite number; to say that there is no verdict, raise or return Score(reward=None)"
+    )
+    try:
+        if isinstance(returned, Score):
+            return Score.model_validate(returned.model_dump())  # also one that was made without checks
+        if isinstance(returned, Real):
+            return Score(reward=float(returned))
+    except (ValidationError, ValueError, OverflowError) as error:
+        raise WrongScore(f"evaluator {evaluator!r} returned {_shown(returned)}: {wanted}") from error
+    raise WrongScore(f"evaluator {evaluator!r} returned {_shown(returned)}: {wanted}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -37,7 +37,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
     def recorded(self, request: ChatRequest) -> dict[str, Any]:
         """How the call is sampled, as it is kept with the call."""
-        used = self.sampling.model_dump(include={"temperature", "top_p", "top_k", "min_p"})
+        used = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         further = {"stop": list(self.stop), "json_schema": request.json_schema, "asked": request.asked}
         limits = {"seed": self.seed, "max_tokens": self.max_tokens}
         return {**used, **limits, **{name: value for name, value in further.items() if value}}

@@ -10,7 +10,7 @@ import zstandard
 
 from polar.gateway.dialects.base import ChatRequest, Problem
 from polar.gateway.dialects.reading import read_object
-from polar.tokens.json_values import holds_more_containers, holds_more_values
+from polar.tokens.json_values import ValueCount, count_values, most_possible
 from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Message, ToolCall
 
@@ -39,11 +39,33 @@ def unpacked(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     return body
 
 
-def read_values(body: bytes, most_values: int) -> tuple[dict[str, Any], int]:
-    """An unpacked body as an object of at most so many values, and how many lone surrogates it had."""
-    if holds_more_containers(body, MOST_CONTAINERS) or holds_more_values(body, most_values):
-        raise too_many_values()
+def read_values(body: bytes, most_values: int) -> dict[str, Any]:
+    """An unpacked body as an object of at most so many values."""
+    check_count(body, possible_count(body), most_values)
     return read_object(body)
+
+
+def possible_count(body: bytes) -> ValueCount:
+    """An upper bound of what a body holds."""
+    size = len(body)
+    return ValueCount(size, size) if size <= MOST_CONTAINERS else most_possible(body)
+
+
+def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCount:
+    """A bound of what a body holds that is no more than a body may hold: `possible`, or the exact count where that
+    is too much. Raises `Problem` where the exact count is too."""
+    most = ValueCount(MOST_CONTAINERS, most_values)
+    if possible.within(most):
+        return possible
+    exact = count_values(body, most)
+    if not exact.within(most):
+        raise too_many_values()
+    return exact
+
+
+def sound_text(body: bytes) -> tuple[bytes, int]:
+    """The body with U+FFFD for each half of a surrogate pair, and how many it had. Most bodies have no such escape."""
+    return without_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else (body, 0)
 
 
 def may_hold_lone(body: bytes) -> bool:

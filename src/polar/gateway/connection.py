@@ -35,6 +35,15 @@ class ClientLine(Protocol):
         """Whether a write would wait for the client to read."""
         ...
 
+    @property
+    def stays(self) -> bool:
+        """Whether the connection outlives the reply under way. One that does is lost by its client only."""
+        ...
+
+    def hold_next(self) -> None:
+        """The next write leaves together with the one after it."""
+        ...
+
 
 class Connection:
     def __init__(self, receive: Receive, send: Send, line: ClientLine | None = None) -> None:
@@ -84,9 +93,10 @@ class Connection:
         await self._start(status, media, {"content-length": str(len(body)), **headers})
         return await self._end(body)
 
-    async def start_stream(self, first: bytes, media: str = SSE) -> bool:
+    async def start_stream(self, media: str = SSE) -> bool:
+        """The head, which leaves with the first write."""
         await self._start(200, media, {"cache-control": "no-cache"})
-        return await self.write(first)
+        return not self.client_gone
 
     async def write(self, data: bytes) -> bool:
         """Waits while a client does not read. False when it is known to be gone."""
@@ -98,9 +108,14 @@ class Connection:
         return await self._end(rest)
 
     async def _end(self, rest: bytes) -> bool:
-        """The server drops without a word what is written to a client that left, so the watcher is asked: after
-        the last write, which waits for the ones before it, and before it is told that the reply is over. The
-        `sleep(0)` between the two lets it notice a client that left just before the write."""
+        """The server drops without a word what is written to a client that left, so the watcher is asked after the
+        last write, which waits for the ones before it. The `sleep(0)` lets it notice a client that left just
+        before that write; what a client sends in answer is handled later. Where the server itself closes the
+        connection at the end of the reply, the watcher is asked before the end."""
+        if self._line is not None and self._line.stays:
+            await self._send({"type": "http.response.body", "body": rest, "more_body": False})
+            await asyncio.sleep(0)
+            return not self.client_gone
         await self.write(rest)
         await asyncio.sleep(0)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -110,6 +125,8 @@ class Connection:
         pairs = {"content-type": media, **headers}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         self.started = True
+        if self._line is not None:
+            self._line.hold_next()
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _until_gone(self) -> None:

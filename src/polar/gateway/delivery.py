@@ -24,10 +24,6 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Generation
 from polar.gateway.slots import OpenSlot, sealed_problem
 
-GRACE_S = 0.1
-"""An engine that refuses does so at once; so long is waited for it, because a status says more than a broken
-stream."""
-
 BEFORE_CUT_S = 0.25
 """So long a client has to read why its stream is cut."""
 
@@ -53,8 +49,8 @@ class Delivery:
         return await self._finish(self._connection.respond(200, dialect.reply(request, reply), {}))
 
     async def stream(self, dialect: Dialect, request: ChatRequest, heartbeat_s: float) -> bool:
-        encoder = dialect.encoder(request, await self._until_admitted())
-        await self._write(self._connection.start_stream(encoder.start(), JSON if request.array else SSE))
+        encoder = dialect.encoder(request, await self._until_opened())
+        await self._write(self._connection.start_stream(JSON if request.array else SSE))
         try:
             return await self._follow(encoder, heartbeat_s)
         except Problem as problem:
@@ -63,22 +59,22 @@ class Delivery:
 
     async def _follow(self, encoder: StreamEncoder, heartbeat_s: float) -> bool:
         generation, sent, written = self._generation, 0, time.monotonic()
+        data, begun = encoder.start(), False
         while True:
             said = generation.deltas[sent:]
             sent += len(said)
-            data = b"".join(map(encoder.delta, said))
+            data += b"".join(map(encoder.delta, said))
             if generation.reply is not None:
-                data += encoder.end(generation.reply)
-                return await self._finish(self._connection.finish_stream(data))
-            if generation.problem is not None:
+                return await self._finish(self._connection.finish_stream(data + encoder.end(generation.reply)))
+            if generation.problem is not None and begun:
                 raise generation.problem
-            if not data:
+            if not data and begun:
                 left_s = written + heartbeat_s - time.monotonic()
-                if left_s > 0 and await self._news(left_s):
+                if left_s > 0 and await self._wait_for(generation.news, left_s):
                     continue
                 data = encoder.heartbeat()
             await self._write(self._connection.write(data))
-            written = time.monotonic()
+            data, begun, written = b"", True, time.monotonic()
 
     async def _break_off(self, broken: BrokenStream) -> None:
         if broken.clean:
@@ -91,28 +87,27 @@ class Delivery:
         raise ClientGone  # a body without an end cuts the connection
 
     async def _until_done(self) -> Reply:
-        while self._generation.reply is None:
-            if self._generation.problem is not None:
-                raise self._generation.problem
-            await self._news(None)
+        while not self._generation.done:
+            await self._wait_for(self._generation.ended)
+        if self._generation.problem is not None:
+            raise self._generation.problem
+        assert self._generation.reply is not None
         return self._generation.reply
 
-    async def _until_admitted(self) -> ReplyHead:
+    async def _until_opened(self) -> ReplyHead:
         """Waits until nothing can refuse the request any more, and a moment longer for the engine's first word."""
         generation = self._generation
-        while generation.head is None and generation.problem is None:
-            await self._news(None)
-        if not generation.deltas and not generation.done:
-            await self._news(GRACE_S)
+        while not generation.opened:
+            await self._wait_for(generation.news)
         if generation.problem is not None:
             raise generation.problem
         assert generation.head is not None
         return generation.head
 
-    async def _news(self, limit_s: float | None) -> bool:
-        """Waits for a change; False when the time is up. Raises when there is nobody to go on for."""
+    async def _wait_for(self, change: asyncio.Future[None], limit_s: float | None = None) -> bool:
+        """False when the time is up. Raises when there is nobody to go on for."""
         loop = asyncio.get_running_loop()
-        sources = (self._generation.news, self._connection.watch(), self._slot.sealing)
+        sources = (change, self._connection.watch(), self._slot.sealing)
         # `asyncio.wait` on three futures costs several times as much, and a stream waits for each of its flushes.
         waiter = self._waiter = loop.create_future()
         timer = None if limit_s is None else loop.call_later(limit_s, self._wake)
@@ -129,7 +124,7 @@ class Delivery:
             raise sealed_problem()
         if self._connection.client_gone:
             raise ClientGone
-        return sources[0].done()
+        return change.done()
 
     def _wake(self, _: object = None) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -68,7 +68,7 @@ class Exchange:
                 generation.fail(problem)
             except asyncio.CancelledError:
                 generation.fail(sealed_problem() if slot.sealed else _nobody_listens())
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # also a plug-in's: none is to end the node
                 generation.fail(call_lost(slot, "gateway", error))
             if generation.problem is not None:
                 slot.forget(generation)
@@ -164,6 +164,8 @@ class Exchange:
             evaluated_tokens=sampled.evaluated_tokens,
             lone_surrogates=asked.request.lone_surrogates,
             drift=prompt.drift,
+            request_key=generation.key,
+            cut_tokens=sampled.given - len(sampled.ids),
         )
 
 

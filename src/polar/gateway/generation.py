@@ -17,6 +17,10 @@ import msgspec
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
 from polar.types import CallKind, Delta
 
+GRACE_S = 0.1
+"""An engine that refuses does so at once; so long after its admission a reply is not begun without a first word,
+because a status says more than a broken stream."""
+
 
 class Asked(msgspec.Struct, frozen=True):
     """A request with what its route and its headers say of it."""
@@ -45,6 +49,8 @@ class Generation:
         self.arrived = time.time()
         self.head: ReplyHead | None = None
         """Set when the request is admitted."""
+        self.opened = False
+        """Whether a reply may begin: its first words are there, it has ended, or it was admitted `GRACE_S` ago."""
         self.deltas: list[Delta] = []
         self.reply: Reply | None = None
         """Set when the call is in the journal."""
@@ -57,7 +63,11 @@ class Generation:
         self.broken_off = False
         """Nobody can join it any more, though its work may still be ending."""
         self._farewell: asyncio.TimerHandle | None = None
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._grace: asyncio.TimerHandle | None = None
+        loop = asyncio.get_running_loop()
+        self._news: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when `done` is."""
 
     @property
     def done(self) -> bool:
@@ -71,13 +81,15 @@ class Generation:
         self._work = asyncio.create_task(work)
 
     def admitted(self, head: ReplyHead) -> None:
+        """No news by itself: whoever listens waits for the first words, or for the end of `GRACE_S`."""
         self.head = head
-        self._tell()
+        self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._tell)
 
-    def say(self, deltas: Iterable[Delta]) -> None:
+    def say(self, deltas: Iterable[Delta], *, last: bool = False) -> None:
+        """`last`: no news either, because the end of the reply is near and takes them along."""
         before = len(self.deltas)
         self.deltas.extend(deltas)
-        if len(self.deltas) > before:
+        if len(self.deltas) > before and not last:
             self._tell()
 
     def sampled(self) -> None:
@@ -86,11 +98,11 @@ class Generation:
 
     def finish(self, reply: Reply) -> None:
         self.reply = reply
-        self._tell()
+        self._end()
 
     def fail(self, problem: Problem) -> None:
         self.problem = problem
-        self._tell()
+        self._end()
 
     def break_off(self) -> None:
         if self._breakable and self._work is not None:
@@ -116,6 +128,14 @@ class Generation:
                 loop = asyncio.get_running_loop()
                 self._farewell = loop.call_later(self._linger_s, self.break_off)
 
+    def _end(self) -> None:
+        self.ended.set_result(None)
+        self._tell()
+
     def _tell(self) -> None:
+        self.opened = True
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
         told, self._news = self._news, asyncio.get_running_loop().create_future()
         told.set_result(None)

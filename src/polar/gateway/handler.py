@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.bodies import MOST_VALUES, may_hold_lone, read_values, readable_arguments, unpacked
+from polar.gateway.bodies import MOST_VALUES, may_hold_lone, readable_arguments, sound_text, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
@@ -32,18 +32,34 @@ SHORT_PACKED_BYTES = 2**12
 """The same for packed ones, which may be a thousand times as long once they are unpacked."""
 
 
-def key_of(headers: Headers, query: QueryParams) -> str:
-    """A key where one of the providers' clients puts it."""
-    bearer = headers.get("authorization", "")
-    if bearer.lower().startswith("bearer "):
-        return bearer[7:].strip()
-    return headers.get("x-api-key") or headers.get("x-goog-api-key") or query.get("key", "")
+class RequestHead(NamedTuple):
+    """What a request says before its body."""
+
+    headers: dict[str, str]
+    """The first of each name, in lower case."""
+    query: dict[str, str]
+    door: str | None
+    """Whose socket it came through, where that is a session's own."""
+
+    @classmethod
+    def of(cls, scope: Any) -> RequestHead:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        query = scope["query_string"]
+        return cls(headers, dict(QueryParams(query)) if query else {}, scope.get(DOOR))
+
+    @property
+    def key(self) -> str:
+        """Where one of the providers' clients puts it."""
+        bearer = self.headers.get("authorization", "")
+        if bearer[:7].lower() == "bearer ":
+            return bearer[7:].strip()
+        return self.headers.get("x-api-key") or self.headers.get("x-goog-api-key") or self.query.get("key", "")
 
 
-def authenticate(slots: SlotTable, scope: Any) -> OpenSlot:
+def authenticate(slots: SlotTable, head: RequestHead) -> OpenSlot:
     """The slot of the request's key. A key that was carried into another session opens nothing there."""
-    slot = slots.find(key_of(Headers(scope=scope), QueryParams(scope["query_string"])))
-    if slot is None or scope.get(DOOR, slot.session_id) != slot.session_id:
+    slot = slots.find(head.key)
+    if slot is None or head.door not in (None, slot.session_id):
         raise Problem(401, "invalid_api_key", "unknown key: use the key of the session's slot")
     return slot
 
@@ -77,12 +93,12 @@ class _Route:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         connection = Connection(receive, send, scope.get(LINE))
-        headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         try:
-            slot = authenticate(self._slots, scope)
+            head = RequestHead.of(scope)
+            slot = authenticate(self._slots, head)
             if slot.sealed:
                 raise sealed_problem()
-            await self._take(slot, connection, headers, dict(query))
+            await self._take(slot, connection, head)
         except Problem as problem:
             if connection.started:
                 return  # a body without an end cuts the connection
@@ -93,28 +109,33 @@ class _Route:
         finally:
             await connection.close()
 
-    async def _take(self, slot: OpenSlot, connection: Connection, headers: Headers, query: dict[str, str]) -> None:
+    async def _take(self, slot: OpenSlot, connection: Connection, head: RequestHead) -> None:
         try:
             # A client that never ends its body is not yet served: sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
-            request = await self._read(slot, body, headers, query)
-            await self._serve(slot, connection, request, headers)
+            request = await self._read(slot, body, head)
+            await self._serve(slot, connection, request, head.headers)
         except (Problem, ClientGone, ConnectionResetError):
             raise
-        except Exception as error:  # ours, and the harness still gets an error of its provider
+        except (Exception, SystemExit) as error:  # ours, and the harness still gets an error of its provider
             raise call_lost(slot, "gateway", error) from error
 
-    async def _read(self, slot: OpenSlot, body: bytes, headers: Headers, query: dict[str, str]) -> ChatRequest:
-        encoding = headers.get("content-encoding", "")
+    async def _read(self, slot: OpenSlot, body: bytes, head: RequestHead) -> ChatRequest:
+        encoding = head.headers.get("content-encoding", "")
+        recent = slot.recent_bodies(self._dialect.name, self._dialect.history_field)
+        shared = None if encoding else recent.shared(body)
 
         def read() -> ChatRequest:
             plain = unpacked(body, encoding, self._config.max_body_bytes)
-            data, lone = read_values(plain, MOST_VALUES + self._exchange.context_tokens)
-            request = self._parsed(RawRequest(data, self._action, query))
+            plain, lone = sound_text(plain)
+            known = recent.shared(plain) if encoding or lone else shared
+            found = recent.read(plain, MOST_VALUES + self._exchange.context_tokens, known)
+            request = self._parsed(RawRequest(found.data, self._action, head.query, found.values, found.items))
             request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
             return readable_arguments(request) if may_hold_lone(plain) else request
 
-        if len(body) <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
+        new_bytes = len(body) - (shared.end if shared else 0)
+        if new_bytes <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
             return read()
         async with slot.reading:
             return await self._threads.run(read)
@@ -128,14 +149,18 @@ class _Route:
             return msgspec.structs.replace(request, image_field=first_image(raw.data))
         return request
 
-    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+    async def _serve(
+        self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]
+    ) -> None:
         raise NotImplementedError
 
 
 class ModelRoute(_Route):
     """Samples a reply."""
 
-    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+    async def _serve(
+        self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]
+    ) -> None:
         kind = slot.profile.kind_of(headers, request.messages, request.tools)
         asked = Asked(request, self._dialect.name, kind, slot.profile.attribution(headers))
         connection.watch()
@@ -155,6 +180,8 @@ class CountRoute(_Route):
         super().__init__(dialect, service, action)
         self._counting = dialect
 
-    async def _serve(self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: Headers) -> None:
+    async def _serve(
+        self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]
+    ) -> None:
         tokens = await self._exchange.count(slot, request)
         await connection.respond(200, self._counting.count(tokens), {})

@@ -15,7 +15,7 @@ from polar.gateway.dialects.base import Dialect, Problem
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat, OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
-from polar.gateway.handler import CountRoute, ModelRoute, Service, authenticate
+from polar.gateway.handler import CountRoute, ModelRoute, RequestHead, Service, authenticate
 from polar.gateway.openapi import describe
 
 GENERATION_PATHS: dict[str, type[Dialect]] = {
@@ -76,7 +76,7 @@ def _listings(version: str, service: Service) -> list[Route]:
         dialect = dialect_of(request.headers, request.url.path)
         model, asked = service.exchange.model, request.path_params.get("model")
         try:
-            authenticate(service.slots, request.scope)
+            authenticate(service.slots, RequestHead.of(request.scope))
             if asked is not None and asked.removeprefix("models/") != model:
                 raise Problem(404, "model_not_found", f"no such model; this gateway serves {model!r}")
         except Problem as problem:

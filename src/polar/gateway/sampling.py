@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from polar.errors import (
     EngineBusy,
     EngineDefect,
     EngineError,
+    PolarError,
     SchemaRefused,
     failure_of,
 )
@@ -22,6 +24,8 @@ from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.prompting import PreparedPrompt
 from polar.types import PolicySpan, logprobs, token_ids
+
+LOGGER = logging.getLogger("polar.gateway")
 
 
 class Sampled:
@@ -118,11 +122,13 @@ def engine_failures(slot: OpenSlot) -> Generator[None]:
         if (task := asyncio.current_task()) and task.cancelling():
             raise  # we broke it off; otherwise something inside the engine was cancelled
         raise _engine_failed(slot, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _engine_failed(slot, error) from error
 
 
 def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
+    if not isinstance(error, PolarError):
+        log_unexpected(slot, "engine", error)
     slot.engine_failure = failure_of("engine", error)
     message = f"the engine failed: {slot.engine_failure.message}"
     if isinstance(error, ContextOverflow):
@@ -136,6 +142,13 @@ def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
     return Problem(502, "engine_error", message, retry=True)
 
 
-def call_lost(slot: OpenSlot, where: str, error: Exception) -> Problem:
+def log_unexpected(slot: OpenSlot, where: str, error: BaseException) -> None:
+    """With the traceback and the session; the harness and the session's result get a sentence."""
+    told = {"session_id": slot.session_id}
+    LOGGER.error("session %s: a call failed at the %s", slot.session_id, where, exc_info=error, extra=told)
+
+
+def call_lost(slot: OpenSlot, where: str, error: BaseException) -> Problem:
+    log_unexpected(slot, where, error)
     slot.engine_failure = failure_of(where, error)
     return Problem(500, "gateway_error", "the gateway could not keep this call; the session's result says why")

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from polar.gateway.dialects.base import Problem
 from polar.gateway.generation import Generation
+from polar.gateway.recent_bodies import RecentBodies
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
 from polar.types import Call, CallProfile, Failure, Lease, Slot
@@ -47,6 +48,7 @@ class OpenSlot:
         """How many requests got a final message in place of that refusal."""
         self.engine_failure: Failure | None = None
         """What the engine, or the renderer or the journal beside it, did to the last call."""
+        self._recent_bodies: dict[str, RecentBodies] = {}
         self._active: list[Generation] = []
         self._idle = asyncio.Event()
         self._idle.set()
@@ -58,6 +60,12 @@ class OpenSlot:
     @property
     def sealed(self) -> bool:
         return self.sealing.done()
+
+    def recent_bodies(self, dialect: str, history_field: str) -> RecentBodies:
+        """The newest bodies that came in a dialect."""
+        if dialect not in self._recent_bodies:
+            self._recent_bodies[dialect] = RecentBodies(history_field)
+        return self._recent_bodies[dialect]
 
     @contextmanager
     def serving(self, generation: Generation) -> Generator[None]:

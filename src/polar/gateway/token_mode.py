@@ -28,7 +28,7 @@ SHORT_CHARACTERS = 4096
 """Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
 back alone costs a tenth of one."""
 SHORT_REQUEST_BYTES = 2**18
-"""Requests up to this size are matched on the event loop: a millisecond or two."""
+"""Requests that bring no more than this are matched on the event loop: a millisecond or two."""
 SHORT_TOKENS = 1024
 """So many are read on the event loop: about a millisecond."""
 
@@ -76,7 +76,7 @@ class TokenMode:
             raise Overflow(error.tokens, self._context_tokens) from None
         except Overflow:
             raise
-        except Exception as error:  # a renderer is a plug-in, and the same request would fail again
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in, and the same request would fail again
             message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
@@ -87,9 +87,10 @@ class TokenMode:
         return self._retaining[retention]
 
     async def _find(self, slot: OpenSlot, request: ChatRequest) -> Place:
-        if request.size_bytes <= SHORT_REQUEST_BYTES:
-            return slot.forest.find(request.messages, request.tools)
-        return await self._threads.run(lambda: slot.forest.find(request.messages, request.tools))
+        forest, asked = slot.forest, (request.messages, request.tools)
+        if request.size_bytes <= SHORT_REQUEST_BYTES or forest.new_characters(*asked) <= SHORT_REQUEST_BYTES:
+            return forest.find(*asked)
+        return await self._threads.run(lambda: forest.find(*asked))
 
     async def _bridge(self, prompting: Prompting, place: Place) -> PreparedPrompt | None:
         if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
@@ -123,13 +124,14 @@ class TokenMode:
         with engine_failures(slot):
             async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
                 async for piece in pieces:
-                    generation.say(await self._take(slot, speech, sampled, piece))
+                    said = await self._take(slot, speech, sampled, piece)
+                    generation.say(said, last=piece.finish_reason is not None)
                     if len(sampled.ids) < sampled.given:  # cut before the engine's own end
                         sampled.finish_reason = "stop" if speech.stop_sequence else "length"
                         break
             sampled.check_end()
         _, said = await self._read(slot, speech, None)
-        generation.say(said)
+        generation.say(said, last=True)
         sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
 
     async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
@@ -164,7 +166,7 @@ class TokenMode:
         raw, calls = request.prompt is not None, bool(request.tools)
         try:
             return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise call_lost(slot, "renderer", error) from error
 
     async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
@@ -175,7 +177,7 @@ class TokenMode:
             if len(ids) <= SHORT_TOKENS:
                 return speech.feed(ids)
             return await self._threads.run(lambda: speech.feed(ids))
-        except Exception as error:  # a renderer is a plug-in
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in
             raise call_lost(slot, "renderer", error) from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,6 +25,25 @@ DOOR_BODIES = 16
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
+class JoinedWrites:
+    """A transport that can hold one write back, to send it together with the next: each is a system call."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held = b""
+        self.holds_next = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self.holds_next:
+            self._held, self.holds_next = data, False
+        else:
+            data, self._held = self._held + data, b""
+            self._transport.write(data)
+
+
 class BoundedHttp(HttpToolsProtocol):
     """Also the `ClientLine` of its requests."""
 
@@ -36,9 +55,17 @@ class BoundedHttp(HttpToolsProtocol):
     def write_paused(self) -> bool:
         return self.flow.write_paused
 
+    @property
+    def stays(self) -> bool:
+        return self.cycle.keep_alive
+
+    def hold_next(self) -> None:
+        self._writes.holds_next = True
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.lost = self.loop.create_future()
-        super().connection_made(transport)
+        self._writes = JoinedWrites(transport)
+        super().connection_made(cast("asyncio.Transport", self._writes))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

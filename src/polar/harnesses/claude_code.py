@@ -109,7 +109,7 @@ class ClaudeCode:
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Claude Code")
         home_files = {
-            SETTINGS_FILE: json.dumps(self._settings(context.home), indent=1),
+            SETTINGS_FILE: json.dumps(self._settings(context.home)),
             KEY_FILE: context.slot.key,
             INSTRUCTION_FILE: context.instruction,
             **skill_files(".claude/skills", self._options.skills),
@@ -118,7 +118,7 @@ class ClaudeCode:
             home_files[PROMPT_FILE] = self._options.append_system_prompt
         if self._options.mcp_servers:
             servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            home_files[MCP_FILE] = json.dumps({"mcpServers": servers}, indent=1)
+            home_files[MCP_FILE] = json.dumps({"mcpServers": servers})
         argv = reading_stdin((*self.program(context.installed), *self._flags(context.home)), context)
         return Launch(argv, self._env(context.slot), home_files, logs=(".claude/projects",))
 

@@ -62,7 +62,7 @@ class GeminiCli:
         env = {"GOOGLE_GEMINI_BASE_URL": context.slot.base_url, "GEMINI_API_KEY": context.slot.key}
         env |= compiled_code(context.installed, GEMINI_PACKAGE)
         home_files = {
-            ".gemini/settings.json": json.dumps(self._settings(), indent=1),
+            ".gemini/settings.json": json.dumps(self._settings()),
             INSTRUCTION_FILE: context.instruction,
             **skill_files(".gemini/skills", self._options.skills),
         }

@@ -174,4 +174,4 @@ def _server(server: McpServer) -> dict[str, Any]:
 def as_it_is(settings: dict[str, Any]) -> str:
     """JSON in whose texts OpenCode finds no `{env:NAME}` or `{file:PATH}` to put something in the place of: it
     looks for them before it reads the JSON."""
-    return re.sub(r"\{(?=env:|file:)", r"\\u007b", json.dumps(settings, indent=1))
+    return re.sub(r"\{(?=env:|file:)", r"\\u007b", json.dumps(settings))

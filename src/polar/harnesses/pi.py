@@ -76,13 +76,13 @@ class Pi:
 
     def launch(self, context: HarnessContext) -> Launch:
         agent_files = {
-            "models.json": json.dumps(models_of(context.slot, self._options), indent=1),
-            "settings.json": json.dumps(self._settings(context.slot), indent=1),
+            "models.json": json.dumps(models_of(context.slot, self._options)),
+            "settings.json": json.dumps(self._settings(context.slot)),
         }
         if self._options.mcp_servers:
             _refuse_mcp_command(context.instruction)
             servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            agent_files["mcp.json"] = json.dumps({"mcpServers": servers}, indent=1)
+            agent_files["mcp.json"] = json.dumps({"mcpServers": servers})
         command = (*self.program(context.installed), *self._flags(context, agent_files))
         home_files = {f"{AGENT_FOLDER}/{name}": text for name, text in agent_files.items()}
         home_files |= skill_files(f"{AGENT_FOLDER}/skills", self._options.skills)

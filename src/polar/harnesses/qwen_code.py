@@ -84,12 +84,12 @@ class QwenCode:
         if self._options.api == "anthropic-messages":
             env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this one API the settings are not enough
         home_files = {
-            ".qwen/settings.json": json.dumps(self._settings(context.slot), indent=1),
+            ".qwen/settings.json": json.dumps(self._settings(context.slot)),
             **skill_files(".qwen/skills", self._options.skills),
         }
         if self._options.mcp_servers:
             servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            home_files[MCP_FILE] = json.dumps({"mcpServers": servers}, indent=1)
+            home_files[MCP_FILE] = json.dumps({"mcpServers": servers})
         if fits_an_argument(context.instruction):
             command = (*command, f"--prompt={context.instruction}")
         else:

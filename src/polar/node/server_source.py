@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from polar.node.back_off import BackOff
 from polar.node.held import Fate, Held, Holdings
@@ -21,6 +21,7 @@ from polar.node.uplink import NotRegistered, Refused, ServerAway, Unacceptable, 
 from polar.node.upload import bare_upload, upload_of
 from polar.types import (
     Call,
+    EarlierAttempt,
     HandBack,
     Heartbeat,
     HeartbeatReply,
@@ -29,15 +30,15 @@ from polar.types import (
     Policy,
     Registration,
     SessionResult,
+    Sickness,
     Stage,
     Trajectory,
 )
 
-T = TypeVar("T")
-
 LEASE_WAIT_S = 20.0
 SHORT_WAIT_S = 0.5
 """While the next attempt of a session waits for its earlier one to end here."""
+LEAVE_S = 5.0
 MAX_UNSENT = 64
 """Results the server has not taken yet; with so many, nothing new is leased."""
 
@@ -54,12 +55,16 @@ class Controls:
     generating: Callable[[], int]
     """How many generations are under way."""
     calls: Callable[[str], Awaitable[list[Call]]]
+    sickness: Callable[[], Sickness | None] = lambda: None
+    """Why the node leases nothing for now."""
 
 
 class ServerSource:
-    """A `SessionSource` and a `Watcher`: `attach` it before the first lease, run `beat` beside the pipeline."""
+    """A `ReturningSource` and a `Watcher`: `attach` it before the first lease, run `beat` beside the pipeline."""
 
-    def __init__(self, uplink: Uplink, registration: Registration, *, give_up_s: float = 30.0) -> None:
+    patient = True
+
+    def __init__(self, uplink: Uplink, registration: Registration, *, give_up_s: float = 20.0) -> None:
         self._uplink = uplink
         self._registration = registration
         self._give_up_s = give_up_s
@@ -101,15 +106,30 @@ class ServerSource:
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         """Returns when the server has taken the session's end, or never will."""
+        broken_off = result.stage is Stage.CANCELLED and not result.broken_off_stale
+        with self._ending(result) as held:
+            if broken_off and held.fate is not Fate.CANCEL:  # the server did not want it: it was the node's end
+                await self._return(held, HandBack(session_id=held.session_id, attempt=held.attempt))
+            else:
+                await self._upload(held, result, trajectory)
+
+    async def hand_back(self, result: SessionResult, ended: EarlierAttempt) -> None:
+        """In place of `report`."""
+        reason = ended.model_dump(include={"where", "why", "counted"})
+        with self._ending(result) as held:
+            await self._return(held, HandBack(session_id=held.session_id, attempt=held.attempt, **reason))
+
+    async def until_stopped(self) -> None:
+        await self._stopping.wait()
+
+    @contextmanager
+    def _ending(self, result: SessionResult) -> Generator[Held]:
+        """While the server is told of a session's end."""
         held = self._held.get(result.session_id, result.attempt)
         assert held is not None, "each lease is reported once"
         self._unsent += 1
         try:
-            if held.fate is Fate.HAND_BACK and result.stage is Stage.CANCELLED and not result.broken_off_stale:
-                session = HandBack(session_id=held.session_id, attempt=held.attempt)
-                await self._deliver(held, partial(self._uplink.hand_back, session))
-            elif held.fate is not Fate.LOST:
-                await self._upload(held, result, trajectory)
+            yield held
         finally:
             self._unsent -= 1
             self._sent.set()
@@ -157,9 +177,11 @@ class ServerSource:
     async def leave(self) -> None:
         """The server may forget the node: it comes back under another name, if at all."""
         try:
-            await self._uplink.leave()
-        except (NotRegistered, ServerAway, Refused, Unacceptable) as error:
-            log.warning("the server was not told that this node stops: %s", error)
+            async with asyncio.timeout(LEAVE_S):
+                await self._uplink.leave()
+        except (TimeoutError, NotRegistered, ServerAway, Refused, Unacceptable) as error:
+            why = str(error) or "it does not answer"
+            log.warning("the server was not told that this node stops: %s", why)
 
     async def _lease(self, room: int) -> None:
         if not self._uplink.registered:
@@ -180,7 +202,12 @@ class ServerSource:
 
     def _heartbeat(self) -> Heartbeat:
         revision = self._policy.revision if self._policy else None
-        return Heartbeat(sessions=self._held.told(), generating=self.controls.generating(), revision=revision)
+        return Heartbeat(
+            sessions=self._held.told(),
+            generating=self.controls.generating(),
+            revision=revision,
+            sick=self.controls.sickness(),
+        )
 
     def _follow(self, policy: Policy) -> None:
         """Replies may overtake each other; an older one takes nothing back."""
@@ -219,9 +246,21 @@ class ServerSource:
         for held in self._held:
             self._break_off(held, Fate.LOST)
 
+    async def _return(self, held: Held, session: HandBack) -> None:
+        if held.fate is not Fate.LOST:
+            log.info("session %s, attempt %d is handed back: %s", held.session_id, held.attempt, session.why)
+            await self._deliver(held, partial(self._uplink.hand_back, session))
+
     async def _upload(self, held: Held, result: SessionResult, trajectory: Trajectory | None) -> None:
-        calls = await self.controls.calls(held.session_id)
-        blob = await asyncio.to_thread(upload_of, result, trajectory, calls)
+        if held.fate is Fate.LOST:
+            return
+        try:
+            calls = await self.controls.calls(held.session_id)
+            blob = await asyncio.to_thread(upload_of, result, trajectory, calls)
+        except Exception as error:  # the session gets its one result all the same
+            told = {"session_id": held.session_id}
+            log.exception("session %s: its upload cannot be made", held.session_id, extra=told)
+            blob = bare_upload(result, f"the upload cannot be made: {error}")
         try:
             await self._deliver(held, partial(self._uplink.upload, held.session_id, held.attempt, blob))
         except Unacceptable as error:
@@ -234,7 +273,8 @@ class ServerSource:
         back_off = BackOff()
         while held.fate is not Fate.LOST and not self._given_up.is_set():
             try:
-                return await send()
+                if await self._unless(self._given_up, send()):
+                    return
             except NotRegistered:
                 self._forgotten()
             except Refused as error:
@@ -245,14 +285,15 @@ class ServerSource:
                 await self._unless(self._given_up, asyncio.sleep(back_off.next_s()))
         log.warning("session %s, attempt %d is not delivered", held.session_id, held.attempt)
 
-    async def _unless(self, event: asyncio.Event, work: Coroutine[Any, Any, T]) -> None:
-        """Does the work, unless the event comes first: then it is broken off."""
+    async def _unless(self, event: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+        """Does the work, unless the event comes first: then it is broken off. Whether it was done."""
         doing = asyncio.ensure_future(work)
         waiting = asyncio.ensure_future(event.wait())
         try:
             await asyncio.wait([doing, waiting], return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 doing.result()
+            return doing.done()
         finally:
             for task in (doing, waiting):
                 task.cancel()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 
 from polar.node.server_source import Controls, ServerSource
 from polar.node.uplink import Uplink
-from polar.node.wiring import Node
+from polar.node.wiring import NAME, Node
 from polar.types import Registration
 
 
 async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
     """Runs what the server leases. After `stop` it hands back what runs, uploads what is done, and leaves."""
-    name = f"{socket.gethostname()}:{os.getpid()}"
-    source = ServerSource(uplink, Registration(name=name, slots=node.config.pools.running))
+    source = ServerSource(uplink, Registration(name=NAME, slots=node.config.pools.running))
     pipeline = node.pipeline(source, (source,))
     source.attach(
         Controls(
@@ -23,6 +20,7 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
             set_policy=node.gate.set,
             generating=lambda: node.gate.under_way,
             calls=node.journal.calls,
+            sickness=lambda: node.health.sick,
         )
     )
     beside = [asyncio.create_task(source.beat()), asyncio.create_task(_stop_when(stop, source))]

@@ -22,6 +22,8 @@ def bare_upload(result: SessionResult, why: str) -> bytes:
         "failure": failure,
         "statistics": TrajectoryStatistics(),
         "traces": None,
+        "certificate": None,
+        "seal": "",
     }
     return upload_of(result.model_copy(update=changes), None, ())
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from polar import __version__, registry
 from polar.config import Config
 from polar.engines.base import ConversingEngine, Engine, EngineInfo
 from polar.engines.conversing_proof import prove_conversing
-from polar.errors import ConfigError
+from polar.errors import ConfigError, failure_of
 from polar.gateway.app import GatewayApp, GatewayServer
 from polar.gateway.chat_mode import ChatMode
 from polar.gateway.exchange import Exchange
@@ -24,45 +26,79 @@ from polar.gateway.policy import PolicyGate
 from polar.gateway.slots import SlotTable
 from polar.gateway.threads import CallThreads
 from polar.gateway.token_mode import TokenMode
+from polar.node.attempts import Attempts, ReturningSource
+from polar.node.checks import checks_of
+from polar.node.health import NodeHealth, Suspicion
 from polar.node.leftovers import claim, release
+from polar.node.requeue import RequeueingSource
 from polar.runtimes.supervisor import Launcher
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline, to_the_end
+from polar.store.database import StoreError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.tokens.base import Renderer
 from polar.tokens.preflight import Preflight, forking, preflight
-from polar.types import Lease, SessionResult, Trajectory
+from polar.types import Lease, SessionResult, Stage, Trajectory
 
+NAME = f"{socket.gethostname()}:{os.getpid()}"
+"""Of this process, for people."""
 LOGGER = logging.getLogger("polar.node")
 
 
 class JournalledSource:
-    """A source whose sessions and results are on the node's own disk before anybody else hears of them."""
+    """A source whose sessions and results are on the node's own disk before anybody else hears of them. A session
+    that cannot be written down does not begin: it is reported as failed at once."""
 
-    def __init__(self, source: SessionSource, journal: Journal) -> None:
+    def __init__(self, source: SessionSource, journal: Journal, health: NodeHealth | None = None) -> None:
         self._source = source
         self._journal = journal
+        self._health = health
 
     async def lease(self, room: int) -> list[Lease]:
-        leases = await self._source.lease(room)
-        if await to_the_end(self._add(leases)):
-            # Each lease gets a report, so the pipeline takes them first and is cancelled at its next step.
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-        return leases
+        while leases := await self._source.lease(room):
+            taken: list[Lease] = []
+            if await to_the_end(self._add(leases, taken)):
+                # Each lease gets a report, so the pipeline takes them first and is cancelled at its next step.
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            if taken:
+                return taken
+            await asyncio.sleep(0)  # where a cancel is heard
+        return []
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         try:
             await self._journal.save_result(result)
-        finally:  # a full disk is this node's trouble; who waits for the result still has to hear of it
-            await self._source.report(result, trajectory)
+        except StoreError as error:  # this node's trouble; who waits for the result still has to hear of it
+            told = {"session_id": result.session_id}
+            LOGGER.error("session %s: its result is not journalled: %s", result.session_id, error, extra=told)
+            if self._health is not None:
+                await self._health.examine(Suspicion("disk"))
+        await self._source.report(result, trajectory)
 
-    async def _add(self, leases: list[Lease]) -> None:
-        for lease in leases:
-            await self._journal.add_session(lease)
+    async def _add(self, leases: list[Lease], taken: list[Lease]) -> None:
+        try:
+            await self._journal.add_sessions(leases)
+            taken += leases
+        except StoreError as error:
+            for lease in leases:
+                await self._source.report(_unjournalled(lease, error), None)
+
+
+def _unjournalled(lease: Lease, error: StoreError) -> SessionResult:
+    session = lease.session
+    return SessionResult(
+        session_id=session.session_id,
+        task_id=session.task_id,
+        index=session.index,
+        attempt=session.attempt,
+        stage=Stage.FAILED,
+        attempts=lease.earlier,
+        failure=failure_of("journal", error),
+    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +130,7 @@ class Node:
     slots: SlotTable
     gate: PolicyGate
     launcher: Launcher
+    health: NodeHealth
 
     @property
     def versions(self) -> dict[str, str]:
@@ -111,15 +148,19 @@ class Node:
 
     def pipeline(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> Pipeline:
         """For who wants more of it than to serve: to cancel a session, for instance."""
+        returning = source if isinstance(source, ReturningSource) else RequeueingSource(source)
+        attempts = Attempts(returning, self.health, self.config.node, NAME)
         services = Services(
             slots=self.slots,
             policy=self.gate,
             paths=self.paths,
-            watchers=(self.journal, *watchers),
+            watchers=(self.journal, attempts, *watchers),
             versions=self.versions,
             launcher=self.launcher,
         )
-        pipeline = Pipeline(self.config.pools, services, JournalledSource(source, self.journal))
+        journalled = JournalledSource(attempts, self.journal, self.health)
+        pipeline = Pipeline(self.config.pools, services, journalled)
+        attempts.attach(pipeline.cancel)
         self.gate.watch(pipeline.policy_changed)
         return pipeline
 
@@ -142,10 +183,12 @@ async def open_node(
             exchange = Exchange(mode, gate, info, journal, config.model.name)
             server = GatewayServer(GatewayApp(slots, exchange, config.gateway, threads), config.gateway)
             slots.base_url, slots.doors = server.base_url, server
+            health = NodeHealth(checks_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher)
+                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health)
             finally:
+                await health.close()
                 await server.stop()
     finally:
         threads.close()

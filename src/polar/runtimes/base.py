@@ -53,7 +53,8 @@ class Command(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     """All of it: nothing of the node's own environment reaches the process except PATH and the locale."""
     log_name: str = "command"
-    """Output goes to `<logs>/<log_name>.stdout` and `.stderr`, each up to the runtime's cap."""
+    """Output goes to `<logs>/<log_name>.stdout` and `.stderr`, each up to the runtime's cap; without output there
+    is no file."""
     cwd: str = "."
     """Relative to the workspace."""
 

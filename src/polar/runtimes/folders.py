@@ -37,6 +37,8 @@ def inside(base: Path, path: str, view: View | None = None) -> Path:
     where it leads for the session's processes."""
     if "\0" in path or not path or Path(path).is_absolute():
         raise RuntimeFailure(f"{path!r} is not a relative path")
+    if path == "." and not os.path.islink(base):
+        return base
     try:
         found = _followed(base / path, view) if view is not None else (base / path).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
@@ -47,7 +49,8 @@ def inside(base: Path, path: str, view: View | None = None) -> Path:
 
 
 def _followed(path: Path, view: View) -> Path:
-    here, ahead, links = Path("/"), list(reversed(path.parts[1:])), 0
+    """Down from the view's folder, which is where it is without links: nothing above it is the session's."""
+    here, ahead, links = view.source, list(reversed(path.relative_to(view.source).parts)), 0
     while ahead:
         name = ahead.pop()
         step = here.parent if name == ".." else here / name
@@ -96,7 +99,9 @@ def refuse_mounts(root: Path) -> None:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:  # elsewhere than on Linux
         return
-    below = f"{root.resolve()}/"
+    resolved = root.resolve()
+    below = f"{resolved}/"
+    lines = [line for line in lines if resolved.name in line or "\\" in line]  # few: to compare paths costs more
     points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
     if found := next((point for point in points if f"{point}/".startswith(below)), None):
         raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")

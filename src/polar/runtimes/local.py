@@ -73,19 +73,19 @@ class LocalRuntime:
 
     async def start(self, place: Place) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
-        root, has_leftovers = take_root(place.root, FOLDERS)
-        self._place = msgspec.structs.replace(place, root=root)
-        if has_leftovers:
-            await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
-        for name in FOLDERS:
-            await in_thread(remove_tree, self._place.root / name)
-            (self._place.root / name).mkdir(mode=0o700)
-        place.logs.mkdir(parents=True, exist_ok=True)
+        await to_the_end(self._take_place(place))
         self._spawner = Spawner(place.logs, self._options)
         self._launcher = place.launcher or (Launcher() if Launcher.is_possible() else None)
         await self._find_view()
         if place.base is not None:
             await self.put_folder(place.base, ".")
+
+    async def _take_place(self, place: Place) -> None:
+        root, has_leftovers = await in_thread(_take, place)
+        self._place = msgspec.structs.replace(place, root=root)
+        if has_leftovers:
+            await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
+            await in_thread(_make_folders, root)
 
     async def _find_view(self) -> None:
         try:
@@ -129,10 +129,10 @@ class LocalRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await in_thread(write_file, self._inside(path, home=home), content, mode)
+        await in_thread(lambda: write_file(self._inside(path, home=home), content, mode))
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_file, self._inside(path))
+        return await in_thread(lambda: read_file(self._inside(path)))
 
     async def put_folder(self, source: Path, path: str) -> None:
         await copied_in(source, self._inside(path))
@@ -184,6 +184,8 @@ class LocalRuntime:
         cwd = self._inside(path)
         if not cwd.is_dir():
             raise RuntimeFailure(f"the workspace has no folder {path!r}")
+        if path == ".":
+            return Path(self.workspace)
         return Path(self.workspace, cwd.relative_to(place.root / "work"))
 
     def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
@@ -217,3 +219,18 @@ class LocalRuntime:
             if self._launcher is not None and place.launcher is None:
                 await self._launcher.close()
             await in_thread(remove_tree, place.root)
+
+
+def _take(place: Place) -> tuple[Path, bool]:
+    """Where the place really is, and whether something is left in it whose processes have to end first."""
+    root, has_leftovers = take_root(place.root, FOLDERS)
+    place.logs.mkdir(parents=True, exist_ok=True)
+    if not has_leftovers:
+        _make_folders(root)
+    return root, has_leftovers
+
+
+def _make_folders(root: Path) -> None:
+    for name in FOLDERS:
+        remove_tree(root / name)
+        (root / name).mkdir(mode=0o700)

@@ -13,19 +13,26 @@ import termios
 from io import FileIO
 from pathlib import Path
 
+READ_BYTES = 2**16
+"""At once: as much as a pipe holds."""
+
 
 class CappedLog:
-    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so."""
+    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so. It is
+    made with the first byte: most commands print nothing to one of their two streams."""
 
     def __init__(self, path: Path, *, cap_bytes: int, tail_bytes: int) -> None:
-        self._file = FileIO(path, "a")
+        self._path = path
+        self._file: FileIO | None = None
         self._cap_bytes = cap_bytes
-        self._room_bytes = cap_bytes - os.fstat(self._file.fileno()).st_size
+        self._room_bytes = cap_bytes
         self._tail_bytes = tail_bytes
         self._tail = b""
 
     def write(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-self._tail_bytes :]
+        if self._file is None and self._room_bytes >= 0:
+            self._open()
         if self._room_bytes < 0:
             return
         self._append(data[: self._room_bytes])
@@ -33,7 +40,15 @@ class CappedLog:
         if self._room_bytes < 0:
             self._append(f"\n[polar: the log ends here, at its cap of {self._cap_bytes} bytes]\n".encode())
 
+    def _open(self) -> None:
+        try:
+            self._file = FileIO(self._path, "a")
+            self._room_bytes -= os.fstat(self._file.fileno()).st_size
+        except OSError:
+            self._room_bytes = -1
+
     def _append(self, data: bytes) -> None:
+        assert self._file is not None, "it is opened before there is room in it"
         try:
             self._file.write(data)
         except OSError:  # a full disk is the log's loss, not the command's
@@ -43,26 +58,26 @@ class CappedLog:
         return self._tail.decode("utf-8", errors="replace")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
-class Pump(asyncio.Protocol):
-    """Moves one pipe's bytes into a log until the last writer has gone."""
+class Pump:
+    """Moves one pipe's bytes into a log until the last writer has gone.
+
+    It reads the descriptor itself. uvloop's pipe transport closes the descriptor and then the file object of the
+    same number, which by then may be a descriptor that another thread has just opened.
+    """
 
     def __init__(self, log: CappedLog) -> None:
         self.log = log
+        self._loop = asyncio.get_running_loop()
         self._read_fd, self.write_fd = os.pipe()
-        self._pipe: FileIO | None = None
-        self._transport: asyncio.BaseTransport | None = None
-        self._received_bytes = 0
-        self.ended = asyncio.get_running_loop().create_future()
+        os.set_blocking(self._read_fd, False)
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    async def start(self) -> None:
-        self._pipe = os.fdopen(self._read_fd, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def start(self) -> None:
+        self._loop.add_reader(self._read_fd, self._read)
 
     def release_writer(self) -> None:
         """Closes our copy of the writing end, so that the pipe ends with its last process."""
@@ -70,33 +85,35 @@ class Pump(asyncio.Protocol):
             os.close(self.write_fd)
             self.write_fd = -1
 
-    def data_received(self, data: bytes) -> None:
-        self._received_bytes += len(data)
-        self.log.write(data)
+    def drain(self) -> None:
+        """Takes what was written before the call into the log. A child that keeps the pipe open, or goes on
+        writing, is not waited for."""
+        goal_bytes = self._waiting_bytes()
+        while goal_bytes > 0:
+            goal_bytes -= self._read() or goal_bytes
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.log.close()
+    def close(self) -> None:
+        self.release_writer()
         if not self.ended.done():
+            self._loop.remove_reader(self._read_fd)
+            os.close(self._read_fd)
+            self.log.close()
             self.ended.set_result(None)
 
-    async def drain(self) -> None:
-        """Returns when all that was written before the call is in the log. A child that keeps the pipe open,
-        or goes on writing, is not waited for."""
-        goal_bytes = self._received_bytes + self._waiting_bytes()
-        while self._received_bytes < goal_bytes and not self.ended.done():  # noqa: ASYNC110 - the loop reads
-            await asyncio.sleep(0)
+    def _read(self) -> int:
+        """How many bytes there were."""
+        try:
+            data = os.read(self._read_fd, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self.log.write(data)
+        else:
+            self.close()
+        return len(data)
 
     def _waiting_bytes(self) -> int:
-        if self._transport is None or self.ended.done():
+        if self.ended.done():
             return 0
         (count,) = struct.unpack("i", fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4))
         return count
-
-    async def close(self) -> None:
-        self.release_writer()
-        if self._pipe is None:
-            os.close(self._read_fd)
-            self.connection_lost(None)
-        elif self._transport is not None:
-            self._transport.close()
-        await self.ended

@@ -17,6 +17,7 @@ import re
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -88,7 +89,12 @@ def home() -> str:
 
 def owner() -> str:
     """This process, told apart from any that gets its id later."""
-    return f"{os.getpid()}.{_started_at(os.getpid())}"
+    return _owner_named(os.getpid())
+
+
+@cache
+def _owner_named(pid: int) -> str:
+    return f"{pid}.{_started_at(pid)}"
 
 
 async def sweep_orphans(*, grace_s: float = 0.0) -> int:

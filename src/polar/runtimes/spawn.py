@@ -77,8 +77,8 @@ class Spawner:
             process = await self._spawn(job, out, err)
             job.began(process.pid)
             exit_code = await process.wait()
-            await out.drain()
-            await err.drain()
+            out.drain()
+            err.drain()
         except BaseException:
             await to_the_end(self._break_off(job, process, (out, err)))
             raise
@@ -87,7 +87,7 @@ class Spawner:
     async def close(self) -> None:
         """No job begins any more, and the logs end; the processes must be dead."""
         self._closed = True
-        await close_all(tuple(self._pumps))
+        close_all(tuple(self._pumps))
 
     def refuse(self) -> None:
         """A process that begins behind the back of a `stop` would outlive it."""
@@ -103,8 +103,8 @@ class Spawner:
         return pump
 
     async def _spawn(self, job: Job, out: Pump, err: Pump) -> Child:
-        await out.start()
-        await err.start()
+        out.start()
+        err.start()
         if self._closed:
             raise RuntimeFailure("the runtime is stopped")
         try:
@@ -121,7 +121,7 @@ class Spawner:
             if process is not None:
                 await process.wait()
         finally:
-            await close_all(pumps)
+            close_all(pumps)
 
 
 async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
@@ -152,10 +152,10 @@ def _why_not(program: str, error: Exception) -> str:
     return f"cannot start {program!r}: {error}"
 
 
-async def close_all(pumps: tuple[Pump, ...]) -> None:
+def close_all(pumps: tuple[Pump, ...]) -> None:
     for pump in pumps:
-        await pump.drain()
-        await pump.close()
+        pump.drain()
+        pump.close()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +90,30 @@ class SupervisedCommand:
         self.empty.result()
 
     def _ask(self, request: dict[str, Any]) -> None:
-        try:
+        """Fails where the supervisor was asked many times already, or has ended. Then its last words may still be
+        in the channel, so only `_hear` closes that."""
+        with suppress(OSError):
             self._channel.send(json.dumps(request).encode())
-        except BlockingIOError:  # it was asked many times already
-            pass
-        except OSError:
-            self._close()
 
     def _hear(self) -> None:
+        """All that is there: uvloop does not call again after an error of the channel."""
+        while (message := self._received()) is not None:
+            if not message:
+                return self._close()
+            self._take(json.loads(message))
+
+    def _received(self) -> bytes | None:
+        """Empty: the supervisor has ended. None: it has nothing to say now."""
         try:
-            message = self._channel.recv(MAX_MESSAGE_BYTES)
+            return self._channel.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
-            return
+            return None
+        except ConnectionResetError:  # it ended before it read what we asked; what it said before comes next
+            return self._received()
         except OSError:
-            message = b""
-        if not message:
-            self._close()
-            return
-        said: dict[str, Any] = json.loads(message)
+            return b""
+
+    def _take(self, said: dict[str, Any]) -> None:
         if "started" in said:
             _settle(self._started, said["started"])
         if "refused" in said:

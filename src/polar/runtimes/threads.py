@@ -1,12 +1,16 @@
-"""Slow work in a thread of its own. The event loop's default pool is small and others wait for it: a session's
-folder that takes a second to remove must not hold up a journal."""
+"""Slow work in a thread of its own. A pool has an end, and others wait for it: a folder that takes a second to
+remove, or a file system that does not answer at all, must hold up nobody else.
+
+The threads are started without `threading.Thread`, whose `start` makes the event loop wait until the new thread
+has had its first turn: on a busy machine that takes milliseconds. A process that exits does not wait for them.
+"""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
@@ -32,5 +36,5 @@ async def in_thread(
         with suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(settle, *said)
 
-    Thread(target=run, name=f"polar {getattr(work, '__name__', 'work')}").start()
+    _thread.start_new_thread(run, ())
     return await outcome

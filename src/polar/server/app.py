@@ -76,5 +76,6 @@ def _no_database(_: Request, error: Exception) -> JSONResponse:
 
 
 def _defect(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    told = {"session_id": request.path_params.get("session_id")}
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error, extra=told)
     return _answer(500, "the server failed at this request; its log says where")

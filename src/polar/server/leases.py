@@ -6,20 +6,22 @@ A session waits (QUEUED, no lease), is held (a lease, whatever the stage) or has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server import policy
 from polar.server.events import append, stage_news
-from polar.server.nodes import take_word, touch
+from polar.server.nodes import name_of, take_word, touch
 from polar.server.refusals import Conflict
 from polar.server.results import finish, made_by_server
-from polar.server.rows import SessionRow, row_of, rows_of
+from polar.server.rows import EARLIER, SessionRow, row_of, rows_of
 from polar.server.sessions import session_from
 from polar.server.state import Change
 from polar.server.tables import IS_HELD, IS_WAITING, sessions, tasks
 from polar.server.tasks import request_of
 from polar.types import (
+    EarlierAttempt,
     Failure,
     HandBack,
     Heartbeat,
@@ -33,6 +35,8 @@ from polar.types import (
 
 MAX_REPLY_BYTES = 64 * 2**20
 """Of tasks in one reply: each lease carries its task, and a task may be large."""
+KEPT_EARLIER = 200
+"""Earlier attempts that a session keeps, the newest of them."""
 _ORDER = [Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN]
 
 
@@ -44,7 +48,10 @@ def lease(change: Change, node_id: str, room: int) -> LeaseReply:
     for row in rows:
         if row.task_id not in requests:
             requests[row.task_id] = request_of(change.connection, row.task_id)
-    leases = tuple(Lease(session=session_from(row, node_id), task=requests[row.task_id]) for row in rows)
+    leases = tuple(
+        Lease(session=session_from(row, node_id), task=requests[row.task_id], earlier=row.earlier_attempts)
+        for row in rows
+    )
     _grant(change, node_id, rows)
     return LeaseReply(leases=leases, policy=policy.current(change.connection))
 
@@ -122,11 +129,11 @@ def hand_back(change: Change, node_id: str, given: HandBack) -> None:
     row = row_of(change.connection, given.session_id)
     if row.lease_expires is None or (row.node_id, row.attempt) != (node_id, given.attempt):
         raise Conflict(f"session {given.session_id}: attempt {given.attempt} is not this node's; drop it")
-    give_back(change, [row], "handed back")
+    give_back(change, [row], _Reason(given.where, given.why, given.counted))
 
 
 def leave(change: Change, node_id: str) -> None:
-    give_back(change, held_by(change, node_id), "its node left")
+    give_back(change, held_by(change, node_id), _Reason("node", "its node left"))
 
 
 def expire(change: Change) -> int:
@@ -138,7 +145,9 @@ def expire(change: Change) -> int:
     hopeless = [row for row in rows if not row.cancel_requested and row.losses + 1 >= change.config.max_attempts]
     finish(change, [made_by_server(row, Stage.FAILED, _lost_node(row)) for row in hopeless])
     names = {row.session_id for row in hopeless}
-    give_back(change, [row for row in rows if row.session_id not in names], "its node was lost", losses=1)
+    give_back(
+        change, [row for row in rows if row.session_id not in names], _Reason("node", "its node was lost"), 1
+    )
     return len(rows)
 
 
@@ -160,7 +169,16 @@ def held_by(change: Change, node_id: str) -> list[SessionRow]:
     return rows_of(change.connection, query)
 
 
-def give_back(change: Change, rows: Sequence[SessionRow], why: str, *, losses: int = 0) -> None:
+@dataclass(frozen=True)
+class _Reason:
+    """Why an attempt has no result."""
+
+    where: str
+    why: str
+    counted: bool = False
+
+
+def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losses: int = 0) -> None:
     """Held sessions wait again as their next attempt, except those nobody wants any more."""
     finish(change, [made_by_server(row, Stage.CANCELLED) for row in rows if row.cancel_requested])
     again = [row for row in rows if not row.cancel_requested]
@@ -175,8 +193,22 @@ def give_back(change: Change, rows: Sequence[SessionRow], why: str, *, losses: i
             losses=sessions.c.losses + losses,
             node_id=None,
             lease_expires=None,
+            earlier=bindparam("so_far"),
         ),
-        [{"this": row.session_id} for row in again],
+        [{"this": row.session_id, "so_far": _with(change, row, reason)} for row in again],
     )
-    append(change, [stage_news(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
+    told = f"{reason.where}: {reason.why}"
+    append(change, [stage_news(row, Stage.QUEUED, row.attempt + 1, None, reason=told) for row in again])
     change.wakes.add("queue")
+
+
+def _with(change: Change, row: SessionRow, reason: _Reason) -> str:
+    """The session's earlier attempts and the one that ends now, as JSON."""
+    ended = EarlierAttempt(
+        attempt=row.attempt,
+        node=name_of(change.connection, row.node_id),
+        where=reason.where,
+        why=reason.why if reason.counted or reason.where != "node" else f"{reason.why}, in {row.stage}",
+        counted=reason.counted,
+    )
+    return EARLIER.dump_json((*row.earlier_attempts, ended)[-KEPT_EARLIER:]).decode()

@@ -13,7 +13,7 @@ from polar.server.events import News, append
 from polar.server.refusals import Invalid, Unauthorized
 from polar.server.state import Change
 from polar.server.tables import IS_HELD, nodes, sessions
-from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration
+from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration, Sickness
 
 FORGOTTEN_AFTER_S = 24 * 3600.0
 MAX_SLOTS = 2**31 - 1
@@ -47,12 +47,29 @@ def touch(change: Change, node_id: str) -> None:
 
 
 def take_word(change: Change, node_id: str, beat: Heartbeat) -> None:
-    """Of what it generates, and under which policy."""
+    """Of what it generates, under which policy, and whether it is well."""
+    _note_health(change, node_id, beat.sick)
     told = {"generating": beat.generating, "heard_revision": beat.revision}
     is_news = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
     news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, is_news).values(**told))
     if news.rowcount:
         change.wakes.add("policy")
+
+
+def _note_health(change: Change, node_id: str, sick: Sickness | None) -> None:
+    """An event for each change: that a node fell sick, of something else, or is well again."""
+    told = None if sick is None else sick.model_dump_json()
+    differs = nodes.c.sick.is_distinct_from(told)
+    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, differs).values(sick=told))
+    if news.rowcount:
+        data = {} if sick is None else {"part": sick.part, "why": sick.why}
+        append(change, [_news(node_id, "well" if sick is None else "sick", **data)])
+
+
+def name_of(connection: Connection, node_id: str | None) -> str:
+    """For people; the id where the node is not known any more."""
+    found = connection.execute(select(nodes.c.name).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+    return found or node_id or ""
 
 
 def remove(change: Change, node_id: str) -> None:
@@ -89,6 +106,7 @@ def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
             sessions=tuple(held.get(row.node_id, ())),
             generating=row.generating,
             heard=row.heard_revision == revision,
+            sick=None if row.sick is None else Sickness.model_validate_json(row.sick),
         )
         for row in rows
     ]

@@ -71,9 +71,11 @@ def made_by_server(row: SessionRow, stage: Stage, failure: Failure | None = None
     result = SessionResult(
         session_id=row.session_id,
         task_id=row.task_id,
+        group_id=row.group_id or row.task_id,
         index=row.index,
         attempt=row.attempt,
         stage=stage,
+        attempts=row.earlier_attempts,
         failure=failure,
     )
     return row, result
@@ -126,6 +128,5 @@ def _result_row(row: SessionRow, result: SessionResult) -> dict[str, Any]:
 
 
 def _news(row: SessionRow, result: SessionResult, node_id: str | None) -> News:
-    reward = result.score.reward if result.score else None
-    data = {"stage": result.stage.value, "attempt": result.attempt, "reward": reward}
+    data = {"stage": result.stage.value, "attempt": result.attempt, "reward": result.reward}
     return News("result", row.task_id, row.session_id, node_id, data)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Select, select
 
 from polar.server.refusals import unknown
 from polar.server.tables import sessions
+from polar.types import EarlierAttempt
+
+EARLIER: TypeAdapter[tuple[EarlierAttempt, ...]] = TypeAdapter(tuple[EarlierAttempt, ...])
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class SessionRow:
     lease_expires: float | None
     cancel_requested: bool
     priority: int
+    earlier: str
+    """As JSON."""
+
+    @property
+    def earlier_attempts(self) -> tuple[EarlierAttempt, ...]:
+        return EARLIER.validate_json(self.earlier)
 
 
 def rows_of(connection: Connection, query: Select[Any]) -> list[SessionRow]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from polar.config import ServerConfig
 from polar.server.tables import prepare
+from polar.store.server_database import database_of
 from polar.store.writer import Writer
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Bell:
 
 
 class State:
-    def __init__(self, writer: Writer, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, writer: Writer[Connection], config: ServerConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
         self.bells: dict[Topic, Bell] = {topic: Bell() for topic in TOPICS}
@@ -69,7 +70,7 @@ class State:
 
     @classmethod
     async def open(cls, config: ServerConfig, clock: Clock) -> State:
-        writer = Writer(config.database)
+        writer = Writer(database_of(config.database))
         await writer.open(prepare)
         return cls(writer, config, clock)
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from polar.store.database import StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 METADATA = MetaData()
 
@@ -78,6 +78,7 @@ sessions = Table(
     Column("lease_expires", Float),  # set exactly while a node holds it
     Column("cancel_requested", Boolean, nullable=False, default=False),
     Column("priority", Integer, nullable=False),
+    Column("earlier", Text, nullable=False, default="[]", server_default="[]"),  # `EarlierAttempt`s as JSON
 )
 Index(
     "sessions_waiting",
@@ -129,6 +130,7 @@ nodes = Table(
     Column("last_seen", Float, nullable=False),
     Column("generating", Integer, nullable=False, server_default="0"),  # generations under way, as last told
     Column("heard_revision", Integer),  # of the policy it follows; null: it has told of none yet
+    Column("sick", Text),  # its `Sickness` as JSON, as last told; null: it is well
 )
 
 callbacks = Table(
@@ -177,6 +179,8 @@ def prepare(connection: Connection) -> None:
             version = _from_version_1(connection)
         if version == 2:
             version = _from_version_2(connection)
+        if version == 3:
+            version = _from_version_3(connection)
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"the database is of schema version {version}, this Polar wants {SCHEMA_VERSION}; use the Polar "
@@ -202,3 +206,11 @@ def _from_version_2(connection: Connection) -> int:
     upload_parts.create(connection, checkfirst=True)
     connection.execute(update(schema).values(version=3))
     return 3
+
+
+def _from_version_3(connection: Connection) -> int:
+    """Which kept no reasons of earlier attempts, and knew no sick nodes."""
+    connection.execute(text("ALTER TABLE sessions ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]'"))
+    connection.execute(text("ALTER TABLE nodes ADD COLUMN sick TEXT"))
+    connection.execute(update(schema).values(version=4))
+    return 4

@@ -144,13 +144,10 @@ def _owners(content: SessionUpload) -> set[str]:
 
 
 def _finite(result: SessionResult) -> SessionResult:
-    """JSON has no word for a number that is none: such metrics are left out, and the score says so."""
+    """What is no finite number is left out: JSON has no word for it. A node's own results have none."""
     changes: dict[str, Any] = {"stage_s": {k: v for k, v in result.stage_s.items() if math.isfinite(v)}}
     if result.score is not None:
-        metrics = {name: value for name, value in result.score.metrics.items() if math.isfinite(value)}
-        lost = sorted(result.score.metrics.keys() - metrics.keys())
-        reasons = (*result.score.reasons, *(f"metric {name} was not a finite number" for name in lost))
-        changes["score"] = result.score.model_copy(update={"metrics": metrics, "reasons": reasons})
+        changes["score"] = result.score.finite()
     rate = result.statistics.merge_rate
     if rate is not None and not math.isfinite(rate):
         changes["statistics"] = result.statistics.model_copy(update={"merge_rate": None})

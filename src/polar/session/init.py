@@ -9,22 +9,28 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from polar import registry
 from polar.errors import boundary
-from polar.harnesses.base import Harness, HarnessContext, Launch
+from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.install import install
 from polar.runtimes.base import Place, Runtime, Tool
-from polar.session.keep import clear
+from polar.runtimes.threads import in_thread
+from polar.session.keep import make_clear
 from polar.session.live import LiveSession
 from polar.session.patch import note_baseline
+from polar.session.plugins import call_foreign, expect
 from polar.session.workspace import base_of, prepare
+from polar.types import CallProfile, Spec
 
 
 async def init(live: LiveSession) -> None:
+    spec = live.task.harness
     with _part(live, "harness"):
-        harness: Harness = registry.make("harness", live.task.harness)
-        live.harness = harness
-        installed = await install(harness.requirements())
+        harness = await call_foreign("harness", spec, _LoadedHarness, spec)
+        live.harness_version = harness.version
+        installed = await install(harness.packs)
         tools = {name: Tool(folder.name, folder) for name, folder in installed.items()}
     runtime = await _start(live, tuple(tools.values()))
     with _part(live, "files"):
@@ -38,7 +44,7 @@ async def init(live: LiveSession) -> None:
             live.teardown.callback(door.close)
     with _part(live, "gateway"):
         slots = live.services.slots
-        live.slot = await slots.open(live.lease, harness.profile(), door)
+        live.slot = await slots.open(live.lease, harness.profile, door)
         live.teardown.push_async_callback(slots.close, live.session_id)
     with _part(live, "harness"):
         context = HarnessContext(
@@ -49,11 +55,27 @@ async def init(live: LiveSession) -> None:
             home=runtime.home,
             installed={name: Path(runtime.tool(tool)) for name, tool in tools.items()},
         )
-        live.launch = harness.launch(context)
+        live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
         await _lay_in(runtime, live.launch, taken=live.task.files)
     with _part(live, "prepare"):
         await note_baseline(live)
+
+
+class _LoadedHarness:
+    """A harness class and what it says of itself, checked. It is a plug-in: only `plugins.call` may run this."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._harness: Harness = registry.make("harness", spec)
+        self._what = f"harness {spec.name!r}"
+        self.version = f"{self._harness.name} {self._harness.version}".strip()
+        self.profile = expect(CallProfile, self._harness.profile(), f"{self._what}: profile()")
+        packs: tuple[object, ...] = tuple(self._harness.requirements())
+        self.packs = tuple(expect(NpmPack, pack, f"{self._what}: requirements()") for pack in packs)
+
+    def launch(self, context: HarnessContext) -> Launch:
+        launch = expect(Launch, self._harness.launch(context), f"{self._what}: launch()")
+        return msgspec.convert(msgspec.to_builtins(launch), Launch)  # its fields are of the promised types too
 
 
 @contextmanager
@@ -68,11 +90,12 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
     with _part(live, "files"):
         base = await base_of(live.task.workspace)
     with _part(live, "runtime"):
-        runtime: Runtime = registry.make("runtime", live.task.runtime)
+        spec = live.task.runtime
+        runtime: Runtime = await call_foreign("runtime", spec, registry.make, "runtime", spec)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
-        paths = live.paths.create()
-        await clear(paths)
+        paths = live.paths
+        await in_thread(make_clear, paths)
         launcher = live.services.launcher
         await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools, launcher))
     return runtime

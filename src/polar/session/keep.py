@@ -6,7 +6,6 @@ agent's work. The session's key stands as it is in no file of it, and in no name
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
 from polar.runtimes.copies import printable
 from polar.runtimes.folders import remove_tree
+from polar.runtimes.threads import in_thread
 from polar.session.live import LiveSession
 from polar.store.paths import SessionPaths
 
@@ -24,11 +24,12 @@ HARNESS_HOME = "harness-home"
 SHOWN_LEFT_OUT = 200
 
 
-async def clear(paths: SessionPaths) -> None:
-    """Away with what an earlier attempt has kept."""
+def make_clear(paths: SessionPaths) -> None:
+    """Makes the session's folder, without what an earlier attempt has kept."""
+    paths.create()
     paths.patch.unlink(missing_ok=True)
     for folder in (paths.artifacts, paths.logs / HARNESS_HOME):
-        await asyncio.to_thread(remove_tree, folder)
+        remove_tree(folder)
 
 
 async def keep_artifacts(live: LiveSession) -> None:
@@ -58,9 +59,10 @@ async def hide_key(live: LiveSession) -> None:
         return
     key, root = live.slot.key, live.paths.root
     try:
-        for path in await asyncio.to_thread(_remove_named, live.paths, key):
+        removed, blotted = await in_thread(_hide, live.paths, key)
+        for path in removed:
             live.left_out.append(f"{printable(str(path.relative_to(root)))}: it has the session's key in its name")
-        for path in await asyncio.to_thread(_blot, live.paths, key.encode()):
+        for path in blotted:
             live.left_out.append(f"{printable(str(path.relative_to(root)))}: the session's key, replaced by stars")
     except (RuntimeFailure, OSError) as error:
         live.left_out.append(f"logs: not searched for the session's key: {error}")
@@ -98,6 +100,11 @@ def _apart(paths: tuple[str, ...]) -> list[str]:
     found = [PurePosixPath(path) for path in dict.fromkeys(paths)]
     sound = [path for path in found if not path.is_absolute() and ".." not in path.parts]
     return [str(path) for path in sound if not any(other in path.parents for other in sound)]
+
+
+def _hide(paths: SessionPaths, key: str) -> tuple[list[Path], list[Path]]:
+    """What was removed, and the files that held it."""
+    return _remove_named(paths, key), _blot(paths, key.encode())
 
 
 def _remove_named(paths: SessionPaths, key: str) -> list[Path]:

@@ -6,8 +6,9 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from polar.harnesses.base import Harness, Launch
+from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
@@ -40,7 +41,8 @@ class LiveSession:
     set_up: str = ""
     """The part of INIT that was begun last."""
     runtime: Runtime | None = None
-    harness: Harness | None = None
+    harness_version: str = ""
+    """Its name and version, as the result has them."""
     launch: Launch | None = None
     slot: Slot | None = None
     baseline: str = ""
@@ -79,7 +81,7 @@ class LiveSession:
     def session_id(self) -> str:
         return self.session.session_id
 
-    @property
+    @cached_property
     def paths(self) -> SessionPaths:
         return self.services.paths.session(self.session_id)
 

@@ -9,19 +9,22 @@ neighbours go on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Coroutine
 
 from polar.config import PoolConfig
-from polar.errors import SessionError, failure_of
+from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
 from polar.session.init import init
 from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.live import LiveSession, Services
 from polar.session.patch import keep_patch
-from polar.session.postrun import blame, build, final_stage, judge, result_of, write
+from polar.session.postrun import bare_result, blame, build, final_stage, judge, result_of, traces_of, write
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
 from polar.types import Failure, Lease, Stage
+
+LOGGER = logging.getLogger("polar.session")
 
 
 class _ReadyPlace:
@@ -119,7 +122,7 @@ class Pipeline:
         del self._stages_of[live.session_id]
         place.leave()
         if not stages.cancelled() and (error := stages.exception()) is not None:
-            live.fail(error.failure if isinstance(error, SessionError) else failure_of("pipeline", error))
+            self._fail(live, "pipeline", error)
         await self._finish(live, cancelled=stages.cancelled())
 
     async def _stages(self, live: LiveSession, place: _ReadyPlace) -> None:
@@ -134,6 +137,8 @@ class Pipeline:
                 await self._run_harness(live)
             async with self._postrun:
                 await self._run_postrun(live)
+        except SystemExit as error:  # of a runtime that is a plug-in; it is not to end the node
+            raise SessionError(failure_of("runtime", error)) from error
         finally:
             self._live.pop(live.session_id, None)
             note_age(live)
@@ -150,7 +155,8 @@ class Pipeline:
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
         live.timed_out = await self._attempt(live, "run", run(live), live.task.budgets.run_s)
-        # Where this fails something may still change the workspace, and there is nothing to judge.
+        # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
+        # this fails something may still change the workspace, and there is nothing to judge.
         async with asyncio.timeout(live.task.budgets.postrun_s):
             await silence(live)
 
@@ -187,31 +193,50 @@ class Pipeline:
         except TimeoutError as error:
             if deadline.expired():
                 return True
-            live.fail(failure_of(where, error))
-        except SessionError as error:
-            live.fail(error.failure)
-        except Exception as error:
-            live.fail(failure_of(where, error))
+            self._fail(live, where, error)
+        except (Exception, SystemExit) as error:
+            self._fail(live, where, error)
         return False
 
+    def _fail(self, live: LiveSession, where: str, error: BaseException) -> None:
+        """Keeps the failure; an error that has no message for its user is logged, once, with its traceback."""
+        failure = error.failure if isinstance(error, SessionError) else failure_of(where, error)
+        cause = (error.__cause__ or error) if isinstance(error, SessionError) else error
+        expected = isinstance(cause, PolarError | SessionError | TimeoutError) or shortage_of(cause)
+        if not expected:
+            extra = {"session_id": live.session_id}
+            LOGGER.error("session %s: %s failed", live.session_id, failure.where, exc_info=cause, extra=extra)
+        live.fail(failure)
+
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
-        """Traces of what there is, teardown, the last stage, the report: whatever happened before."""
+        """Traces of what there is, teardown, their file, the last stage, the report: whatever happened before."""
         budget_s = live.task.budgets.postrun_s
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
-            ("store", write),
             ("teardown", _tear_down),
             ("store", hide_key),
+            ("store", write),
         )
         for where, step in ends:
             if await self._attempt(live, where, step(live), budget_s):
                 live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
         live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
+        await self._report(live)
+
+    async def _report(self, live: LiveSession) -> None:
+        """A session whose result cannot be made is reported all the same: as failed, for that reason."""
+        told = {"session_id": live.session_id}
         try:
-            await self._source.report(result_of(live), live.trajectory)
+            result, trajectory = result_of(live), await traces_of(live)
         except Exception as error:
+            LOGGER.exception("session %s: its result cannot be made", live.session_id, extra=told)
+            result, trajectory = bare_result(live, failure_of("result", error)), None
+        try:
+            await self._source.report(result, trajectory)
+        except Exception as error:
+            LOGGER.exception("session %s: its result was not taken", live.session_id, extra=told)
             self._unreported.append(error)
 
 

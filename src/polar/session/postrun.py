@@ -7,32 +7,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import repeat
-
-import msgspec
+from typing import Any
 
 from polar import registry
 from polar.builders.base import Builder
 from polar.builders.certificate import examine
+from polar.builders.labels import check_rewards, counted, labelled
 from polar.errors import SessionError, boundary
-from polar.evaluators.base import Evaluator, Evidence
+from polar.evaluators.base import Evaluator, Evidence, score_of
 from polar.session.keep import told
 from polar.session.live import LiveSession
 from polar.session.patch import PATCH
+from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
+from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
-from polar.types import Failure, Finding, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.types import (
+    Call,
+    Certificate,
+    Failure,
+    Finding,
+    SessionResult,
+    Spec,
+    Stage,
+    Trajectory,
+    TrajectoryStatistics,
+)
 
 
 async def build(live: LiveSession) -> None:
     with boundary("builder"):
         calls = await live.services.slots.calls(live.session_id)
         live.reached_model = bool(calls)
-        builder: Builder = registry.make("builder", live.task.builder)
-        live.trajectory = await asyncio.to_thread(builder.build, live.session_id, calls)
-        live.certificate, findings = await asyncio.to_thread(examine, calls, live.trajectory)
+        built = await call("builder", _built, live.task.builder, live.session_id, calls)
+        live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
+
+
+def _built(
+    spec: Spec, session_id: str, calls: Sequence[Call]
+) -> tuple[Trajectory, Certificate, Sequence[Finding]]:
+    builder: Builder = registry.make("builder", spec)
+    trajectory = expect(Trajectory, builder.build(session_id, calls), f"builder {spec.name!r}")
+    TrajectoryStatistics.model_validate(trajectory.statistics)
+    return trajectory, *examine(calls, trajectory)
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
@@ -43,38 +62,57 @@ def _not_exact(findings: Sequence[Finding]) -> Failure:
 
 async def judge(live: LiveSession) -> None:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    spec = live.task.evaluator
     evidence = Evidence(
         task=live.task,
-        runtime=live.runtime,
+        runtime=runtime_for("evaluator", spec, live.runtime),
         trajectory=live.trajectory,
         exit_code=live.exit_code,
         timed_out=live.timed_out,
         patch=live.paths.patch if PATCH in live.kept else None,
     )
     with boundary("evaluator"):
-        evaluator: Evaluator = registry.make("evaluator", live.task.evaluator)
-        live.score = await evaluator.evaluate(evidence)
-        live.trajectory = await asyncio.to_thread(_rewarded, live.trajectory, live.score)
+        score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
+        check_rewards(score, live.trajectory)
+        live.score = score
+
+
+def _evaluated(spec: Spec, evidence: Evidence) -> Any:
+    evaluator: Evaluator = registry.make("evaluator", spec)
+    return evaluator.evaluate(evidence)
 
 
 async def write(live: LiveSession) -> None:
-    if live.trajectory is not None:
+    """Comes after every other step that can fail: traces in the file have the reward that the result has."""
+    trajectory = await traces_of(live)
+    if trajectory is not None:
         with boundary("store"):
-            await asyncio.to_thread(write_trajectory, live.paths.traces, live.trajectory)
+            await asyncio.to_thread(write_trajectory, live.paths.traces, trajectory)
         live.traces_written = True
 
 
+async def traces_of(live: LiveSession) -> Trajectory | None:
+    """As they are written and reported, with the labels and rewards of how the session ended. In a thread, because
+    each trace is checked again."""
+    if live.trajectory is None:
+        return None
+    return await asyncio.to_thread(labelled, live.trajectory, live.lease, live.score, live.failure)
+
+
 def result_of(live: LiveSession) -> SessionResult:
+    """Sealed: nothing changes it after this."""
     trajectory = live.trajectory
-    harness = {"harness": f"{live.harness.name} {live.harness.version}".strip()} if live.harness else {}
+    harness = {"harness": live.harness_version} if live.harness_version else {}
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
-    return SessionResult(
+    result = SessionResult(
         session_id=live.session_id,
         task_id=live.session.task_id,
+        group_id=live.task.group or live.session.task_id,
         index=live.session.index,
         attempt=live.session.attempt,
         stage=live.session.stage,
-        score=live.score,
+        attempts=live.lease.earlier,
+        score=counted(live.score, live.failure),
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
@@ -89,6 +127,22 @@ def result_of(live: LiveSession) -> SessionResult:
         versions={**live.services.versions, **harness},
         notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
     )
+    return sealed(result, live.task)
+
+
+def bare_result(live: LiveSession, failure: Failure) -> SessionResult:
+    """Of a session whose full result cannot be made: what is known of it from its lease, and why."""
+    result = SessionResult(
+        session_id=live.session_id,
+        task_id=live.session.task_id,
+        group_id=live.task.group or live.session.task_id,
+        index=live.session.index,
+        attempt=live.session.attempt,
+        stage=Stage.FAILED,
+        attempts=live.lease.earlier,
+        failure=failure,
+    )
+    return sealed(result, live.task)
 
 
 def final_stage(live: LiveSession) -> Stage:
@@ -125,23 +179,3 @@ def _exit_failure(live: LiveSession) -> Failure:
         message=f"the harness {how}{words}",
         policy=live.reached_model and code > 0,
     )
-
-
-def _rewarded(trajectory: Trajectory, score: Score) -> Trajectory:
-    """The session's reward goes to every trace, unless the evaluator judged them one by one. A trace with
-    nothing to train on gets none."""
-    rewards = score.trace_rewards
-    if rewards is not None and len(rewards) != len(trajectory.traces):
-        raise SessionError(
-            Failure(
-                where="evaluator",
-                type="WrongRewards",
-                message=f"{len(rewards)} rewards for {len(trajectory.traces)} traces",
-            )
-        )
-    given = rewards if rewards is not None else repeat(score.reward)
-    traces = tuple(
-        msgspec.structs.replace(trace, reward=reward if any(trace.loss_mask) else None)
-        for trace, reward in zip(trajectory.traces, given, strict=False)
-    )
-    return msgspec.structs.replace(trajectory, traces=traces)

@@ -8,34 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel
-from sqlalchemy import (
-    ClauseElement,
-    Connection,
-    Text,
-    and_,
-    bindparam,
-    func,
-    insert,
-    inspect,
-    literal_column,
-    select,
-    update,
-)
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import IntegrityError
 
-from polar.store.tables import METADATA, SCHEMA_VERSION, calls, results, sessions, stages
-from polar.store.writer import JournalError, Writer
+from polar.store import statements
+from polar.store.database import JournalDatabase, JournalError
+from polar.store.writer import Writer
 from polar.types import Call, Lease, SessionResult, Stage
 from polar.types.codec import decode, encode
 
 __all__ = ["Journal", "JournalError", "JournalledSession", "ResultRefused"]
+
+DECODED_AT_ONCE_BYTES = 256 * 1024
+"""Calls up to this size together are decoded on the event loop: that takes less than to wake a thread twice."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -54,7 +45,7 @@ class JournalledSession(msgspec.Struct, frozen=True):
 class Journal:
     """SQLite behind one writer thread. One process writes; others may read at the same time."""
 
-    def __init__(self, path: Path, writer: Writer) -> None:
+    def __init__(self, path: Path, writer: Writer[sqlite3.Connection]) -> None:
         self.path = path
         self._writer = writer
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="polar-journal")
@@ -64,7 +55,7 @@ class Journal:
     async def open(cls, path: Path, *, read_only: bool = False) -> Journal:
         if read_only and not path.is_file():
             raise JournalError(f"there is no journal at {path}")
-        writer = Writer(path, read_only=read_only)
+        writer = Writer(JournalDatabase(path, read_only=read_only), read_only=read_only)
         await writer.open(lambda connection: _prepare(connection, path, read_only))
         return cls(path, writer)
 
@@ -78,9 +69,12 @@ class Journal:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def add_sessions(self, leases: Sequence[Lease]) -> None:
+        """Takes sessions in, all of them or none. One that is known already must come with a later attempt."""
+        await self._writer.write(lambda connection: [_add_session(connection, lease) for lease in leases])
+
     async def add_session(self, lease: Lease) -> None:
-        """Takes a session in. One that is known already must come with a later attempt."""
-        await self._writer.write(lambda connection: _add_session(connection, lease))
+        await self.add_sessions([lease])
 
     async def append_call(self, call: Call) -> None:
         """Returns when the call is committed."""
@@ -91,14 +85,14 @@ class Journal:
         Reading sees it at once."""
         self._writer.write_soon(lambda connection: _mark_received(connection, call_id))
 
-    def record_stage(self, session_id: str, stage: Stage, at: float) -> asyncio.Future[None]:
-        """Queues the change and returns at once; the order of calls is the order in the journal. Who needs to
-        know that it is durable awaits the future."""
-        return self._writer.write(lambda connection: _record_stage(connection, session_id, stage, at))
+    async def record_stage(self, session_id: str, stage: Stage, at: float) -> None:
+        """Returns when the change is committed."""
+        await self._writer.write(lambda connection: _record_stage(connection, session_id, stage, at))
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
-        """`record_stage` in the shape of a `Watcher`."""
-        self.record_stage(session_id, stage, at)
+        """As a `Watcher`. Durable with the next write, or soon after; a crash before that loses the last change of
+        a session that is lost with it. The order of changes is the order in the journal."""
+        self._writer.write_soon(lambda connection: _record_stage(connection, session_id, stage, at))
 
     async def save_result(self, result: SessionResult) -> None:
         """Takes a session's result exactly once per attempt, and only of the newest attempt."""
@@ -106,34 +100,32 @@ class Journal:
 
     async def calls(self, session_id: str) -> list[Call]:
         """In the order in which they were appended, so parents before children."""
-        of_session = select(calls.c.body, calls.c.received).where(calls.c.session_id == session_id)
-        query = of_session.join(sessions, _newest(calls)).order_by(calls.c.sequence)
-        rows = await self._writer.read(lambda connection: list(connection.execute(query)))
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._decoding, lambda: [_call(row.body, row.received) for row in rows])
+        rows = await self._rows(statements.CALLS, session_id)
+        if sum(len(body) for body, _ in rows) <= DECODED_AT_ONCE_BYTES:
+            return _calls(rows)
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, _calls, rows)
 
     async def stages(self, session_id: str) -> list[tuple[Stage, float]]:
-        of_session = select(stages.c.stage, stages.c.at).where(stages.c.session_id == session_id)
-        query = of_session.join(sessions, _newest(stages)).order_by(stages.c.number)
-        return await self._writer.read(
-            lambda connection: [(Stage(stage), at) for stage, at in connection.execute(query)]
-        )
+        return [(Stage(stage), at) for stage, at in await self._rows(statements.STAGES, session_id)]
 
     async def results(self) -> list[SessionResult]:
         """Of the newest attempts, in the order in which the sessions were added."""
-        query = select(results.c.body).join(sessions, _newest(results)).order_by(sessions.c.number)
         return await self._writer.read(
-            lambda connection: [_from_json(SessionResult, body) for (body,) in connection.execute(query)]
+            lambda connection: [
+                _from_json(SessionResult, body) for (body,) in connection.execute(statements.RESULTS)
+            ]
         )
 
     async def result(self, session_id: str) -> SessionResult | None:
-        query = select(results.c.body).join(sessions, _newest(results)).where(results.c.session_id == session_id)
-        body = await self._writer.read(lambda connection: connection.execute(query).scalar_one_or_none())
-        return None if body is None else _from_json(SessionResult, body)
+        rows = await self._rows(statements.RESULT, session_id)
+        return _from_json(SessionResult, rows[0][0]) if rows else None
 
     async def session_ids(self) -> list[str]:
-        query = select(sessions.c.session_id).order_by(sessions.c.number)
-        return await self._writer.read(lambda connection: list(connection.execute(query).scalars()))
+        return [session_id for (session_id,) in await self._rows(statements.SESSION_IDS)]
+
+    async def strays(self) -> list[str]:
+        """Sessions that calls, stages or results name and that are not listed: a row was taken out by hand."""
+        return [session_id for (session_id,) in await self._rows(statements.STRAYS)]
 
     async def sessions(self) -> list[JournalledSession]:
         """In the order in which they were added."""
@@ -141,78 +133,53 @@ class Journal:
 
     async def lease(self, session_id: str) -> Lease:
         """With the stage the session is in now."""
-        query = select(sessions.c.lease, sessions.c.stage).where(sessions.c.session_id == session_id)
-        row = await self._writer.read(lambda connection: connection.execute(query).one_or_none())
-        if row is None:
+        rows = await self._rows(statements.LEASE, session_id)
+        if not rows:
             raise JournalError(f"no session {session_id!r} in {self.path}")
-        return _lease(row.lease, row.stage)
+        return _lease(*rows[0])
+
+    async def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        return await self._writer.read(lambda connection: connection.execute(query, values).fetchall())
 
 
-def _as_text(statement: ClauseElement) -> str:
-    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
-
-
-# The statements of every model call, compiled once: SQLAlchemy takes longer for it than SQLite to run them.
-_OF_SESSION = bindparam("session_id", type_=Text())
-_ATTEMPT = select(sessions.c.attempt).where(sessions.c.session_id == _OF_SESSION)
-_LAST = func.coalesce(func.max(calls.c.sequence), literal_column("0"))
-_NEXT = select(_LAST + literal_column("1")).where(
-    calls.c.session_id == _OF_SESSION, calls.c.attempt == _ATTEMPT.scalar_subquery()
-)
-_APPEND_CALL = _as_text(
-    insert(calls).values(
-        {
-            **{column.name: bindparam(column.name) for column in calls.c},
-            "attempt": _ATTEMPT.scalar_subquery(),
-            "sequence": _NEXT.scalar_subquery(),
-        }
-    )
-)
-_MARK_RECEIVED = _as_text(update(calls).where(calls.c.call_id == bindparam("of")).values(received=bindparam("as")))
-
-
-def _prepare(connection: Connection, path: Path, read_only: bool) -> None:
-    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if found > SCHEMA_VERSION:
+def _prepare(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
+    ((found,),) = connection.execute("PRAGMA user_version")
+    if found > statements.SCHEMA_VERSION:
         raise JournalError(
-            f"{path} was written by a newer Polar (journal version {found}, this one reads {SCHEMA_VERSION}); "
-            "upgrade Polar to read it"
+            f"{path} was written by a newer Polar (journal version {found}, this one reads "
+            f"{statements.SCHEMA_VERSION}); upgrade Polar to read it"
         )
     if found == 0 and read_only:
         raise JournalError(f"{path} is not a journal")
     if found == 0:
-        if inspect(connection).get_table_names():
+        if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise JournalError(f"{path} is not a journal; Polar does not write into other databases")
-        METADATA.create_all(connection)
-        connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for table in statements.TABLES:
+            connection.execute(table)
+        connection.execute(f"PRAGMA user_version = {statements.SCHEMA_VERSION}")
 
 
-def _newest(table: Any) -> Any:
-    """Joins the rows of `table` that belong to the newest attempt of their session."""
-    return and_(sessions.c.session_id == table.c.session_id, sessions.c.attempt == table.c.attempt)
-
-
-def _attempt_of(connection: Connection, session_id: str) -> int:
-    attempt = connection.execute(_ATTEMPT, {"session_id": session_id}).scalar_one_or_none()
-    if attempt is None:
+def _attempt_of(connection: sqlite3.Connection, session_id: str) -> int:
+    found = connection.execute(statements.ATTEMPT, (session_id,)).fetchone()
+    if found is None:
         raise JournalError(f"the journal knows no session {session_id!r}; add_session comes first")
-    return attempt
+    return found[0]
 
 
-def _add_session(connection: Connection, lease: Lease) -> None:
+def _add_session(connection: sqlite3.Connection, lease: Lease) -> None:
     session = lease.session
-    row = {"attempt": session.attempt, "stage": session.stage.value, "lease": _to_json(lease)}
-    this = sessions.c.session_id == session.session_id
-    known = connection.execute(select(sessions.c.attempt).where(this)).scalar_one_or_none()
-    if known is None:
-        connection.execute(insert(sessions).values(session_id=session.session_id, **row))
-    elif known < session.attempt:
-        connection.execute(update(sessions).where(this).values(**row))
-    else:
+    row = {
+        "session_id": session.session_id,
+        "attempt": session.attempt,
+        "stage": session.stage.value,
+        "lease": _to_json(lease),
+    }
+    if connection.execute(statements.ADD_SESSION, row).rowcount == 0:
+        known = _attempt_of(connection, session.session_id)
         raise JournalError(f"session {session.session_id}: attempt {known} is journalled already")
 
 
-def _append_call(connection: Connection, call: Call) -> None:
+def _append_call(connection: sqlite3.Connection, call: Call) -> None:
     row = {
         "call_id": call.call_id,
         "session_id": call.session_id,
@@ -224,54 +191,54 @@ def _append_call(connection: Connection, call: Call) -> None:
         "body": encode(call),
     }
     try:
-        connection.exec_driver_sql(_APPEND_CALL, row)
-    except IntegrityError as error:
-        _attempt_of(connection, call.session_id)  # refuses a session that is not known
+        added = connection.execute(statements.APPEND_CALL, row).rowcount
+    except sqlite3.IntegrityError as error:
         raise JournalError(f"call {call.call_id!r} is journalled already") from error
+    if not added:
+        _attempt_of(connection, call.session_id)  # refuses a session that is not known
 
 
-def _mark_received(connection: Connection, call_id: str) -> None:
-    connection.exec_driver_sql(_MARK_RECEIVED, {"of": call_id, "as": True})
+def _mark_received(connection: sqlite3.Connection, call_id: str) -> None:
+    connection.execute(statements.MARK_RECEIVED, (call_id,))
 
 
-def _record_stage(connection: Connection, session_id: str, stage: Stage, at: float) -> None:
-    attempt = _attempt_of(connection, session_id)
-    connection.execute(insert(stages).values(session_id=session_id, attempt=attempt, stage=stage.value, at=at))
-    _set_stage(connection, session_id, stage)
+def _record_stage(connection: sqlite3.Connection, session_id: str, stage: Stage, at: float) -> None:
+    row = {"session_id": session_id, "stage": stage.value, "at": at}
+    if connection.execute(statements.RECORD_STAGE, row).rowcount == 0:
+        _attempt_of(connection, session_id)  # refuses a session that is not known
+    connection.execute(statements.SET_STAGE, row)
 
 
-def _set_stage(connection: Connection, session_id: str, stage: Stage) -> None:
-    connection.execute(update(sessions).where(sessions.c.session_id == session_id).values(stage=stage.value))
-
-
-def _save_result(connection: Connection, result: SessionResult) -> None:
+def _save_result(connection: sqlite3.Connection, result: SessionResult) -> None:
     newest = _attempt_of(connection, result.session_id)
     if result.attempt != newest:
         raise ResultRefused(
             f"session {result.session_id}: result of attempt {result.attempt}, but attempt {newest} is the newest"
         )
-    key = {"session_id": result.session_id, "attempt": result.attempt}
+    row = {
+        "session_id": result.session_id,
+        "attempt": result.attempt,
+        "stage": result.stage.value,
+        "body": _to_json(result),
+    }
     try:
-        connection.execute(insert(results).values(**key, body=_to_json(result)))
-    except IntegrityError as error:
+        connection.execute(statements.SAVE_RESULT, row)
+    except sqlite3.IntegrityError as error:
         raise ResultRefused(
             f"session {result.session_id}: attempt {result.attempt} has its result already"
         ) from error
-    _set_stage(connection, result.session_id, result.stage)
+    connection.execute(statements.END_SESSION, row)
 
 
-def _sessions(connection: Connection) -> list[JournalledSession]:
-    count, sampled = func.count(calls.c.call_id), func.coalesce(func.sum(calls.c.sampled_tokens), 0)
-    query = (
-        select(sessions.c.lease, sessions.c.stage, count, sampled)
-        .outerjoin(calls, _newest(calls))
-        .group_by(sessions.c.number)
-        .order_by(sessions.c.number)
-    )
+def _sessions(connection: sqlite3.Connection) -> list[JournalledSession]:
     return [
         JournalledSession(lease=_lease(lease, stage), calls=number, sampled_tokens=tokens)
-        for lease, stage, number, tokens in connection.execute(query)
+        for lease, stage, number, tokens in connection.execute(statements.SESSIONS)
     ]
+
+
+def _calls(rows: Sequence[tuple[bytes, bool]]) -> list[Call]:
+    return [_call(body, bool(received)) for body, received in rows]
 
 
 def _call(body: bytes, received: bool) -> Call:

@@ -29,6 +29,8 @@ class RunRecord(Strict):
     versions: dict[str, str]
     """Of Polar, the model, the harnesses: whatever a number of this run may depend on."""
     tasks: int = 0
+    sessions: int | None = None
+    """How many the journal lists at the end. None: the run is live, was killed, or is a node's of a server."""
     started: float
     """Unix seconds, as `finished`."""
     finished: float | None = None
@@ -118,8 +120,12 @@ class RunPaths:
     def journal(self) -> Path:
         return self.root / "journal.db"
 
+    @property
+    def sessions(self) -> Path:
+        return self.root / "sessions"
+
     def session(self, session_id: str) -> SessionPaths:
-        return SessionPaths(self.root / "sessions" / _checked(session_id))
+        return SessionPaths(self.sessions / _checked(session_id))
 
     def write_record(self, record: RunRecord) -> None:
         write_whole(self.record, record.model_dump_json(indent=2).encode())

@@ -53,6 +53,11 @@ class StoredTrace(msgspec.Struct, frozen=True):
     context_exact: bool = True
     reward: float | None = None
     metadata: dict[str, Any] = {}
+    task_id: str = ""
+    group_id: str = ""
+    sample: int = 0
+    attempt: int = 0
+    failure: str = ""
     begins: Begins | None = None
 
 

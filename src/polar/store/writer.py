@@ -1,7 +1,8 @@
 """One thread that owns a database connection, so that the event loop never waits for a disk.
 
-Writes that pile up while one commits go into the next transaction together; each is acknowledged only after
-the commit that holds it. What nobody waits for goes with the next write, and costs no transaction of its own.
+Writes that pile up while one commits go into the next transaction together, in the order in which they came; each
+is acknowledged only after the commit that holds it. What nobody waits for goes with the next write, and costs no
+transaction of its own.
 """
 
 from __future__ import annotations
@@ -9,78 +10,102 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, OperationalError
-
-from polar.store.database import JournalError, Opening, StoreError, database_of
-
-__all__ = ["JournalError", "StoreError", "Work", "Writer"]
+from polar.store.database import Database
 
 LOGGER = logging.getLogger("polar.store")
 
+C = TypeVar("C")
 T = TypeVar("T")
-Work = Callable[[Connection], T]
-"""Runs in the thread, and once more where a neighbour in its transaction failed: it does nothing but use the
-connection."""
 
-BUSY_TIMEOUT_S = 10.0
 SOON_S = 0.25
 """So long a write that nobody waits for may stay in memory when no other comes."""
 
 
-class Writer:
-    def __init__(self, source: Path | str, *, read_only: bool = False) -> None:
-        """`source`: a journal's path, or the SQLAlchemy address of an SQLite or PostgreSQL database."""
-        self._database = database_of(source, Opening(BUSY_TIMEOUT_S, read_only))
+@dataclass(frozen=True)
+class _Write(Generic[C]):
+    work: Callable[[C], Any]
+    done: asyncio.Future[Any] | None
+    """None: nobody waits."""
+
+    def settle(self, result: Any, error: Exception | None) -> None:
+        """On the event loop. A caller that was cancelled has settled the future itself."""
+        if self.done is None:
+            if error is not None:
+                LOGGER.warning("a write that nobody waits for failed: %s", error)
+        elif self.done.done():
+            return
+        elif error is None:
+            self.done.set_result(result)
+        else:
+            self.done.set_exception(error)
+
+
+_Outcome = tuple[_Write[C], Any, Exception | None]
+
+
+class Writer(Generic[C]):
+    """`work` runs in the thread, and once more where a neighbour in its transaction failed: it does nothing but
+    use the connection."""
+
+    def __init__(self, database: Database[C], *, read_only: bool = False) -> None:
+        self._database = database
         self._read_only = read_only
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-store")
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Work[Any], Future[Any]]] = []
-        self._unhurried: list[tuple[Work[Any], Future[Any]]] = []
-        self._connection: Connection | None = None
+        self._waiting: list[_Write[C]] = []
+        self._flush_is_due = False
+        self._timer_runs = False
+        self._connection: C | None = None
         self._closed = False
 
-    async def open(self, prepare: Work[None]) -> None:
+    async def open(self, prepare: Callable[[C], None]) -> None:
         """Connects and runs `prepare`; leaves no thread behind where that fails."""
+        self._loop = asyncio.get_running_loop()
         try:
             await self._in_thread(lambda: self._connect(prepare))
         except BaseException:
             await self.close()
             raise
 
-    def write(self, work: Work[T]) -> asyncio.Future[T]:
+    def write(self, work: Callable[[C], T]) -> asyncio.Future[T]:
         """Queues `work` at once, in order; the future is done when it is committed. A caller that is cancelled
         or does not wait takes nothing back."""
         self._refuse_if_closed()
-        done: Future[T] = Future()
-        with self._lock:
-            self._waiting.append((work, done))
-            flush_is_due = len(self._waiting) == 1
-        if flush_is_due:
-            self._thread.submit(self._flush)
-        return asyncio.shield(asyncio.wrap_future(done))
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._queue(_Write(work, done))
+        self._flush_now()
+        return done
 
-    def write_soon(self, work: Work[None]) -> None:
+    def write_soon(self, work: Callable[[C], None]) -> None:
         """Queues `work` to go with the next write, and before any read. Where it fails, only the log says so."""
         self._refuse_if_closed()
-        done: Future[None] = Future()
-        done.add_done_callback(_log_failure)
-        with self._lock:
-            self._unhurried.append((work, done))
-            timer_is_due = len(self._unhurried) == 1
-        if timer_is_due:
-            asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
+        self._queue(_Write(work, None))
+        if not self._timer_runs:
+            self._timer_runs = True
+            self._loop.call_later(SOON_S, self._flush_soon)
 
-    def _flush_soon(self) -> None:
-        if self._unhurried and not self._closed:
+    def _queue(self, write: _Write[C]) -> None:
+        with self._lock:
+            self._waiting.append(write)
+
+    def _flush_now(self) -> None:
+        with self._lock:
+            due, self._flush_is_due = not self._flush_is_due, True
+        if due:
             self._thread.submit(self._flush)
 
-    async def read(self, work: Work[T]) -> T:
+    def _flush_soon(self) -> None:
+        self._timer_runs = False
+        if self._waiting and not self._closed:
+            self._flush_now()
+
+    async def read(self, work: Callable[[C], T]) -> T:
         """Runs `work` after every write queued before it."""
         self._refuse_if_closed()
 
@@ -89,10 +114,10 @@ class Writer:
             connection = self._live()
             try:
                 return work(connection)
-            except DBAPIError as error:
+            except self._database.failure as error:
                 raise self._named(error) from error
             finally:
-                _end(connection)  # else PostgreSQL would go on showing this moment to later reads
+                self._database.rollback(connection)  # else PostgreSQL would show this moment to later reads, too
 
         return await self._in_thread(reading)
 
@@ -107,73 +132,68 @@ class Writer:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.shield(asyncio.wrap_future(self._thread.submit(work)))
 
-    def _connect(self, prepare: Work[None]) -> None:
+    def _connect(self, prepare: Callable[[C], None]) -> None:
         try:
-            self._connection = self._database.engine().connect()
+            self._connection = self._database.connect()
             if self._read_only:
                 prepare(self._connection)
             else:
                 self._transaction([prepare])
-        except DBAPIError as error:
+        except self._database.failure as error:
             raise self._named(error) from error
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._flush()
-            if self._unhurried:
-                LOGGER.warning("%d writes that nobody waited for are lost", len(self._unhurried))
-            self._connection.close()
+            if self._waiting:
+                LOGGER.warning("%d writes that nobody waited for are lost", len(self._waiting))
+            self._database.close(self._connection)
             self._connection = None
 
     def _flush(self) -> None:
         with self._lock:
-            unhurried, waiting, self._unhurried, self._waiting = self._unhurried, self._waiting, [], []
-        try:
-            self._settle([*unhurried, *waiting], can_wait=bool(unhurried))
-        except OperationalError:
-            with self._lock:  # a locked disk is no reason to lose what can wait
-                self._unhurried[:0] = unhurried
-            self._settle(waiting)
+            batch, self._waiting, self._flush_is_due = self._waiting, [], False
+        if batch and (outcomes := self._outcomes(batch)):
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self._loop.call_soon_threadsafe(_settle, outcomes)
 
-    def _settle(self, batch: list[tuple[Work[Any], Future[Any]]], *, can_wait: bool = False) -> None:
-        """`can_wait`: a locked disk is raised, and nobody is told yet."""
-        if not batch:
-            return
+    def _outcomes(self, batch: Sequence[_Write[C]]) -> list[_Outcome[C]]:
         try:
-            results = self._transaction([work for work, _ in batch])
+            results = self._transaction([write.work for write in batch])
+            return [(write, result, None) for write, result in zip(batch, results, strict=True)]
+        except self._database.unable as error:
+            return self._without_unhurried(batch, error)
         except Exception as error:
-            if can_wait and isinstance(error, OperationalError):
-                raise
-            self._settle_failed(batch, error)
-        else:
-            for (_, done), result in zip(batch, results, strict=True):
-                done.set_result(result)
+            return self._one_by_one(batch, error)
 
-    def _settle_failed(self, batch: list[tuple[Work[Any], Future[Any]]], error: Exception) -> None:
-        """A full or locked disk fails every write; a bad write must not take its neighbours with it, so then
-        each is tried on its own."""
-        if len(batch) == 1 or isinstance(error, OperationalError):
-            for _, done in batch:
-                done.set_exception(self._named(error))
-            return
-        for work, done in batch:
-            try:
-                done.set_result(self._transaction([work])[0])
-            except Exception as own_error:
-                done.set_exception(self._named(own_error))
+    def _without_unhurried(self, batch: Sequence[_Write[C]], error: Exception) -> list[_Outcome[C]]:
+        """A full or locked disk fails every write, but is no reason to lose what can wait."""
+        unhurried = [write for write in batch if write.done is None]
+        hurried = [write for write in batch if write.done is not None]
+        if not unhurried:
+            return [(write, None, self._named(error)) for write in batch]
+        with self._lock:
+            self._waiting[:0] = unhurried
+        return self._outcomes(hurried) if hurried else []
 
-    def _transaction(self, works: list[Work[Any]]) -> list[Any]:
+    def _one_by_one(self, batch: Sequence[_Write[C]], error: Exception) -> list[_Outcome[C]]:
+        """A bad write must not take its neighbours with it."""
+        if len(batch) == 1:
+            return [(batch[0], None, self._named(error))]
+        return [outcome for write in batch for outcome in self._outcomes([write])]
+
+    def _transaction(self, works: Sequence[Callable[[C], Any]]) -> list[Any]:
         connection = self._live()
         try:
             self._database.begin(connection)
             results = [work(connection) for work in works]
-            connection.commit()
+            self._database.commit(connection)
         except BaseException:
-            _end(connection)
+            self._database.rollback(connection)
             raise
         return results
 
-    def _live(self) -> Connection:
+    def _live(self) -> C:
         assert self._connection is not None, "the thread runs nothing before open and after close"
         return self._connection
 
@@ -182,19 +202,12 @@ class Writer:
             raise self._database.error(f"{self._database.name} is closed")
 
     def _named(self, error: Exception) -> Exception:
-        if isinstance(error, DBAPIError):
-            return self._database.error(f"{self._database.name}: {error.orig}")
+        if isinstance(error, self._database.failure):
+            reason = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's error
+            return self._database.error(f"{self._database.name}: {reason}")
         return error
 
 
-def _log_failure(done: Future[None]) -> None:
-    if (error := done.exception()) is not None:
-        LOGGER.warning("a write that nobody waits for failed: %s", error)
-
-
-def _end(connection: Connection) -> None:
-    """Ends the transaction, if any is left. A connection that cannot even do that is replaced at its next use."""
-    try:
-        connection.rollback()
-    except DBAPIError:
-        connection.invalidate()
+def _settle(outcomes: Sequence[_Outcome[Any]]) -> None:
+    for write, result, error in outcomes:
+        write.settle(result, error)

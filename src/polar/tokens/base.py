@@ -67,7 +67,7 @@ class Renderer(Protocol):
         tools: Sequence[Tool],
     ) -> TokenIds | None:
         """The ids to append to prompt + completion so that the conversation goes on with `new_messages` and
-        the model's next turn. None where this cannot be done exactly."""
+        the model's next turn. None where this cannot be done exactly. The given ids are lent, not to be kept."""
         ...
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:

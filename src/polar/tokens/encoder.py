@@ -14,6 +14,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from polar.tokens.words import Words
+
 SHORT_CHARACTERS = 256
 """Encoded where it stands: a batch call is the way to another thread and back."""
 PIECE_CHARACTERS = 2**16
@@ -45,6 +47,7 @@ class TextEncoder:
         self._tokenizer: Any = tokenizer  # its batch call is typed in part only
         self._most_tokens: int | None = None
         self._longest = _longest_token(tokenizer)
+        self._words = Words(tokenizer)
 
     def bounded(self, context_tokens: int) -> TextEncoder:
         """The same for a model with this context: raises `TooLong` for a text that is certainly longer. One that
@@ -57,6 +60,9 @@ class TextEncoder:
         if not text:
             return []
         self._refuse_if_too_long(text)
+        ids = self._words.ids(text)
+        if ids is not None:
+            return ids
         if len(text) <= SHORT_CHARACTERS:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
         return self._batch([text])[0].ids

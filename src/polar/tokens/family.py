@@ -182,10 +182,11 @@ class FamilyRenderer:
         # The package does not go on from thinking that the model itself has left open when it ended its turn. What
         # is appended behind the end is the same with and without.
         completion_ids = self._with_closed_thinking(prompt_ids, completion_ids)
-        stored = [*prompt_ids, *completion_ids]
+        prompt, completion = prompt_ids.tolist(), completion_ids.tolist()
+        stored = prompt + completion
         bridged: Any = self._renderer.bridge_to_next_turn(
-            prompt_ids.tolist(),
-            completion_ids.tolist(),
+            prompt,
+            completion,
             [wire_message(m) for m in new_messages],
             tools=wire_tools(tools),
         )

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, takewhile
-from typing import TypeVar
 
 import msgspec
 
 from polar.tokens.digest import TokenDigest
 from polar.tokens.match import Declared, Matcher, extend_path
+from polar.tokens.recent_paths import RecentPaths, characters_of, common_items, is_empty_turn
 from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 
-T = TypeVar("T")
 EMPTY_TURN = ("empty_turn",)
 
 
@@ -31,6 +30,10 @@ class Node(msgspec.Struct, frozen=True):
     digest: TokenDigest
     """Of prompt and completion."""
     declared: Declared
+    has_assistant: bool
+    """Whether its request brought an assistant message that is no echo of a stored reply."""
+    nearest_assistant: Node | None
+    """The nearest call before it whose request did."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -53,7 +56,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def new_characters(self) -> int:
         """About what there is to render."""
-        return sum(map(_characters, self.messages[self.known :]))
+        return sum(map(characters_of, self.messages[self.known :]))
 
     @property
     def depth(self) -> int:
@@ -87,19 +90,19 @@ class CallForest:
         self._received: set[str] = set()
         self._seen: set[bytes] = set()
         """Paths of every request, message by message, to tell why one does not attach."""
-        self._last: tuple[tuple[Message, ...], list[bytes]] = ((), [])
-        """The request before, and its paths: the next one usually begins with all of it."""
+        self._recent = RecentPaths()
+        self._declared: tuple[tuple[Tool, ...], Declared] | None = None
+        """The tools of the request before."""
         self._last_items: tuple[str, tuple[bytes, ...]] = ("", ())
         """The latest call and the items of its raw request. Kept for one call only: kept for each, they are the
         square of the session."""
 
     def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
         place = self._find(messages, tools)
-        spoken = [message for message in messages if not _says_nothing(message)]
-        if len(spoken) == len(messages):
+        if not self._recent.newest_has_empty_turns:
             return place
         # After a broken reply harnesses leave an empty turn in their history, which nobody said.
-        without = self._find(spoken, tools)
+        without = self._find([message for message in messages if not is_empty_turn(message)], tools)
         if without.depth <= place.depth:
             return place
         return msgspec.structs.replace(without, overlooked=(*EMPTY_TURN, *without.overlooked))
@@ -134,6 +137,8 @@ class CallForest:
             end=extend_path(paths[-1], self._matcher.key(call.response, declared)),
             digest=digest.extended(call.new_prompt_ids).extended(call.completion_ids),
             declared=declared,
+            has_assistant=any(message.role == "assistant" for message in told),
+            nearest_assistant=(parent if parent.has_assistant else parent.nearest_assistant) if parent else None,
         )
         self._nodes[call.call_id] = node
         shared = self._items_of(parent)[: call.shared_items] if parent else ()
@@ -154,7 +159,7 @@ class CallForest:
 
     def shared_items(self, parent_id: str | None, items: Sequence[bytes]) -> int:
         """How many items a raw request begins with that its parent's began with too."""
-        return _common(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
+        return common_items(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
 
     def _items_of(self, node: Node) -> tuple[bytes, ...]:
         """The digests of a call's whole raw request, put together from what each call had that was new."""
@@ -179,7 +184,12 @@ class CallForest:
     def _is_told_alike(self, node: Node, messages: Sequence[Message]) -> bool:
         """Whether the request's own assistant messages, those that are no echo of a stored reply, reason as they
         did when the call was made. Only where a reply was sampled here may its reasoning be missing."""
-        return all(before.reasoning == now.reasoning for before, now in self._told(node, messages))
+        teller = node if node.has_assistant else node.nearest_assistant
+        while teller is not None:
+            if any(before.reasoning != now.reasoning for before, now in _told_by(teller, messages)):
+                return False
+            teller = teller.nearest_assistant
+        return True
 
     def _overlooked(self, node: Node, messages: Sequence[Message]) -> tuple[str, ...]:
         told = [pair for pair in self._told(node, messages) if pair[0] != pair[1]]
@@ -191,13 +201,10 @@ class CallForest:
         """What the harness said in a stored call and those before it, beside what it says there now. The echoes of
         replies are left out."""
         while True:
-            call = node.call
-            parent = self._nodes[call.parent_id] if call.parent_id else None
-            told = call.new_messages[1:] if parent else call.new_messages
-            yield from zip(told, messages[node.messages - len(told) : node.messages], strict=True)
-            if parent is None:
+            yield from _told_by(node, messages)
+            if node.call.parent_id is None:
                 return
-            node = parent
+            node = self._nodes[node.call.parent_id]
 
     def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
         """Of calls with the same visible reply the one whose tool calls, and those of the calls before it, the
@@ -225,14 +232,22 @@ class CallForest:
                 return found
             node = self._nodes[node.call.parent_id]
 
+    def new_characters(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> int:
+        """How long a request is without what the session's recent ones begin with: about what `find` works on."""
+        _, known = self._recent.longest(tuple(messages), self._declare(tools).path)
+        return sum(map(characters_of, messages[known:]))
+
+    def _declare(self, tools: tuple[Tool, ...]) -> Declared:
+        if self._declared is None or self._declared[0] != tools:
+            self._declared = (tools, self._matcher.declared(tools))
+        return self._declared[1]
+
     def _paths_of(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[bytes]:
-        declared = self._matcher.declared(tools)
-        known_messages, known = self._last
-        paths = [declared.path]
-        if known[:1] == paths:
-            paths = known[: _common(known_messages, tuple(messages)) + 1]
-        paths += self._paths(paths[-1], messages[len(paths) - 1 :], declared)[1:]
-        self._last = (tuple(messages), paths)
+        declared, told = self._declare(tools), tuple(messages)
+        before, known = self._recent.longest(told, declared.path)
+        paths = before.paths[: known + 1] if before else [declared.path]
+        paths += self._paths(paths[-1], told[known:], declared)[1:]
+        self._recent.keep(told, paths, before, known)
         return paths
 
     def _paths(self, start: bytes, messages: Sequence[Message], declared: Declared) -> list[bytes]:
@@ -252,18 +267,8 @@ class CallForest:
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
 
 
-def _characters(message: Message) -> int:
-    called = sum(len(call.arguments) for call in message.tool_calls)
-    return len(message.content) + len(message.reasoning) + called
-
-
-def _says_nothing(message: Message) -> bool:
-    return message.role == "assistant" and not (message.content or message.reasoning or message.tool_calls)
-
-
-def _common(known: tuple[T, ...], items: tuple[T, ...]) -> int:
-    """How many items two sequences begin with that are the same."""
-    if items[: len(known)] == known:  # nearly always, and one comparison
-        return len(known)
-    pairs = enumerate(zip(known, items, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(known), len(items)))
+def _told_by(node: Node, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
+    """The same of one call alone."""
+    call = node.call
+    told = call.new_messages[1:] if call.parent_id else call.new_messages
+    return zip(told, messages[node.messages - len(told) : node.messages], strict=True)

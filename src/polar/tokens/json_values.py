@@ -7,35 +7,48 @@ long as a megabyte of text. Counting goes piece by piece, so that others run in 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 PIECE_BYTES = 2**18
-VALUES, CONTAINERS = (b",", b"[", b"{"), (b"[", b"{")
+
+
+class ValueCount(NamedTuple):
+    """What a JSON text holds. What is no JSON is counted all the same."""
+
+    containers: int
+    """Lists and objects, which take longer to make than numbers and texts."""
+    values: int
+    """Of any kind, counted by commas and by what opens a list or an object."""
+
+    def within(self, most: ValueCount) -> bool:
+        return self.containers <= most.containers and self.values <= most.values
+
+    def plus(self, other: ValueCount) -> ValueCount:
+        return ValueCount(self.containers + other.containers, self.values + other.values)
+
+
+def most_possible(text: bytes) -> ValueCount:
+    """An upper bound, for little: what stands inside of strings is counted too."""
+    containers = text.count(b"[") + text.count(b"{")
+    return ValueCount(containers, containers + text.count(b","))
+
+
+def count_values(text: bytes, most: ValueCount) -> ValueCount:
+    """The exact count; where that is beyond `most`, at least so much."""
+    found = ValueCount(0, 0)
+    for outside in _outside_strings(text):
+        found = found.plus(most_possible(outside))
+        if not found.within(most):
+            break
+    return found
 
 
 def holds_more_values(text: bytes, limit: int) -> bool:
-    """Whether it has more than `limit` values, counted by commas and by what opens a list or an object. What is no
-    JSON is counted all the same."""
-    return _holds_more(text, VALUES, limit)
-
-
-def holds_more_containers(text: bytes, limit: int) -> bool:
-    """The same of lists and objects, which take longer to make than numbers and texts."""
-    return _holds_more(text, CONTAINERS, limit)
-
-
-def _holds_more(text: bytes, marks: tuple[bytes, ...], limit: int) -> bool:
-    if len(text) <= limit or _count(text, marks) <= limit:
+    """Whether it has more than `limit` values."""
+    if len(text) <= limit or most_possible(text).values <= limit:
         return False
-    found = 0
-    for outside in _outside_strings(text):
-        found += _count(outside, marks)
-        if found > limit:
-            return True
-    return False
-
-
-def _count(text: bytes, marks: tuple[bytes, ...]) -> int:
-    return sum(text.count(mark) for mark in marks)
+    most = ValueCount(len(text), limit)
+    return not count_values(text, most).within(most)
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:

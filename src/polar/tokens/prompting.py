@@ -52,7 +52,9 @@ class Prompting:
         bridge = self._renderer.bridge(prompt_ids, completion_ids, place.new, place.tools)
         if bridge is None:
             return None
-        return continued(place, prompt_ids + completion_ids + bridge, len(bridge))
+        prompt_ids.extend(completion_ids)  # in place: long prompts are not copied twice more
+        prompt_ids.extend(bridge)
+        return continued(place, prompt_ids, len(bridge))
 
     def render(self, place: Place) -> PreparedPrompt:
         """The whole request, on a branch of its own."""

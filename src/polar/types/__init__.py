@@ -29,7 +29,7 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import Failure, Score, SessionResult
+from polar.types.result import Failure, Score, SessionResult, UntrainableReason
 from polar.types.service import (
     Drain,
     Event,
@@ -40,6 +40,7 @@ from polar.types.service import (
     LeaseReply,
     LeaseRequest,
     NodeCredentials,
+    NodePart,
     NodeStatus,
     Policy,
     PolicyChange,
@@ -48,9 +49,19 @@ from polar.types.service import (
     ResultPage,
     SessionStatus,
     SessionUpload,
+    Sickness,
     TaskStatus,
 )
-from polar.types.session import FINAL_STAGES, TRANSITIONS, IllegalTransition, Lease, Session, Slot, Stage
+from polar.types.session import (
+    FINAL_STAGES,
+    TRANSITIONS,
+    EarlierAttempt,
+    IllegalTransition,
+    Lease,
+    Session,
+    Slot,
+    Stage,
+)
 from polar.types.task import (
     Budgets,
     Keep,
@@ -80,6 +91,7 @@ __all__ = [
     "Drain",
     "Drift",
     "Dropped",
+    "EarlierAttempt",
     "Event",
     "Failure",
     "Finding",
@@ -103,6 +115,7 @@ __all__ = [
     "Matching",
     "Message",
     "NodeCredentials",
+    "NodePart",
     "NodeStatus",
     "Policy",
     "PolicyChange",
@@ -118,6 +131,7 @@ __all__ = [
     "SessionResult",
     "SessionStatus",
     "SessionUpload",
+    "Sickness",
     "Slot",
     "Span",
     "Spec",
@@ -134,6 +148,7 @@ __all__ = [
     "TraceError",
     "Trajectory",
     "TrajectoryStatistics",
+    "UntrainableReason",
     "Violation",
     "VolatileLine",
     "WorkspaceSource",

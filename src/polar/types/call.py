@@ -44,7 +44,7 @@ class Drift(msgspec.Struct, frozen=True):
     """What the prompt says there."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured model call, kept as what is new against its parent.
 
     The prompt sent to the engine is the parent's prompt, the parent's completion and `new_prompt_ids`, in
@@ -97,3 +97,7 @@ class Call(msgspec.Struct, frozen=True):
     """Halves of surrogate pairs in the request, such as `\\ud83d` alone. The prompt has U+FFFD in their place."""
     drift: Drift | None = None
     """Where the engine lays prompts out and this one does not go on from its parent's tokens."""
+    request_key: bytes = b""
+    """Equal for a request and its repetition: over dialect, attribution and body. Empty: not recorded."""
+    cut_tokens: int = 0
+    """Ids that the engine gave after the end of the reply; they are not kept."""

@@ -20,6 +20,12 @@ Violation = Literal[
     "kind",
     "reward",
     "branch",
+    "labels",
+    "statistics",
+    "session_missing",
+    "result_missing",
+    "result_differs",
+    "certificate_missing",
     "traces_missing",
     "traces_unreadable",
     "journal_unreadable",
@@ -28,7 +34,7 @@ Violation = Literal[
     "logprob_gap",
     "mean_gap",
 ]
-"""Those before `traces_missing` are found in calls and trajectory alone; the others by `polar audit`, which looks
+"""Those before `labels` are found in calls and trajectory alone; the others by `polar audit`, which looks
 at files and engines. Each is explained in docs/audit.md."""
 
 
@@ -64,6 +70,9 @@ class Certificate(Strict):
     """Chained over the calls: the prompt each one sent, by its digest, and the ids it got."""
     traces_digest: str
     """Chained over traces and dropped entries: every id, mask bit, logprob and span."""
+    records_digest: str = ""
+    """Chained over all that is stored of calls and trajectory and is in neither of the two above: kinds, messages,
+    sampling and times of calls; breaks, statistics and metadata. Empty: made by a Polar that had none."""
     findings: int = 0
     reasons: dict[str, int] = {}
     """Findings by what they are."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     arguments: str
     """JSON text as the model wrote it; never re-serialised."""

@@ -44,7 +44,7 @@ def _decode_array(code: int, data: memoryview) -> array[Any]:
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import FiniteFloat
+import math
+from typing import Any, Literal, cast
+
+from pydantic import FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
-from polar.types.session import Stage
+from polar.types.session import EarlierAttempt, Stage
 from polar.types.trace import TrajectoryStatistics
 
 
@@ -17,6 +20,17 @@ class Score(Strict):
     metrics: dict[str, float] = {}
     reasons: tuple[str, ...] = ()
 
+    def finite(self) -> Score:
+        """JSON has no word for a number that is none: such metrics are left out, and the reasons say so."""
+        metrics = {name: value for name, value in self.metrics.items() if math.isfinite(value)}
+        lost = sorted(self.metrics.keys() - metrics.keys())
+        reasons = (*self.reasons, *(f"metric {name} was not a finite number" for name in lost))
+        return self.model_copy(update={"metrics": metrics, "reasons": reasons})
+
+    def without_reward(self) -> Score:
+        """Metrics and reasons stay, for whoever looks into it."""
+        return self.model_copy(update={"reward": None, "trace_rewards": None})
+
 
 class Failure(Strict):
     where: str
@@ -26,13 +40,37 @@ class Failure(Strict):
     policy: bool = False
     """True: the policy's own doing, so its score counts. False: infrastructure, not for the baseline."""
 
+    @property
+    def infrastructure(self) -> bool:
+        return not self.policy
+
+
+UntrainableReason = Literal[
+    "",
+    "not_final",
+    "stale",
+    "cancelled",
+    "infrastructure",
+    "no_reward",
+    "no_trainable_tokens",
+    "not_certified",
+    "not_exact",
+]
+"""Why a session may not be trained on; each is explained in docs/service.md."""
+DERIVED = frozenset({"trainable", "untrainable_reason"})
+"""Fields of a result that are computed from the others, also when a result is read."""
+
 
 class SessionResult(Strict):
     session_id: Id
     task_id: Id
+    group_id: Id = ""
+    """Of the sessions whose rewards are compared: the group that the task names, else the task's own id."""
     index: int
     attempt: int
     stage: Stage
+    attempts: tuple[EarlierAttempt, ...] = ()
+    """The attempts before this one, each with the reason why it has no result."""
     score: Score | None = None
     failure: Failure | None = None
     statistics: TrajectoryStatistics = TrajectoryStatistics()
@@ -56,6 +94,52 @@ class SessionResult(Strict):
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     """What the node's machine could not give: paths that are the same in all samples, for instance."""
+    seal: str = ""
+    """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: made by
+    the server, or by a Polar that sealed no results."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, value: Any) -> Any:
+        """What is computed is not read, and a result that names no group is in its task's."""
+        if not isinstance(value, dict):
+            return value
+        given = {name: each for name, each in cast("dict[str, Any]", value).items() if name not in DERIVED}
+        return given if given.get("group_id") else given | {"group_id": given.get("task_id")}
+
+    @property
+    def reward(self) -> float | None:
+        """The reward that counts: none where infrastructure failed, whatever a score says."""
+        if self.failed_by_infrastructure or self.score is None:
+            return None
+        return self.score.reward
+
+    @property
+    def failed_by_infrastructure(self) -> bool:
+        return self.failure is not None and self.failure.infrastructure
+
+    @computed_field
+    @property
+    def trainable(self) -> bool:
+        """Its reward may go into a baseline, and its traces into a batch."""
+        return not self.untrainable_reason
+
+    @computed_field
+    @property
+    def untrainable_reason(self) -> UntrainableReason:
+        """The first that applies; empty where the session is trainable."""
+        reasons: dict[UntrainableReason, bool] = {
+            "not_final": not self.stage.final,
+            "stale": self.stale,
+            "cancelled": self.stage is Stage.CANCELLED,
+            "infrastructure": self.failed_by_infrastructure,
+            "no_reward": self.reward is None,
+            "no_trainable_tokens": not self.statistics.trainable_tokens,
+            "not_certified": self.certificate is None,
+            "not_exact": self.certificate is not None and not self.certificate.exact,
+            "": True,
+        }
+        return next(reason for reason, applies in reasons.items() if applies)
 
     @property
     def broken_off_stale(self) -> bool:

@@ -134,12 +134,27 @@ class HeldSession(Strict):
     stage: Stage
 
 
+NodePart = Literal["engine", "disk", "descriptors", "runtime"]
+"""What a node needs to run sessions at all."""
+
+
+class Sickness(Strict):
+    """Why a node runs nothing for now."""
+
+    part: NodePart
+    why: str = Field(max_length=2000)
+    since: float
+    """Unix seconds."""
+
+
 class Heartbeat(Strict):
     sessions: tuple[HeldSession, ...] = ()
     generating: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generations under way."""
     revision: int | None = Field(default=None, ge=0, le=MAX_COUNT)
     """Of the policy the node followed when it counted them; None: it has heard of none."""
+    sick: Sickness | None = None
+    """Why the node leases nothing for now; None: it is well."""
 
 
 class HeartbeatReply(Strict):
@@ -151,10 +166,14 @@ class HeartbeatReply(Strict):
 
 
 class HandBack(Strict):
-    """A node that stops gives a session back: it runs again, elsewhere, as the next attempt."""
+    """A node that stops or cannot run a session gives it back: it runs again as the next attempt."""
 
     session_id: Id
     attempt: int = Field(ge=1)
+    where: str = Field(default="node", max_length=100)
+    why: str = Field(default="the node stopped", max_length=2000)
+    counted: bool = False
+    """See `EarlierAttempt`."""
 
 
 class NodeStatus(Strict):
@@ -169,6 +188,8 @@ class NodeStatus(Strict):
     """Generations under way, as it has last told."""
     heard: bool = False
     """It follows the policy as it stands."""
+    sick: Sickness | None = None
+    """Why it leases nothing for now, as it has last told."""
 
 
 class SessionUpload(msgspec.Struct, frozen=True):

@@ -60,11 +60,26 @@ class Session(Strict):
         return self.model_copy(update={"stage": stage})
 
 
+class EarlierAttempt(Strict):
+    """An attempt at a session that ended without a result: the session was run again."""
+
+    attempt: int = Field(ge=1)
+    node: str = ""
+    """The name of the node that ran it."""
+    where: str
+    """The part that failed: `engine`, `disk`, `descriptors`, `runtime`; `node`: it stopped or was lost."""
+    why: str
+    counted: bool = False
+    """The node looked healthy, so the failure counts against the session's bound (`node.max_failures`)."""
+
+
 class Lease(Strict):
     """A session handed to a node, with all it needs to run it."""
 
     session: Session
     task: TaskRequest
+    earlier: tuple[EarlierAttempt, ...] = ()
+    """The attempts before this one, oldest first."""
 
 
 class Slot(Strict):

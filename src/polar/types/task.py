@@ -161,6 +161,12 @@ class TaskRequest(Strict):
     priority: int = 0
     metadata: dict[str, Any] = {}
     group_id: Id | None = None
+    """Names the sessions whose rewards are compared, where these are of more than one task."""
+
+    @property
+    def group(self) -> str:
+        """The group it names, else its own id: the samples of a task are a group."""
+        return self.group_id or self.task_id or ""
 
     def session_id(self, index: int) -> str:
         """Of one sample; padded so that the sessions of a task sort by index."""

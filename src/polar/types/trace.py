@@ -58,6 +58,15 @@ class Trace(msgspec.Struct, frozen=True):
     context_exact: bool = True
     reward: float | None = None
     metadata: dict[str, Any] = {}
+    task_id: str = ""
+    """This and the next four are set when the session is over (`builders/labels.py`), not by builders."""
+    group_id: str = ""
+    """Of the sessions whose rewards are compared."""
+    sample: int = 0
+    """Which of the task's samples."""
+    attempt: int = 0
+    failure: str = ""
+    """`where: type` of what went wrong in the session; empty where nothing did."""
 
     def __post_init__(self) -> None:
         size = len(self.response_ids)
@@ -117,9 +126,12 @@ class TrajectoryStatistics(Strict):
     sampled_tokens: int = 0
     trainable_tokens: int = 0
     dropped_tokens: int = 0
+    cut_tokens: int = 0
+    """Tokens that the engine gave after a reply's end, at a stop text or a limit. They were never part of a call,
+    so they are not among the sampled ones."""
     append_only_pairs: int = 0
     """Pairs of calls of which the second's raw request is the first's, its reply and something new, and the second
-    has something to train on."""
+    has something to train on. Calls with equal requests and replies count as one where only one can be merged."""
     merged_pairs: int = 0
     merge_rate: float | None = None
     """`merged_pairs / append_only_pairs`; null when there are none."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from polar.builders.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.serve import RolloutServer
@@ -105,6 +106,10 @@ class FakeNode:
         reply = self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": [held]})
         return orjson.loads(reply)["cancel"]
 
+    def fall_sick(self, part: str, why: str) -> None:
+        sick = {"part": part, "why": why, "since": 1.0}
+        self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sick": sick})
+
     def finish(self, session_id: str, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
         """Uploads a session of two calls, of which the second continues the first."""
         session = self.held[session_id].session
@@ -115,6 +120,7 @@ class FakeNode:
             "stage": Stage.COMPLETED,
             "score": Score(reward=reward, reasons=("as scripted",)),
             "statistics": TrajectoryStatistics.model_validate(trajectory.statistics),
+            "certificate": certify(calls, trajectory),
             "stage_s": STAGE_S,
         }
         result = SessionResult.model_validate(values | fields)

@@ -167,12 +167,38 @@ def test_ctrl_c_ends_the_wait_and_not_the_tasks(folder: Path, service: Service) 
 def test_sessions_tasks_and_groups_are_cancelled(polar: Polar) -> None:
     polar("submit", "tasks.toml")
     assert lines_of(polar("cancel", "add-1")) == ["session add-1: 1 session cancelled"]
-    assert lines_of(polar("cancel", "add-1")) == ["session add-1: no sessions cancelled"]
+    told = "session add-1: no sessions cancelled: it had ended before, CANCELLED"
+    assert lines_of(polar("cancel", "add-1")) == [told]
     assert json.loads(polar("cancel", "sums", "--group", "--json").stdout) == {"group": "sums", "cancelled": 1}
     assert lines_of(polar("cancel", "add", "--task")) == ["task add: no sessions cancelled"]
     assert polar("cancel", "add", "--task", "--group").exit_code == 2
     refused = polar("cancel", "nobody")
     assert (refused.exit_code, refused.stdout) == (2, "") and "no session 'nobody'" in refused.stderr
+
+
+def test_a_cancel_says_who_has_yet_to_act_on_it(polar: Polar, node: FakeNode) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    node.beat("add-0", Stage.RUNNING)
+    told = f"it is in RUNNING at {node.node_id}, which breaks it off with its next heartbeat"
+    assert lines_of(polar("cancel", "add-0")) == [f"session add-0: 1 session cancelled: {told}"]
+    assert node.beat("add-0", Stage.RUNNING) == ["add-0"]
+
+
+def test_nodes_are_listed_with_their_health(polar: Polar, node: FakeNode) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    shown = polar("nodes").stdout
+    assert f"{node.node_id}  fake:1  well" in shown and "add-0" in shown
+    node.fall_sick("engine", "connection refused")
+    shown = polar("nodes").stdout
+    assert "sick" in shown and "connection refused" in shown and "engine, since" in shown
+    (row,) = json.loads(polar("nodes", "--json").stdout)["nodes"]
+    assert (row["state"], row["sick"]["part"], row["sessions"]) == ("sick", "engine", ["add-0"])
+
+
+def test_without_nodes_it_says_how_to_start_one(polar: Polar) -> None:
+    assert "no node is registered" in polar("nodes").stdout
 
 
 def test_tasks_are_listed(polar: Polar, node: FakeNode, service: Service) -> None:
@@ -284,18 +310,29 @@ def test_a_wrong_token_names_the_file(polar: Polar, tmp_path: Path) -> None:
     assert result.exit_code == 2 and str(tmp_path / "config" / "control-token") in result.stderr
 
 
-def test_the_example_trainer_runs_as_a_script(service: Service, node: FakeNode) -> None:
+def test_the_example_trainer_runs_as_a_script_and_says_what_it_leaves_out(
+    service: Service, node: FakeNode
+) -> None:
+    """Three samples that may be trained on, and one whose engine failed."""
     script = Path(__file__).parents[3] / "examples" / "trainer.py"
-    serving = threading.Thread(target=node.serve, args=(4,))
+
+    def serve() -> None:
+        node.serve(3)
+        (broken,) = node.lease(wait_s=5)
+        failure = Failure(where="engine", type="EngineError", message="out of memory")
+        node.finish(broken, stage=Stage.FAILED, failure=failure)
+
+    serving = threading.Thread(target=serve)
     serving.start()
     done = subprocess.run(
         [sys.executable, "-Werror", str(script), service.url], capture_output=True, text=True, env=os.environ
     )
     serving.join()
     assert (done.returncode, done.stderr) == (0, "")
-    *sessions, baseline = done.stdout.splitlines()
+    *sessions, broken, baseline, left_out = done.stdout.splitlines()
     assert [line.partition(": ")[2] for line in sessions] == [
-        f"reward {reward}, trainable tokens of its traces [5]" for reward in (0.0, 0.25, 0.5, 0.75)
+        f"reward {reward}, trainable tokens of its traces [5]" for reward in (0.0, 0.25, 0.5)
     ]
-    assert baseline == "baseline 0.38 of 4"
-    assert len(script.read_text().splitlines()) < 40
+    assert "left out (infrastructure): FAILED" in broken and "out of memory" in broken
+    assert (baseline, left_out) == ("baseline 0.25 of 3", "left out: {'infrastructure': 1}")
+    assert len(script.read_text().splitlines()) < 45

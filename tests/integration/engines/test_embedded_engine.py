@@ -145,6 +145,21 @@ async def test_an_engine_that_dies_says_so_with_its_last_words(gguf: Path, vocab
     await engine.stop()
 
 
+async def test_an_engine_that_died_is_revived(gguf: Path, vocabulary: Vocabulary) -> None:
+    engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=gguf))
+    await engine.start()
+    assert engine._process is not None
+    first = engine._process.pid
+    await engine.revive()
+    assert engine._process.pid == first, "one that lives is left alone"
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(EngineError, match="died"):
+        await whole(engine, ask(vocabulary.encode("hello")))
+    await engine.revive()
+    assert len((await whole(engine, ask(vocabulary.encode("hello")))).ids)
+    await engine.stop()
+
+
 async def test_a_stopped_engine_says_so_and_can_be_started_again(gguf: Path, vocabulary: Vocabulary) -> None:
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=gguf))
     with pytest.raises(EngineError, match="start it first"):

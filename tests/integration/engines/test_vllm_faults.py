@@ -286,6 +286,45 @@ async def test_a_reply_that_breaks_off_is_an_error(fake: FakeVllm, reach: Opener
     await fails(fake, reach, events(choice(5, -1.0)), EngineError, "broke a reply off")
 
 
+WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (choice(7, -1.0, "stop"), "broke a reply off"),
+        (WRONG, "do not belong together"),
+        ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
+    ],
+    ids=["cut-before-the-end", "wrong-logprobs", "told"],
+)
+async def test_ids_that_came_before_a_failure_are_given_first(
+    fake: FakeVllm, reach: Opener, failure: Any, said: str
+) -> None:
+    engine = await reach(fake.app())
+    await engine.start()
+    fake.instead = events(choice(5, -1.0), choice(6, -2.0), failure)
+    given: list[int] = []
+    with pytest.raises(EngineError, match=said):
+        async for piece in engine.generate(ask([500], max_tokens=9)):
+            given += piece.ids
+    assert given == [5, 6]
+
+
+async def test_ids_that_come_with_the_end_are_one_piece_with_it(fake: FakeVllm, reach: Opener) -> None:
+    async def at_once(request: web.Request) -> web.StreamResponse:
+        said = [choice(5, -1.0), choice(6, -2.0), choice(7, -3.0, "stop")]
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in said)
+        return web.Response(text=f"{lines}data: [DONE]\n\n", content_type="text/event-stream")
+
+    engine = await reach(fake.app())
+    await engine.start()
+    fake.instead = at_once
+    pieces = [piece async for piece in engine.generate(ask([500], max_tokens=9))]
+    assert [piece.ids.tolist() for piece in pieces] == [[5, 6, 7]]
+    assert [*pieces[0].logprobs] == [-1.0, -2.0, -3.0] and pieces[0].finish_reason == "stop"
+
+
 async def test_a_connection_that_is_cut_is_an_error(fake: FakeVllm, reach: Opener) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -167,3 +167,41 @@ async def test_calls_side_by_side_share_one_budget_of_tokens(open_gateway: OpenG
     assert {call.finish_reason for call in calls} == {"length"}
     refused = await ask(gateway, slot)
     assert (refused.status, (await refused.json())["error"]["code"]) == (400, "budget_exhausted")
+
+
+async def test_a_reply_that_was_received_and_asked_for_again_is_superseded(open_gateway: OpenGateway) -> None:
+    """As a harness does that lost a reply after its last byte: the second is what it goes on from."""
+    gateway = await open_gateway(["Lost on the way.", "Used.", "And on."])
+    slot = await gateway.open()
+    for _ in range(2):
+        used = await text_of(await ask(gateway, slot))
+    echo = [{"role": "assistant", "content": used}, {"role": "user", "content": "Go on."}]
+    await text_of(await ask(gateway, slot, {**HELLO, "messages": [*HELLO["messages"], *echo]}))
+    lost, again, last = await gateway.calls()
+    assert lost.received and lost.request_key == again.request_key != last.request_key
+    trajectory = PrefixMerging(PrefixMerging.Options()).build("s1", [lost, again, last])
+    (trace,) = trajectory.traces
+    assert [span.call_id for span in trace.spans] == [again.call_id, last.call_id]
+    assert [(drop.call_id, drop.reason) for drop in trajectory.dropped] == [(lost.call_id, "superseded")]
+
+
+async def test_equal_work_of_two_agents_has_two_keys(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["For the first.", "For the second."])
+    slot = await gateway.open(profile=CallProfile(attribution_headers=("x-agent-id",)))
+    for name in ("a", "b"):
+        await text_of(await ask(gateway, slot, **{"x-agent-id": name}))
+    first, second = await gateway.calls()
+    assert first.request_key != second.request_key
+    assert PrefixMerging(PrefixMerging.Options()).build("s1", [first, second]).dropped == ()
+
+
+async def test_tokens_given_after_a_stop_text_are_counted(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway([Reply(text="One two STOP three four five.")])
+    slot = await gateway.open(sampling={"stop": ["STOP"]})
+    await text_of(await ask(gateway, slot))
+    (call,) = await gateway.calls()
+    (request,) = gateway.engine.requests
+    assert call.cut_tokens > 0
+    assert len(call.completion_ids) + call.cut_tokens == len(request.completion_ids)
+    statistics = PrefixMerging(PrefixMerging.Options()).build("s1", [call]).statistics
+    assert statistics["cut_tokens"] == call.cut_tokens

@@ -12,7 +12,10 @@ from typing import Any
 
 from polar.client import PolarClient
 from polar.config import Config, ServerConfig
+from polar.engines.base import GenerateRequest, Piece
+from polar.errors import EngineError
 from polar.node import Node, Uplink, open_node, serve_server
+from polar.node.checks import PROBE
 from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths
@@ -24,6 +27,22 @@ from waiting import hang_limit
 AGENT = f"{sys.executable} {Path(__file__).parents[1] / 'session' / 'tiny_agent.py'}"
 WRITE = '<tool_call>{"name": "bash", "arguments": {"command": "echo hello > answer.txt"}}</tool_call>'
 CHECK = {"name": "test_on_output", "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"}}
+
+
+class FragileEngine(ScriptedEngine):
+    """An engine that a test can take away and give back."""
+
+    outage = ""
+    """What it says instead of a reply."""
+    outage_for_sessions = ""
+    """The same, but a node's probe is answered."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
+        outage = self.outage or ("" if request.session_id == PROBE else self.outage_for_sessions)
+        if outage:
+            raise EngineError(outage)
+        async for piece in super().generate(request):
+            yield piece
 
 
 class FragileUplink(Uplink):
@@ -61,8 +80,8 @@ class ServedNode:
     serving: asyncio.Task[None]
 
     @property
-    def engine(self) -> ScriptedEngine:
-        assert isinstance(self.node.engine, ScriptedEngine)
+    def engine(self) -> FragileEngine:
+        assert isinstance(self.node.engine, FragileEngine)
         return self.node.engine
 
     async def leave(self) -> None:
@@ -105,8 +124,8 @@ class Service:
             """By what was said, not by how often it was asked: a session may be run again here."""
             return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 
-        engine = ScriptedEngine(vocabulary, script, strict=False)
-        config = Config.model_validate({"pools": pools})
+        engine = FragileEngine(vocabulary, script, strict=False)
+        config = Config.model_validate({"pools": pools, "node": {"probe_pause_s": 0.05}})
         async with (
             open_node(
                 config, RunPaths.create(self.folder / "runs"), engine=engine, renderer=self._renderer

@@ -20,6 +20,7 @@ from polar.server.app import make_app
 from polar.server.auth import Tokens
 from polar.server.serve import RolloutServer
 from polar.server.state import State
+from polar.store.server_database import database_of
 from polar.store.writer import Writer
 from waiting import HANG_S
 
@@ -59,7 +60,7 @@ def node(base_url: str) -> dict[str, str]:
 
 def openapi() -> dict[str, Any]:
     """Of an app whose state is never opened: what the tests are made of must be known before they run."""
-    state = State(Writer("sqlite://"), config_of("sqlite://"), Clock())
+    state = State(Writer(database_of("sqlite://")), config_of("sqlite://"), Clock())
     return make_app(state, Tokens(CONTROL, NODE)).openapi()
 
 

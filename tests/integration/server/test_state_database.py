@@ -16,8 +16,9 @@ from sqlalchemy import Connection, create_engine, text, update
 from polar.server import tasks
 from polar.server.state import Change, State
 from polar.server.tables import SCHEMA_VERSION, schema
-from polar.store import writer
-from polar.store.database import CHANGE_LOCK, StoreError
+from polar.store import database
+from polar.store.database import StoreError
+from polar.store.server_database import CHANGE_LOCK
 from waiting import hang_limit
 
 BREAK_OFF = (
@@ -145,7 +146,7 @@ async def test_two_servers_on_one_database_change_it_one_after_the_other(databas
 async def test_who_waits_too_long_for_another_writer_is_told(
     postgres: Postgres, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.1)
     address = postgres.new_database()
     desk = await opened(address, clock)
     with psycopg.connect(host=str(postgres.folder), user="postgres", dbname="postgres") as blocker:

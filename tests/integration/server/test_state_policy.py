@@ -126,8 +126,9 @@ async def test_a_database_of_schema_version_1_is_brought_up_to_date(database: st
     await first.state.close()
     engine = create_engine(database)
     with engine.begin() as connection:  # as it was then
-        for column in ("generating", "heard_revision"):
+        for column in ("generating", "heard_revision", "sick"):
             connection.execute(text(f"ALTER TABLE nodes DROP COLUMN {column}"))
+        connection.execute(text("ALTER TABLE sessions DROP COLUMN earlier"))
         connection.execute(text("UPDATE polar_server SET version = 1"))
         body = json.dumps({"version": "7", "paused": True})
         connection.execute(text("UPDATE policy SET body = :body"), {"body": body})

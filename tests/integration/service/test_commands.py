@@ -48,7 +48,8 @@ class TestUp:
         assert [r["session_id"] for r in value["results"]] == ["b-0", "b-1", "a-0", "a-1"]
         assert value["sampled_tokens"] == value["trainable_tokens"] > 0
         assert all((bench.folder / value["path"] / r["traces"]).is_file() for r in value["results"])
-        for command in (["show", "a-1", "--tokens"], ["replay", "a-1", "--builder", "per_request"], ["ls"]):
+        looks = (["show", "a-1", "--tokens"], ["replay", "a-1", "--builder", "per_request"], ["audit"], ["ls"])
+        for command in looks:
             assert await finished(bench.start(*command)) == 0, output_of(bench)
         assert "COMPLETED 4" in output_of(bench)
 

@@ -66,13 +66,62 @@ async def test_a_group_runs_side_by_side(workshop: Workshop) -> None:
 
 
 async def test_task_files_stand_in_the_workspace(workshop: Workshop) -> None:
-    task = shell_task("cat sub/in.txt > answer.txt; exit 0", files={"sub/in.txt": "hello\n"})
-    await workshop.run([], [task])
-    assert workshop.only.score and workshop.only.score.reward == 1.0
-    assert workshop.only.failure and workshop.only.failure.type == "NoCalls", "no call means no session"
+    agent = agent_task().harness.options["argv"]
+    task = shell_task(
+        f"cat sub/in.txt > answer.txt; {agent[0]} {agent[1]}; exit 0", files={"sub/in.txt": "hello\n"}
+    )
+    await workshop.run(["Nothing to do."], [task])
+    assert workshop.only.reward == 1.0
+
+
+async def test_a_harness_that_never_asked_the_model_earns_nothing(workshop: Workshop) -> None:
+    """Its work passes the test, and still: what made it was not the policy."""
+    await workshop.run([], [shell_task("echo hello > answer.txt; exit 0")])
+    result = workshop.only
+    assert result.failure and (result.failure.type, result.failure.policy) == ("NoCalls", False)
+    assert result.score is None or result.score.reward is None
+    assert (result.reward, result.trainable, result.untrainable_reason) == (None, False, "infrastructure")
+
+
+async def test_traces_and_result_say_whose_they_are(workshop: Workshop) -> None:
+    tasks = [agent_task(task_id="t", num_samples=2), agent_task(task_id="u", group_id="batch")]
+    await workshop.run(SCRIPT, tasks)
+    for session_id, group, sample in (("t-0", "t", 0), ("t-1", "t", 1), ("u-0", "batch", 0)):
+        result = workshop.results[session_id]
+        assert (result.group_id, result.trainable, result.untrainable_reason) == (group, True, "")
+        (trace,) = read_trajectory(workshop.paths.root / (result.traces or "")).traces
+        assert (trace.task_id, trace.group_id) == (result.task_id, group)
+        assert (trace.sample, trace.attempt, trace.failure) == (sample, 1, "")
 
 
 class TestFailures:
+    async def test_a_failure_after_the_verdict_takes_the_reward_back(
+        self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Teardown comes last, and a node that cannot clear up has not run the session as it should."""
+
+        async def cannot(_: object) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr("polar.session.pipeline._tear_down", cannot)
+        await workshop.run(SCRIPT, [agent_task(task_id="t")])
+        result = workshop.only
+        assert result.failure and (result.failure.where, result.failure.policy) == ("teardown", False)
+        assert result.score is None or result.score.reward is None
+        reported, written = workshop.trajectories["t-0"], read_trajectory(workshop.paths.session("t-0").traces)
+        assert reported == written
+        assert [(trace.reward, trace.failure) for trace in written.traces] == [(None, "teardown: OSError")]
+
+    async def test_what_the_policy_brought_about_is_trained_on_and_told_on_its_traces(
+        self, workshop: Workshop
+    ) -> None:
+        agent = agent_task().harness.options["argv"]
+        await workshop.run(SCRIPT, [shell_task(f"{agent[0]} {agent[1]}; exit 3", task_id="t")])
+        assert workshop.only.trainable and workshop.only.reward is not None
+        (trace,) = read_trajectory(workshop.paths.session("t-0").traces).traces
+        assert trace.failure == "harness: HarnessExit"
+        assert trace.reward == workshop.only.reward
+
     async def test_a_broken_command_fails_that_session_only(self, workshop: Workshop) -> None:
         tasks = [shell_task("no-such-program", task_id="broken"), agent_task(task_id="good")]
         await workshop.run(SCRIPT, tasks)

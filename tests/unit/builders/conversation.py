@@ -69,6 +69,7 @@ class Conversation:
             logprob_mode="raw",
             times=CallTimes(arrived=0.0, rendered=0.0, sampled=0.0),
             received=True,
+            request_key=b"/".join(self._request(after, new)),
         )
         call = msgspec.structs.replace(call, **changes)
         self.calls.append(call)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import pytest
 from conversation import Conversation
 
-from polar.builders.append_only import append_only_pairs, repeats
+from polar.builders.append_only import Appended, appended_steps, repeats
 from polar.types import Call, Message, ToolCall
 
 
 def said(content: str = "", *tool_calls: tuple[str, str]) -> Message:
     calls = tuple(ToolCall(name, arguments, call_id=f"id-{name}") for name, arguments in tool_calls)
     return Message(role="assistant", content=content, tool_calls=calls)
+
+
+def append_only_pairs(calls: list[Call]) -> list[tuple[str, str]]:
+    """Steps of which each half is one call, as most are."""
+    steps = appended_steps(calls)
+    assert all(len(step.earlier) == len(step.later) == 1 for step in steps)
+    return [(step.earlier[0], step.later[0]) for step in steps]
 
 
 def user(content: str) -> Message:
@@ -127,6 +134,23 @@ def test_of_equal_requests_the_reply_decides_also_where_the_forest_knows_no_pare
     talk.call("Su", "xy")
     rendered_anew(talk, first, said(reply))
     assert append_only_pairs(talk.calls) == pairs
+
+
+def test_equal_requests_with_equal_replies_are_one_step() -> None:
+    """Nothing in the request tells which of the two the harness went on from."""
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("Su", "ab")
+    talk.call("T", "c", after=first)
+    assert appended_steps(talk.calls) == [Appended(("c1", "c2"), ("c3",))]
+
+
+def test_a_step_that_was_asked_for_twice_is_one_step() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("T", "c", after=first)
+    talk.call("T", "d", after=first)
+    assert appended_steps(talk.calls) == [Appended(("c1",), ("c2", "c3"))]
 
 
 def test_a_call_without_evidence_takes_no_part() -> None:

@@ -43,11 +43,16 @@ faults = st.sampled_from(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Conversation:
-    """Mostly sound calls, so that chains grow, with each fault now and then."""
+    """Mostly sound calls, so that chains grow, with each fault and an earlier request once more now and then."""
     talk = Conversation()
     for _ in range(draw(st.integers(0, 12))):
         after = draw(st.none() | st.sampled_from(talk.calls)) if talk.calls else None
         continues = after is not None and draw(st.integers(0, 4)) > 0
+        new = draw(words) + "|"
+        if talk.calls and draw(st.integers(0, 4)) == 0:
+            again = draw(st.sampled_from(talk.calls))
+            new, continues = letters(again.new_prompt_ids), again.continues
+            after = next((call for call in talk.calls if call.call_id == again.parent_id), None)
         reply = draw(words)
         values = st.sampled_from([-0.25] * 12 + BAD_LOGPROBS)
         changes: dict[str, Any] = {
@@ -55,7 +60,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
         }
         if draw(st.integers(0, 2)) == 0:
             changes |= draw(faults)
-        talk.call(draw(words) + "|", reply, after=after, continues=continues, **changes)
+        talk.call(new, reply, after=after, continues=continues, **changes)
     return talk
 
 

@@ -54,7 +54,7 @@ def test_fork_is_the_default_and_loses_nothing() -> None:
     trajectory = PrefixMerging(DriftOptions()).build("s1", retokenised().calls)
     assert shapes(trajectory) == [("Su", "abc$", "^^^^"), ("SuaX$T", "de$", "^^^")]
     assert breaks(trajectory) == [("c2", "c1", "retokenised")]
-    assert (trajectory.dropped, trajectory.builder_version) == ((), "1")
+    assert (trajectory.dropped, trajectory.builder_version) == ((), "2")
 
 
 def test_a_builder_of_the_users_own_that_knows_no_such_option_forks() -> None:
@@ -73,7 +73,7 @@ def test_heal_goes_on_in_the_prompt_that_was_sent_and_trains_what_stands_unchang
     assert trace.context_exact
     assert drops(trajectory) == [("c1", 1, 3, "healed")]
     assert breaks(trajectory) == [("c2", "c1", "retokenised (healed)")]
-    assert trajectory.builder_version == "1 heal"
+    assert trajectory.builder_version == "2 heal"
     assert examine(talk.calls, trajectory)[0].exact
 
 

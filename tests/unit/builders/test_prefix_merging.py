@@ -70,12 +70,13 @@ def test_retry_twin_of_a_first_call() -> None:
     assert drops(trajectory) == [("c1", 0, 2, "not_received")]
 
 
-def test_a_second_sample_of_a_delivered_reply_is_a_sibling_of_its_own() -> None:
+def test_a_second_sample_on_purpose_is_a_sibling_of_its_own() -> None:
+    """The task says so: `superseded = "keep"`. What else becomes of it is in test_superseded.py."""
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("T", "cd", after=first)
     talk.call("T", "ef", after=first)
-    trajectory = build(talk)
+    trajectory = PrefixMerging(DriftOptions(superseded="keep")).build("s1", talk.calls)
     assert shapes(trajectory) == [
         ("Su", "abTcd", "^^.^^"),
         ("SuabT", "ef", "^^"),

@@ -67,6 +67,45 @@ def test_a_fork_can_merge_only_one_of_its_pairs() -> None:
     assert (statistics.append_only_pairs, statistics.merged_pairs) == (2, 1)
 
 
+def test_of_equal_requests_with_equal_replies_either_may_be_gone_on_from() -> None:
+    """The harness asked twice, got the same words, and its echo named the first by the ids of its tool calls."""
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("Su", "ab")
+    talk.call("T", "c", after=first)
+    statistics = merged(talk)
+    assert (statistics.append_only_pairs, statistics.merged_pairs, statistics.merge_rate) == (1, 1, 1.0)
+
+
+@pytest.mark.parametrize("rule", ["drop", "keep"])
+def test_a_step_that_was_asked_for_again_can_be_merged_once(rule: str) -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab")
+    talk.call("T", "c", after=first)
+    talk.call("T", "d", after=first)
+    trajectory = PrefixMerging(DriftOptions.model_validate({"superseded": rule})).build("s1", talk.calls)
+    assert (trajectory.statistics["append_only_pairs"], trajectory.statistics["merge_rate"]) == (1, 1.0)
+
+
+def test_two_equal_conversations_side_by_side_are_two_pairs() -> None:
+    """The forest took the last reply for both: one step was appended and not merged."""
+    talk = Conversation()
+    talk.call("Su", "ab")
+    last = talk.call("Su", "ab")
+    talk.call("T", "c", after=last)
+    talk.call("T", "d", after=last)
+    trajectory = PrefixMerging(DriftOptions(superseded="keep")).build("s1", talk.calls)
+    assert (trajectory.statistics["append_only_pairs"], trajectory.statistics["merge_rate"]) == (2, 0.5)
+
+
+def test_tokens_past_the_end_of_a_reply_are_counted_and_are_not_sampled_ones() -> None:
+    talk = Conversation()
+    first = talk.call("Su", "ab", cut_tokens=3)
+    talk.call("T", "cd", after=first, cut_tokens=2)
+    statistics = merged(talk)
+    assert (statistics.cut_tokens, statistics.sampled_tokens, statistics.trainable_tokens) == (5, 4, 4)
+
+
 @pytest.mark.parametrize(
     "fault", [{"finish_reason": "aborted"}, {"received": False}, {"kind": "auxiliary"}], ids=str
 )

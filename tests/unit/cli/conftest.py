@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from polar.builders.certificate import certify
+from polar.builders.labels import labelled
 from polar.builders.prefix_merging import PrefixMerging
 from polar.cli.app import app
 from polar.config import Config, ModelConfig
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
+from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
 from polar.tokens.digest import digest_of
 from polar.types import (
@@ -40,6 +43,7 @@ from polar.types import (
 
 RUN_ID = "20261115-051233-ab12"
 START = 1_794_719_553.0
+TASK = TaskRequest(task_id="add", instruction="add 2\nand 2", num_samples=2)
 TIMES = [(Stage.QUEUED, 0.0), (Stage.INIT, 0.25), (Stage.READY, 1.0), (Stage.RUNNING, 1.5)]
 TIMES += [(Stage.POSTRUN, 4.0), (Stage.COMPLETED, 4.5)]
 
@@ -110,17 +114,21 @@ async def _write_run(runs_dir: Path, run_id: str) -> RunPaths:
     renderer = Spec(name=f"{__name__}:LetterRenderer")
     config = Config(model=ModelConfig(renderer=renderer))
     run.write_record(
-        RunRecord(run_id=run_id, config=config, versions={}, tasks=1, started=START, finished=START + 5)
+        RunRecord(
+            run_id=run_id, config=config, versions={}, tasks=1, sessions=2, started=START, finished=START + 5
+        )
     )
-    task = TaskRequest(task_id="add", instruction="add 2\nand 2", num_samples=2)
     async with await Journal.open(run.journal) as journal:
         for index in range(2):
-            session = Session(session_id=f"add-{index}", task_id="add", index=index)
-            await journal.add_session(Lease(session=session, task=task))
+            await journal.add_session(_lease(index))
         await _complete_first(journal, run)
         failure = Failure(where="init", type="RuntimeFailure", message="no space\nleft [red]\x1b[31m")
         await journal.save_result(_result("add-1", stage=Stage.FAILED, failure=failure, index=1))
     return run
+
+
+def _lease(index: int) -> Lease:
+    return Lease(session=Session(session_id=f"add-{index}", task_id="add", index=index), task=TASK)
 
 
 async def _complete_first(journal: Journal, run: RunPaths) -> None:
@@ -129,15 +137,16 @@ async def _complete_first(journal: Journal, run: RunPaths) -> None:
     for call in the_calls():
         await journal.append_call(call)
     trajectory: Trajectory = PrefixMerging(PrefixMerging.Options()).build("add-0", the_calls())
-    write_trajectory(run.session("add-0").traces, trajectory)
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics)
     score = Score(reward=1.0, metrics={"passed": 2.0}, reasons=("both tests pass",))
-    await journal.save_result(_result("add-0", score=score, statistics=statistics))
+    write_trajectory(run.session("add-0").traces, labelled(trajectory, _lease(0), score, None))
+    proof = {"certificate": certify(the_calls(), trajectory), "traces": "sessions/add-0/traces.msgpack"}
+    await journal.save_result(_result("add-0", score=score, statistics=statistics, **proof))
 
 
 def _result(session_id: str, **fields: Any) -> SessionResult:
     values: dict[str, Any] = {"task_id": "add", "index": 0, "attempt": 1, "stage": Stage.COMPLETED}
-    return SessionResult(session_id=session_id, **(values | fields))
+    return sealed(SessionResult(session_id=session_id, **(values | fields)), TASK)
 
 
 @pytest.fixture

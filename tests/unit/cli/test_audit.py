@@ -13,13 +13,15 @@ import msgspec
 import pytest
 from typer.testing import Result
 
-from polar.builders.certificate import certify
 from polar.config import Config
 from polar.engines.base import EngineInfo
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
+from polar.store.seal import sealed
 from polar.store.trajectories import read_trajectory, write_trajectory
-from polar.types import Logprobs, SessionResult, Span, Strict, TokenIds, Trajectory, logprobs, loss_mask
+from polar.types import Logprobs, Score, SessionResult, Span, Strict, TokenIds, Trajectory, logprobs, loss_mask
+
+from .conftest import TASK
 
 Polar = Callable[..., Result]
 
@@ -113,7 +115,7 @@ def test_one_swapped_logprob_fails(run: RunPaths, polar: Polar) -> None:
     values[0] = -0.5000001
     alter(run, logprobs=values)
     result = polar("audit", "--json")
-    assert (result.exit_code, findings(result)) == (1, ["logprob"])
+    assert (result.exit_code, findings(result)) == (1, ["logprob", "certificate_differs"])
 
 
 def test_one_dropped_entry_removed_fails(run: RunPaths, polar: Polar) -> None:
@@ -121,7 +123,8 @@ def test_one_dropped_entry_removed_fails(run: RunPaths, polar: Polar) -> None:
     fewer = msgspec.structs.replace(trajectory, dropped=trajectory.dropped[1:])
     write_trajectory(run.session("add-0").traces, fewer)
     result = polar("audit", "--json")
-    assert (result.exit_code, findings(result)) == (1, ["coverage"])
+    assert result.exit_code == 1
+    assert {"coverage", "certificate_differs"} == set(findings(result))
 
 
 def test_a_span_of_another_call_fails(run: RunPaths, polar: Polar) -> None:
@@ -184,7 +187,7 @@ def test_a_call_altered_in_the_journal_is_found(run: RunPaths, polar: Polar) -> 
         assert body.count(said) == 1
         journal.execute("update calls set body = ? where call_id = 'add-0.1.2'", [body.replace(said, other)])
     result = polar("audit", "--json")
-    assert (result.exit_code, findings(result)) == (1, ["prompt_unproven"])
+    assert (result.exit_code, findings(result)) == (1, ["prompt_unproven", "certificate_differs"])
 
 
 def test_a_journal_that_cannot_be_read_is_a_finding(run: RunPaths, polar: Polar) -> None:
@@ -194,23 +197,17 @@ def test_a_journal_that_cannot_be_read_is_a_finding(run: RunPaths, polar: Polar)
     assert (result.exit_code, findings(result)) == (1, ["journal_unreadable"])
 
 
-def save_with_certificate(run: RunPaths) -> SessionResult:
-    """The result as a session of today leaves it."""
-
-    async def save() -> SessionResult:
-        async with await Journal.open(run.journal) as journal:
-            calls, result = await journal.calls("add-0"), await journal.result("add-0")
+def result_of(run: RunPaths) -> SessionResult:
+    async def read() -> SessionResult:
+        async with await Journal.open(run.journal, read_only=True) as journal:
+            result = await journal.result("add-0")
             assert result is not None
-            return result.model_copy(update={"certificate": certify(calls, stored(run))})
+            return result
 
-    result = asyncio.run(save())
-    with sqlite3.connect(run.journal) as journal:
-        journal.execute("update results set body = ? where session_id = 'add-0'", [result.model_dump_json()])
-    return result
+    return asyncio.run(read())
 
 
 def test_the_certificate_is_made_again_and_compared(run: RunPaths, polar: Polar) -> None:
-    save_with_certificate(run)
     assert polar("audit").exit_code == 0
     alter(run, spans=(*stored(run).traces[0].spans[:1], Span("add-0.1.2", 7, 2, "v2")))
     report = json.loads(polar("audit", "--json").stdout)
@@ -219,17 +216,22 @@ def test_the_certificate_is_made_again_and_compared(run: RunPaths, polar: Polar)
     assert not report["ok"]
 
 
-def test_a_reward_may_come_after_the_certificate(run: RunPaths, polar: Polar) -> None:
-    save_with_certificate(run)
+def test_a_session_may_be_scored_again(run: RunPaths, polar: Polar) -> None:
+    """Rewards are in no digest: a new score on the result, its seal and the traces' rewards make a sound run."""
+    again = result_of(run).model_copy(update={"score": Score(reward=0.25)})
     alter(run, reward=0.25)
+    assert set(findings(polar("audit", "--json"))) == {"reward"}
+    body = sealed(again, TASK).model_dump_json()
+    with sqlite3.connect(run.journal) as journal:
+        journal.execute("update results set body = ? where session_id = 'add-0'", [body])
     assert polar("audit").exit_code == 0
 
 
 def test_show_has_the_certificate_in_one_line(run: RunPaths, polar: Polar) -> None:
-    certificate = save_with_certificate(run).certificate
+    certificate = result_of(run).certificate
     assert certificate is not None
     digests = f"calls {certificate.calls_digest[:12]}, traces {certificate.traces_digest[:12]}"
-    assert f"certificate: exact, prefix_merging 1, {digests}\n" in polar("show", "add-0").stdout
+    assert f"certificate: exact, prefix_merging 2, {digests}\n" in polar("show", "add-0").stdout
     assert "certificate:" not in polar("show", "add-1").stdout
     assert json.loads(polar("show", "add-0", "--json").stdout)["result"]["certificate"]["exact"] is True
 

@@ -133,8 +133,9 @@ def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["doctor", "--harness", "pi", "--runtime", "local"])
     assert result.exit_code == 1
     lines = [line for line in result.stdout.splitlines() if line.startswith(("ok", "FAIL"))]
-    assert [line[:4] for line in lines] == ["ok  ", "ok  ", "ok  ", "FAIL", "ok  ", "ok  "]
-    assert "no.such:Engine" in lines[3]
+    assert [line[:4] for line in lines] == ["ok  "] * 5 + ["FAIL", "ok  ", "ok  "]
+    assert lines[0].startswith("ok   disk:") and lines[1].startswith("ok   open files:")
+    assert "no.such:Engine" in lines[5]
     assert "     boundary ok     end of turn: a turn ends with '<|im_end|>' (2)" in result.stdout
 
 

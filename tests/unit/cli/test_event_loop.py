@@ -8,13 +8,14 @@ import sys
 import pytest
 
 SERVED = """
-import asyncio, resource
+import asyncio, gc, resource
 from polar.cli.event_loop import run_served
 
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, min(hard, {hard})))
 
 async def main():
+    assert gc.get_freeze_count() > 10_000, "collections look at what was imported"
     return type(asyncio.get_running_loop()).__module__
 
 print(run_served(main()), *resource.getrlimit(resource.RLIMIT_NOFILE))

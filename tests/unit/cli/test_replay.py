@@ -149,7 +149,7 @@ def test_nothing_is_written_unless_asked_and_never_over_the_original(run: RunPat
     assert len(list(folder.iterdir())) == 3
     assert "saved to" in result.stdout
     polar("replay", "add-0", "--option", "drift=heal", "--save")
-    assert read_trajectory(folder / "traces.prefix_merging.drift-heal.msgpack").builder_version == "1 heal"
+    assert read_trajectory(folder / "traces.prefix_merging.drift-heal.msgpack").builder_version == "2 heal"
     assert run.session("add-0").traces.read_bytes() == original
 
 

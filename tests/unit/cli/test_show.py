@@ -44,7 +44,7 @@ def test_the_verdict_comes_with_its_reasons(run: RunPaths, polar: Polar) -> None
     assert "both tests pass" in lines
     assert any("7 sampled tokens: 4 trainable, 3 dropped" in line for line in lines)
     assert any(line.startswith("dropped: ") and "not_received 2" in line for line in lines)
-    assert "0 | agent | 5 | 9 | 4 | 2 | -" in lines
+    assert "0 | agent | 5 | 9 | 4 | 2 | 1.000" in lines
 
 
 def test_a_failure_is_named_and_cannot_paint_the_terminal(run: RunPaths, polar: Polar) -> None:

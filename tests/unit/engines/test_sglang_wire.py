@@ -68,7 +68,7 @@ def test_the_version_is_the_one_that_sampled() -> None:
 
 
 def test_a_generation_says_all_of_its_sampling() -> None:
-    body = generation_body(ask([1, 2], seed=None, stop_ids=(9,)), max_tokens=4, request_id="r")
+    body = generation_body(ask([1, 2], seed=None, stop_ids=(9,)), max_tokens=4, request_id="r", prompt=[1, 2])
     assert (body["input_ids"], body["rid"], body["stream"], body["return_logprob"]) == ([1, 2], "r", True, True)
     knobs = body["sampling_params"]
     plain = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "min_new_tokens": 0, "ignore_eos": False}
@@ -78,13 +78,13 @@ def test_a_generation_says_all_of_its_sampling() -> None:
 
 
 def test_a_seed_fits_into_what_the_server_takes() -> None:
-    body = generation_body(ask([1], seed=2**40 + 3), max_tokens=4, request_id="r")
+    body = generation_body(ask([1], seed=2**40 + 3), max_tokens=4, request_id="r", prompt=[1])
     assert body["sampling_params"]["sampling_seed"] == 3
 
 
 @pytest.mark.parametrize(("schema", "sent"), [({"const": "é"}, {"const": "é"}), ({}, {"type": "object"})])
 def test_a_schema_is_sent_as_text(schema: dict[str, Any], sent: dict[str, Any]) -> None:
-    body = generation_body(ask([1], json_schema=schema), max_tokens=4, request_id="r")
+    body = generation_body(ask([1], json_schema=schema), max_tokens=4, request_id="r", prompt=[1])
     assert json.loads(body["sampling_params"]["json_schema"]) == sent
 
 

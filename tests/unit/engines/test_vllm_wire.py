@@ -20,7 +20,7 @@ def choice(**fields: Any) -> Choice:
 
 
 def test_the_route_for_tokens_gets_ids_and_sampling_apart() -> None:
-    body = generation_body(GENERATE, "m", ask([1, 2, 3], seed=5, temperature=0.7), max_tokens=9)
+    body = generation_body(GENERATE, "m", ask([1, 2, 3], seed=5, temperature=0.7), max_tokens=9, prompt=[1, 2, 3])
     assert (body["token_ids"], body["model"], body["stream"]) == ([1, 2, 3], "m", True)
     knobs = body["sampling_params"]
     assert (knobs["temperature"], knobs["max_tokens"], knobs["seed"], knobs["logprobs"]) == (0.7, 9, 5, 0)
@@ -29,7 +29,7 @@ def test_the_route_for_tokens_gets_ids_and_sampling_apart() -> None:
 
 
 def test_completions_get_ids_that_nobody_adds_to() -> None:
-    body = generation_body(COMPLETIONS, "m", ask([1, 2, 3], stop_ids=(2,)), max_tokens=9)
+    body = generation_body(COMPLETIONS, "m", ask([1, 2, 3], stop_ids=(2,)), max_tokens=9, prompt=[1, 2, 3])
     assert (body["prompt"], body["add_special_tokens"], body["return_token_ids"]) == ([1, 2, 3], False, True)
     assert (body["max_tokens"], body["stop_token_ids"], body["logprobs"]) == (9, [2], 0)
     assert "sampling_params" not in body
@@ -37,7 +37,7 @@ def test_completions_get_ids_that_nobody_adds_to() -> None:
 
 @pytest.mark.parametrize("route", [GENERATE, COMPLETIONS])
 def test_the_plain_distribution_is_asked_for_by_name(route: Any) -> None:
-    body = generation_body(route, "m", ask([1]), max_tokens=1)
+    body = generation_body(route, "m", ask([1]), max_tokens=1, prompt=[1])
     knobs = body.get("sampling_params", body)
     plain = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "min_tokens": 0, "ignore_eos": False}
     penalties = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -46,12 +46,12 @@ def test_the_plain_distribution_is_asked_for_by_name(route: Any) -> None:
 
 @pytest.mark.parametrize(("schema", "sent"), [({"const": 1}, {"const": 1}), ({}, {"type": "object"})])
 def test_a_schema_is_sent_and_an_empty_one_is_any_object(schema: dict[str, Any], sent: dict[str, Any]) -> None:
-    body = generation_body(GENERATE, "m", ask([1], json_schema=schema), max_tokens=1)
+    body = generation_body(GENERATE, "m", ask([1], json_schema=schema), max_tokens=1, prompt=[1])
     assert body["sampling_params"]["structured_outputs"] == {"json": sent}
 
 
 def test_without_a_schema_nothing_is_said_of_one() -> None:
-    assert "structured_outputs" not in generation_body(COMPLETIONS, "m", ask([1]), max_tokens=1)
+    assert "structured_outputs" not in generation_body(COMPLETIONS, "m", ask([1]), max_tokens=1, prompt=[1])
 
 
 def test_a_score_asks_for_the_prompts_own_logprobs() -> None:
@@ -129,3 +129,14 @@ def test_a_server_that_was_told_no_version_tells_none() -> None:
 )
 def test_a_reason_is_found_in_the_usual_places(payload: bytes, reason: str) -> None:
     assert reason_of(payload) == reason
+
+
+def test_events_that_arrived_together_are_paired_together() -> None:
+    named = [choice(token_ids=[n], logprobs={"content": [{"token_id": n, "logprob": -n}]}) for n in (1, 2, 3)]
+    assert paired(*named) == ([1, 2, 3], [-1.0, -2.0, -3.0])
+    listed = [
+        choice(token_ids=[n], logprobs={"tokens": [f"token_id:{n}"], "token_logprobs": [-n]}) for n in (1, 2, 3)
+    ]
+    assert paired(*listed) == ([1, 2, 3], [-1.0, -2.0, -3.0])
+    with pytest.raises(EngineDefect, match="3 ids and 2 logprobs"):
+        paired(*named[:2], choice(token_ids=[3]))

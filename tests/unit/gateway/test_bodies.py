@@ -19,7 +19,7 @@ LIMIT = 10_000
 
 
 def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
-    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)[0]
+    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
 
 
 def raw_deflate(data: bytes) -> bytes:

@@ -84,14 +84,41 @@ async def test_every_change_is_news() -> None:
     generation = Generation(asked(), b"key", 0.0)
     heard = []
     for change in (
-        lambda: generation.admitted(HEAD),
         lambda: generation.say([Delta(content="hi")]),
         lambda: generation.fail(Problem(502, "engine_error", "no")),
     ):
         news = generation.news
         change()
         heard.append(news.done())
-    assert heard == [True, True, True] and generation.done
+    assert heard == [True, True] and generation.done and generation.ended.done()
+
+
+async def test_a_reply_is_opened_by_its_first_words() -> None:
+    generation = Generation(asked(), b"key", 0.0)
+    generation.admitted(HEAD)
+    assert not generation.opened and not generation.news.done()
+    news = generation.news
+    generation.say([Delta(content="hi")])
+    assert generation.opened and news.done()
+
+
+async def test_a_reply_without_a_word_is_opened_after_a_moment() -> None:
+    generation = Generation(asked(), b"key", 0.0)
+    generation.admitted(HEAD)
+    async with hang_limit():
+        await generation.news
+    assert generation.opened and not generation.done
+
+
+async def test_the_last_words_go_with_the_end() -> None:
+    generation = Generation(asked(), b"key", 0.0)
+    generation.admitted(HEAD)
+    generation.say([Delta(content="hi")])
+    news = generation.news
+    generation.say([Delta(content=" there")], last=True)
+    assert not news.done() and len(generation.deltas) == 2
+    generation.finish(REPLY)
+    assert news.done() and generation.ended.done()
 
 
 async def test_saying_nothing_is_no_news() -> None:

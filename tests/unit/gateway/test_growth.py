@@ -6,8 +6,14 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
+from polar.engines import prompt_json
+from polar.engines.prompt_json import PromptJson
+from polar.gateway import recent_bodies
+from polar.gateway.bodies import MOST_VALUES
+from polar.gateway.dialects import base
 from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.exchange import Exchange
@@ -19,7 +25,7 @@ from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
 from polar.tokens.match import Declared, Matcher
 from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
+from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool, token_ids
 
 OUTPUT = "def parse(line):\n    return line.split(',')[:-1]  # drops the last field\n" * 4
 TURNS = 20
@@ -79,7 +85,9 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
 
 
 async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
-    request = OpenAIChat().parse(RawRequest({"model": "polar", "messages": messages}))
+    body, recent = orjson.dumps({"model": "polar", "messages": messages}), slot.recent_bodies("chat", "messages")
+    read = recent.read(body, MOST_VALUES, recent.shared(body))
+    request = OpenAIChat().parse(RawRequest(read.data, values=read.values, items=read.items))
     generation = exchange.ask(slot, Asked(request, "openai_chat", "agent"))
     while generation.reply is None:
         await generation.news
@@ -97,6 +105,31 @@ async def test_rendering_and_rows_do_not_grow_with_the_history(smollm2: SmolLM2R
         rows = [size for (size,) in database.execute("SELECT length(body) FROM calls ORDER BY sequence")]
     # Numbers such as the count of prompt tokens take a byte or two more when they are larger.
     assert len(rows) == TURNS and abs(rows[19] - rows[4]) <= 16
+
+
+async def test_a_body_is_decoded_and_digested_only_where_it_is_new(
+    smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, digested = list[int](), list[int]()
+    real_read, real_digest = recent_bodies.read_object, base.digest_item
+    monkeypatch.setattr(recent_bodies, "read_object", lambda text: decoded.append(len(text)) or real_read(text))  # pyright: ignore
+    monkeypatch.setattr(base, "digest_item", lambda item: digested.append(1) or real_digest(item))  # pyright: ignore
+    renderer = CountingRenderer(smollm2)
+    await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
+    assert len(decoded) == TURNS and len(set(decoded[1:])) == 1
+    # Of the rest in each turn, and of each message once; the tools are digested by the dialect itself.
+    assert len(digested) == TURNS + 2 * TURNS - 1
+
+
+async def test_ids_are_written_as_json_only_where_they_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they come from a session: each prompt goes on from the one before."""
+    prompts, ids, written = PromptJson(), token_ids(range(1000)), list[int]()
+    real = orjson.dumps
+    monkeypatch.setattr(prompt_json.orjson, "dumps", lambda ids: written.append(len(ids)) or real(ids))  # pyright: ignore
+    for _ in range(TURNS):
+        prompts.write("s", ids)
+        ids = ids + token_ids(range(300))
+    assert written == [1000, *[300] * (TURNS - 1)]
 
 
 async def test_a_request_is_hashed_only_where_it_is_new(

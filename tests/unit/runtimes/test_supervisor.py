@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +20,8 @@ from polar.errors import RuntimeFailure
 from polar.runtimes import supervisor_main
 from polar.runtimes.base import Command, Place
 from polar.runtimes.local import LocalOptions, LocalRuntime
-from polar.runtimes.supervisor import Launcher
+from polar.runtimes.supervisor import Launcher, SupervisedCommand
+from waiting import hang_limit
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
 
@@ -243,3 +245,19 @@ async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
     node.kill()
     await node.wait()
     await until(lambda: not any(map(is_alive, family)))
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+async def test_a_supervisor_that_ends_as_it_is_asked_is_not_taken_for_killed(asked_before: bool) -> None:
+    """Its last words count, also where the node's request reached it too late to be read."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = SupervisedCommand(ours)
+    ending = asyncio.create_task(command.end(0.1))
+    if asked_before:
+        await asyncio.sleep(0)
+    theirs.send(b'{"exited": 0}')
+    theirs.send(b'{"empty": true}')
+    theirs.close()
+    async with hang_limit():
+        await ending
+        assert await command.wait() == 0

@@ -7,28 +7,26 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from polar.store.database import JournalError, Opening, PostgresDatabase, SqliteDatabase, StoreError, database_of
+from polar.store.database import JournalDatabase, JournalError, StoreError
+from polar.store.server_database import PostgresDatabase, SqliteDatabase, database_of
 from polar.store.writer import Writer
 
-OPENING = Opening(busy_timeout_s=1.0)
 
-
-def test_a_path_is_a_journal() -> None:
-    database = database_of(Path("run/journal.db"), OPENING)
-    assert isinstance(database, SqliteDatabase)
+def test_a_journal_is_named_by_its_path() -> None:
+    database = JournalDatabase(Path("run/journal.db"))
     assert (database.name, database.error) == ("the journal run/journal.db", JournalError)
 
 
 def test_an_sqlite_address_is_a_database() -> None:
-    database = database_of("sqlite:///run/server.db", OPENING)
+    database = database_of("sqlite:///run/server.db")
     assert isinstance(database, SqliteDatabase)
     assert (database.name, database.error) == ("the database run/server.db", StoreError)
-    assert database_of("sqlite://", OPENING).name == "the database in memory"
+    assert database_of("sqlite://").name == "the database in memory"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgresql+psycopg2"])
 def test_postgresql_is_spoken_by_one_driver_and_its_password_is_not_shown(scheme: str) -> None:
-    database = database_of(f"{scheme}://polar:hunter2@host/name", OPENING)
+    database = database_of(f"{scheme}://polar:hunter2@host/name")
     assert isinstance(database, PostgresDatabase)
     assert "hunter2" not in database.name
     assert database.engine().url.drivername == "postgresql+psycopg"
@@ -37,11 +35,11 @@ def test_postgresql_is_spoken_by_one_driver_and_its_password_is_not_shown(scheme
 @pytest.mark.parametrize("address", ["", "polar.db", "mysql://host/name", "postgres://host/name"])
 def test_other_addresses_are_refused_with_an_example(address: str) -> None:
     with pytest.raises(StoreError, match="postgresql://"):
-        database_of(address, OPENING)
+        database_of(address)
 
 
 async def test_a_database_in_memory_works() -> None:
-    writer = Writer("sqlite://")
+    writer = Writer(database_of("sqlite://"))
 
     def prepare(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE numbers (n INTEGER)"))
@@ -58,6 +56,6 @@ async def test_a_database_in_memory_works() -> None:
 
 
 async def test_a_journal_that_cannot_be_opened_is_a_journal_error(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "no" / "folder" / "journal.db")
+    writer = Writer(JournalDatabase(tmp_path / "no" / "folder" / "journal.db"))
     with pytest.raises(JournalError, match="the journal"):
         await writer.open(lambda connection: None)

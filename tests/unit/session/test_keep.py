@@ -11,7 +11,7 @@ from bench import Begin, sh, task_of
 from pydantic import ValidationError
 
 from polar.harnesses.base import Launch
-from polar.session.keep import clear, hide_key, keep_artifacts, keep_harness_logs, told
+from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs, make_clear, told
 from polar.session.live import LiveSession
 from polar.types import SessionResult, Slot
 
@@ -154,7 +154,7 @@ async def test_what_an_earlier_attempt_kept_is_cleared(begin: Begin) -> None:
     live = await worked(begin, "mkdir out; touch out/x; echo 1 >log", artifacts=["out"])
     await keep_artifacts(live)
     live.paths.patch.write_text("old")
-    await clear(live.paths)
+    make_clear(live.paths)
     assert sorted(os.listdir(live.paths.root)) == ["logs", "place"]
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from polar.errors import PolarError
-from polar.store import writer
-from polar.store.journal import Journal, JournalError, ResultRefused
-from polar.types import Call, Failure, Lease, Score, SessionResult, Stage, logprobs
+from polar.store import database
+from polar.store.journal import DECODED_AT_ONCE_BYTES, Journal, JournalError, ResultRefused
+from polar.types import Call, Failure, Lease, Score, SessionResult, Stage, logprobs, token_ids
 from waiting import hang_limit
 
 MakeCall = Callable[..., Call]
@@ -60,16 +60,7 @@ async def test_a_locked_disk_delays_a_mark_and_does_not_lose_it(
 ) -> None:
     await journal.add_session(make_lease())
     await journal.append_call(make_call("c1"))
-    begin = journal._writer._database.begin  # pyright: ignore[reportPrivateUsage]
-    locked = [True, True]
-
-    def begin_unless_locked(connection: Any) -> None:
-        if locked:
-            locked.pop()
-            raise OperationalError("begin", {}, sqlite3.OperationalError("database is locked"))
-        begin(connection)
-
-    monkeypatch.setattr(journal._writer._database, "begin", begin_unless_locked)  # pyright: ignore
+    lock(journal, monkeypatch, times=2)
     journal.mark_received("c1")
     with pytest.raises(JournalError, match="locked"):
         await journal.append_call(make_call("c2"))
@@ -166,6 +157,86 @@ async def test_a_stage_nobody_waited_for_is_on_disk_after_close(tmp_path: Path, 
     await journal.close()
     async with await Journal.open(tmp_path / "journal.db") as again:
         assert await again.stages("add-0") == [(Stage.INIT, 1.0)]
+
+
+async def test_stages_cost_no_transaction_of_their_own(
+    journal: Journal, make_lease: MakeLease, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = count_transactions(journal, monkeypatch)
+    await journal.add_sessions([make_lease(f"add-{number}") for number in range(3)])
+    for stage in (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN, Stage.COMPLETED):
+        journal.stage_changed("add-0", stage, 1.0)
+    await journal.save_result(make_result())
+    assert len(begun) == 2
+    assert len(await journal.stages("add-0")) == 5
+
+
+def count_transactions(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    kept = journal._writer._database  # pyright: ignore[reportPrivateUsage]
+    begin, begun = kept.begin, list[Any]()
+
+    def counted(connection: Any) -> None:
+        begun.append(connection)
+        begin(connection)
+
+    monkeypatch.setattr(kept, "begin", counted)
+    return begun
+
+
+async def test_sessions_that_come_together_are_taken_in_together_or_not_at_all(
+    journal: Journal, make_lease: MakeLease
+) -> None:
+    await journal.add_session(make_lease("known"))
+    with pytest.raises(JournalError, match="journalled already"):
+        await journal.add_sessions([make_lease("new"), make_lease("known")])
+    assert await journal.session_ids() == ["known"]
+
+
+async def test_a_stage_that_waited_for_the_disk_does_not_replace_the_results(
+    journal: Journal, make_lease: MakeLease, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await journal.add_session(make_lease())
+    lock(journal, monkeypatch, times=1)
+    journal.stage_changed("add-0", Stage.RUNNING, 1.0)
+    await journal.save_result(make_result(stage=Stage.COMPLETED))
+    assert await journal.stages("add-0") == [(Stage.RUNNING, 1.0)]
+    assert (await journal.lease("add-0")).session.stage is Stage.COMPLETED
+
+
+def lock(journal: Journal, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """The disk is locked for the next transactions."""
+    kept = journal._writer._database  # pyright: ignore[reportPrivateUsage]
+    begin, locked = kept.begin, [True] * times
+
+    def begin_unless_locked(connection: Any) -> None:
+        if locked:
+            locked.pop()
+            raise sqlite3.OperationalError("database is locked")
+        begin(connection)
+
+    monkeypatch.setattr(kept, "begin", begin_unless_locked)
+
+
+async def test_writes_keep_their_order_whether_somebody_waits_or_not(
+    journal: Journal, make_lease: MakeLease, make_call: MakeCall
+) -> None:
+    await journal.add_session(make_lease())
+    writer_is_free = threading.Event()
+    busy = asyncio.ensure_future(journal._writer.read(lambda connection: writer_is_free.wait()))
+    await asyncio.sleep(0)
+    appending = asyncio.ensure_future(journal.append_call(make_call("c1")))
+    await asyncio.sleep(0)
+    journal.mark_received("c1")
+    writer_is_free.set()
+    await asyncio.gather(busy, appending)
+    assert [call.received for call in await journal.calls("add-0")] == [True]
+
+
+async def test_calls_of_any_size_come_back(journal: Journal, make_lease: MakeLease, make_call: MakeCall) -> None:
+    await journal.add_session(make_lease())
+    long = make_call("c1", new_prompt_ids=token_ids(range(DECODED_AT_ONCE_BYTES)))
+    await journal.append_call(long)
+    assert await journal.calls("add-0") == [long]
 
 
 async def test_a_result_is_taken_exactly_once(
@@ -319,11 +390,11 @@ async def test_a_full_disk_is_an_error_that_says_so(
     journal: Journal, make_lease: MakeLease, make_call: MakeCall
 ) -> None:
     await journal.add_session(make_lease())
-    pages = await journal._writer.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
-    await journal._writer.read(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 1}").all())
+    pages = await journal._writer.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+    await journal._writer.read(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall())
     with pytest.raises(JournalError, match="full"):
         await asyncio.gather(*(journal.append_call(make_call(f"c{n}")) for n in range(100)))
-    await journal._writer.read(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000").all())
+    await journal._writer.read(lambda c: c.execute("PRAGMA max_page_count = 100000").fetchall())
     await journal.append_call(make_call("after"))
     assert (await journal.calls("add-0"))[-1].call_id == "after"
 
@@ -331,7 +402,7 @@ async def test_a_full_disk_is_an_error_that_says_so(
 async def test_a_locked_disk_is_an_error_and_does_not_hold_the_loop_up(
     tmp_path: Path, make_lease: MakeLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "BUSY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.5)
     async with await Journal.open(tmp_path / "journal.db") as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

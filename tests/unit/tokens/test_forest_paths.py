@@ -1,4 +1,4 @@
-"""The paths of a request are the same whether or not the request before is remembered."""
+"""The paths of a request are the same whether or not the requests before are remembered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.tokens.forest import CallForest
+from polar.tokens.recent_paths import MOST_CHARACTERS, MOST_REQUESTS, RecentPaths
 from polar.types import Call, CallTimes, Message, Tool, logprobs, token_ids
 
 messages = st.builds(
@@ -17,8 +18,8 @@ messages = st.builds(
 requests = st.tuples(st.lists(messages, max_size=5), st.sampled_from([(), (Tool("bash"),), (Tool("edit"),)]))
 
 
-@given(st.lists(requests, max_size=8))
-def test_remembering_the_last_request_changes_no_path(sent: list[tuple[list[Message], tuple[Tool, ...]]]) -> None:
+@given(st.lists(requests, max_size=12))
+def test_remembering_requests_changes_no_path(sent: list[tuple[list[Message], tuple[Tool, ...]]]) -> None:
     forest = CallForest()
     for conversation, tools in sent:
         fresh = CallForest()._paths_of(conversation, tools)  # pyright: ignore[reportPrivateUsage]
@@ -26,12 +27,26 @@ def test_remembering_the_last_request_changes_no_path(sent: list[tuple[list[Mess
         conversation.append(Message("user", "changed behind our back"))
 
 
-def test_only_the_last_request_is_remembered() -> None:
+def test_conversations_that_take_turns_are_matched_only_where_they_are_new() -> None:
     forest = CallForest()
-    for size in (50, 1):
-        forest._paths_of([Message("user", str(size))] * size, ())  # pyright: ignore[reportPrivateUsage]
-    kept, paths = forest._last  # pyright: ignore[reportPrivateUsage]
-    assert (len(kept), len(paths)) == (1, 2)
+    told = {name: [Message("user", f"{name} begins"), Message("user", "x" * 1000)] for name in "abc"}
+    for name in told:
+        assert forest.new_characters(told[name], ()) == len(f"{name} begins") + 1000
+        forest.find(told[name], ())
+    for _ in range(3):
+        for name in told:
+            told[name].append(Message("user", "more"))
+            assert forest.new_characters(told[name], ()) == len("more")
+            forest.find(told[name], ())
+
+
+def test_few_requests_are_remembered_and_only_so_much_of_them() -> None:
+    recent = RecentPaths()
+    for number in range(3 * MOST_REQUESTS):
+        recent.keep((Message("user", str(number)),), [b"", b"p"], None, 0)
+    assert len(recent._kept) == MOST_REQUESTS  # pyright: ignore[reportPrivateUsage]
+    recent.keep((Message("user", "x" * MOST_CHARACTERS),), [b"", b"p"], None, 0)
+    assert len(recent._kept) == 1  # pyright: ignore[reportPrivateUsage]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.sampled_from([b"a", b"b"]), max_size=4)), max_size=12))

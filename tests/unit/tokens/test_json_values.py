@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.tokens import json_values
-from polar.tokens.json_values import holds_more_containers, holds_more_values
+from polar.tokens.json_values import ValueCount, count_values, holds_more_values, most_possible
 
 ODD = st.text(st.sampled_from([*'",[]{}:\\a', "\n", "é"]), max_size=12)
 ANY = st.recursive(
@@ -38,11 +38,19 @@ def commas(value: Any) -> int:
 @given(ANY)
 def test_the_count_is_exact(value: Any) -> None:
     text, lists = orjson.dumps(value), containers(value)
-    assert not holds_more_containers(text, lists)
-    assert lists == 0 or holds_more_containers(text, lists - 1)
     marks = lists + commas(value)
+    exact = ValueCount(lists, marks)
+    assert count_values(text, exact) == exact
+    assert exact.within(most_possible(text))
     assert not holds_more_values(text, marks)
     assert marks == 0 or holds_more_values(text, marks - 1)
+
+
+@given(ANY)
+def test_counting_ends_where_there_is_too_much(value: Any) -> None:
+    text, lists = orjson.dumps(value), containers(value)
+    for most in (ValueCount(lists - 1, len(text)), ValueCount(lists, lists + commas(value) - 1)):
+        assert not count_values(text, most).within(most)
 
 
 @pytest.mark.parametrize("text", [b'"' + b"\\" * 40 + b'[[[["', b'"' + b"\\\\" * 9 + b'",[[[[', b"\\" * 30, b""])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +21,26 @@ STREAMING_FIELDS = frozenset({"stream", "stream_options"})
 _LOOKS_RETRYABLE = re.compile(r"\d*(?:429|50[0234])\d*")
 
 
+class HistoryItem:
+    """One entry of a raw history. Requests of one session share the items they begin with that are the same to the
+    byte: in every request that has an item, the same items stand before it."""
+
+    __slots__ = ("_digest", "made", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        """The decoded JSON; not to be changed."""
+        self.made: Any = None
+        """What the dialect made of it: of this item and those before it, and of nothing else in the request."""
+        self._digest = b""
+
+    def digest(self, plain: Callable[[Any], Any] | None = None) -> bytes:
+        """`digest_item` of the value, in its plain form where the dialect has one."""
+        if not self._digest:
+            self._digest = digest_item(plain(self.value) if plain else self.value)
+        return self._digest
+
+
 class RawRequest(msgspec.Struct, frozen=True):
     """A request as it came: its JSON body, and what its address adds to it."""
 
@@ -28,6 +48,14 @@ class RawRequest(msgspec.Struct, frozen=True):
     action: str = ""
     """The part of the path after the model's name, such as `streamGenerateContent`."""
     query: Mapping[str, str] = {}
+    values: list[Any] | None = None
+    """The list in `data` that is the history, where its items are known."""
+    items: tuple[HistoryItem, ...] = ()
+    """One for each of the values."""
+
+    def history(self, values: list[Any]) -> tuple[HistoryItem, ...]:
+        """The items of a list that a dialect takes for the history."""
+        return self.items if values is self.values else tuple(map(HistoryItem, values))
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +185,8 @@ class StreamEncoder(Protocol):
 
 class Dialect(Protocol):
     name: str
+    history_field: str
+    """The body's list that grows with a conversation."""
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         """Raises `Problem` for a request that cannot be served, and nothing else."""

@@ -5,12 +5,11 @@ A shape that is not what the provider's API says gets a `Problem` with the place
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import orjson
 
 from polar.gateway.dialects.base import Problem
-from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Image, Tool
 
 MOST_NUMBER = 2**64
@@ -21,29 +20,14 @@ def bad(message: str, where: str | None = None) -> Problem:
     return Problem(400, "invalid_request", message, param=where)
 
 
-def read_object(body: bytes) -> tuple[dict[str, Any], int]:
-    """A body's object, and how many lone surrogates were replaced in it."""
-    replaced = 0
+def read_object(body: bytes) -> dict[str, Any]:
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        # Rare, so only a body that cannot be read is searched for them.
-        body, replaced = without_lone_surrogates(body)
-        data = _read_again(body, error) if replaced else _not_json(error)
+        raise bad("the body is not valid JSON") from error
     if not isinstance(data, dict):
         raise bad("the body must be a JSON object")
-    return cast("dict[str, Any]", data), replaced
-
-
-def _read_again(body: bytes, first: orjson.JSONDecodeError) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _not_json(first)
-
-
-def _not_json(error: orjson.JSONDecodeError) -> NoReturn:
-    raise bad("the body is not valid JSON") from error
+    return cast("dict[str, Any]", data)
 
 
 def fields(value: Any) -> dict[str, Any]:
@@ -115,6 +99,11 @@ class Content:
         self._texts: list[str] = []
         self._length = 0
         self._images: list[Image] = []
+
+    def __copy__(self) -> Content:
+        content = Content()
+        content._texts, content._length, content._images = [*self._texts], self._length, [*self._images]
+        return content
 
     def add_text(self, part: str) -> None:
         self._texts.append(part)

@@ -41,6 +41,7 @@ _ERROR_TYPES = {
 
 class Anthropic:
     name = "anthropic"
+    history_field = "messages"
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         """With the action `countTokens` what only a sample needs may be missing."""

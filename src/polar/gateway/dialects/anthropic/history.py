@@ -31,6 +31,10 @@ class History:
         self.changes: list[ToolChange] = []
         """What the conversation does to the tools on its way."""
 
+    def extend(self, other: History) -> None:
+        self.messages += other.messages
+        self.changes += other.changes
+
     def add(self, raw: Any) -> None:
         entry = read.fields(raw)
         role = entry.get("role")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from polar.gateway.dialects import reading as read
 from polar.gateway.dialects.anthropic.history import History, read_system
 from polar.gateway.dialects.anthropic.tools import offered_tools
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects.base import (
+    ChatRequest,
+    HistoryItem,
+    Problem,
+    RawRequest,
+    digest_item,
+    digest_rest,
+)
 
 COUNT_ACTION = "countTokens"
 """What a request asks for that wants to know only how long its prompt is."""
@@ -23,9 +31,10 @@ REFUSED = {
 
 def read_request(raw: RawRequest) -> ChatRequest:
     data = raw.data
-    raw_messages = read.items(data.get("messages"), "messages")
+    messages = raw.history(read.items(data.get("messages"), "messages"))
     # First, because it also proves that every part can be written as JSON again.
-    items = tuple(map(digest_item, unmarked([[data.get("tools"), data.get("system")], *raw_messages])))
+    head = digest_item(unmarked([data.get("tools"), data.get("system")]))
+    items = (head, *(item.digest(unmarked) for item in messages))
     rest = digest_rest(data, ("tools", "system", "messages"))
     if data.get("thread"):
         # The provider's SDK goes on without a thread when it reads this code.
@@ -35,7 +44,7 @@ def read_request(raw: RawRequest) -> ChatRequest:
         if data.get(name):
             raise read.bad(f"{name} is not supported: {reason}", name)
     counting = raw.action == COUNT_ACTION
-    history = _history(data.get("system"), raw_messages, counting=counting)
+    history = _history(data.get("system"), messages, counting=counting)
     return ChatRequest(
         messages=tuple(history.messages),
         tools=offered_tools(data.get("tools"), data.get("tool_choice"), history.changes),
@@ -64,14 +73,18 @@ def unmarked(value: Any) -> Any:
             return plain
 
 
-def _history(system: Any, raw_messages: list[Any], *, counting: bool) -> History:
-    if not raw_messages:
+def _history(system: Any, messages: Sequence[HistoryItem], *, counting: bool) -> History:
+    if not messages:
         raise read.bad("messages must be a list that is not empty", "messages")
-    if read.fields(raw_messages[-1]).get("role") == "assistant" and not counting:
+    if read.fields(messages[-1].value).get("role") == "assistant" and not counting:
         raise read.bad("the last of the messages must not be the assistant's: a turn is sampled whole", "messages")
     history = History(read_system(system))
-    for message in raw_messages:
-        history.add(message)
+    for item in messages:
+        if item.made is None:
+            alone = History([])
+            alone.add(item.value)
+            item.made = alone
+        history.extend(item.made)
     return history
 
 

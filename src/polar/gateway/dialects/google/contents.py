@@ -6,10 +6,13 @@ missing or renamed on the way: then by the function's name and the order of the 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple, cast
 
 import orjson
 
+from polar.gateway.dialects.base import HistoryItem
 from polar.gateway.dialects.reading import Content, arguments_text, bad, camel, items, name, text
 from polar.types import Message, ToolCall
 
@@ -62,6 +65,15 @@ def _parts(content: dict[str, Any], where: str) -> list[Any]:
     return several(content.get("parts"), f"{where}.parts")
 
 
+class Step(NamedTuple):
+    """What one content made, and how the conversation stood after it."""
+
+    messages: tuple[Message, ...]
+    open: tuple[ToolCall, ...]
+    turn: _ModelTurn | None
+    calls: int
+
+
 class Conversation:
     """Contents in the order they come, and the messages they make."""
 
@@ -71,6 +83,31 @@ class Conversation:
         """The last turn's calls that wait for their answer."""
         self._turn: _ModelTurn | None = None
         self._calls = 0
+
+    def read(self, history: Sequence[HistoryItem]) -> None:
+        """The contents of a request. Those known from an earlier one are not read again."""
+        known: Step | None = None
+        for index, item in enumerate(history):
+            if item.made is not None:
+                known = item.made
+                self._messages += item.made.messages
+                continue
+            if known is not None:
+                self._resume(known)
+                known = None
+            before = len(self._messages)
+            self.add(item.value, f"contents[{index}]")
+            item.made = self._step(before)
+        if known is not None:
+            self._resume(known)
+
+    def _step(self, before: int) -> Step:
+        turn = copy(self._turn) if self._turn else None
+        return Step(tuple(self._messages[before:]), tuple(self._open), turn, self._calls)
+
+    def _resume(self, step: Step) -> None:
+        self._open, self._calls = list(step.open), step.calls
+        self._turn = copy(step.turn) if step.turn else None
 
     def add(self, raw: Any, where: str) -> None:
         content = spelled(raw, where)
@@ -160,6 +197,11 @@ class _ModelTurn:
         self.calls: list[ToolCall] = []
         self._texts: list[str] = []
         self._thoughts: list[str] = []
+
+    def __copy__(self) -> _ModelTurn:
+        turn = _ModelTurn()
+        turn.calls, turn._texts, turn._thoughts = [*self.calls], [*self._texts], [*self._thoughts]
+        return turn
 
     def add(self, part: dict[str, Any], where: str, made_up_id: str) -> bool:
         """Whether the part was a call."""

@@ -23,6 +23,7 @@ from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream, resp
 
 class Google:
     name = "google"
+    history_field = "contents"
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         return read_request(raw)

@@ -8,9 +8,10 @@ docs/dialects/google.md lists which is which. Both spellings of a field, `maxOut
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem, RawRequest, digest_item, digest_rest
 from polar.gateway.dialects.google.contents import Conversation, several, spelled, system_text
 from polar.gateway.dialects.google.schema import closed, json_schema
 from polar.gateway.dialects.reading import bad, fields, items, name, positive, stop_texts, text
@@ -47,7 +48,8 @@ def read_request(raw: RawRequest) -> ChatRequest:
     # First, because it also proves that every part can be written as JSON again.
     contents = several(body.get("contents"), "contents")
     head = digest_item([body.get("tools"), body.get("systemInstruction")])
-    digests = (head, *map(digest_item, contents))
+    history = raw.history(contents)
+    digests = (head, *(item.digest() for item in history))
     rest = digest_rest(data, _ITEM_FIELDS)
     for field in REFUSED:
         if body.get(field):
@@ -55,7 +57,7 @@ def read_request(raw: RawRequest) -> ChatRequest:
     config = spelled(body.get("generationConfig"), "generationConfig")
     _refuse_settings(config)
     return ChatRequest(
-        messages=_messages(body.get("systemInstruction"), contents, may_end_with_model=raw.action == COUNT),
+        messages=_messages(body.get("systemInstruction"), history, may_end_with_model=raw.action == COUNT),
         tools=_tools(body),
         stream=raw.action == STREAM,
         array=raw.action == STREAM and raw.query.get("alt") != "sse",
@@ -78,15 +80,14 @@ def _unwrapped(raw: RawRequest) -> dict[str, Any]:
     return fields(inner)
 
 
-def _messages(system: Any, contents: list[Any], *, may_end_with_model: bool) -> tuple[Message, ...]:
-    if not contents:
+def _messages(system: Any, history: Sequence[HistoryItem], *, may_end_with_model: bool) -> tuple[Message, ...]:
+    if not history:
         raise bad("contents must be a non-empty list", "contents")
     conversation = Conversation()
-    for index, content in enumerate(contents):
-        conversation.add(content, f"contents[{index}]")
+    conversation.read(history)
     if conversation.ends_with_model and not may_end_with_model:
         message = "contents must not end with a turn of the model: a reply that is begun for it is not sampled"
-        raise bad(message, f"contents[{len(contents) - 1}]")
+        raise bad(message, f"contents[{len(history) - 1}]")
     instruction = system_text(system)
     first = [Message(role="system", content=instruction)] if instruction else []
     return (*first, *conversation.messages())

@@ -42,6 +42,7 @@ REFUSED = {
 
 class OpenAICompletions:
     name = "openai_completions"
+    history_field = ""
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         data = raw.data

@@ -6,6 +6,7 @@ grow new fields every month, and docs/dialects/openai_chat.md lists which is whi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import orjson
@@ -13,6 +14,7 @@ import orjson
 from polar.gateway.dialects.base import (
     ChatRequest,
     ErrorReply,
+    HistoryItem,
     Problem,
     RawRequest,
     Reply,
@@ -63,18 +65,19 @@ _ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
 
 class OpenAIChat:
     name = "openai_chat"
+    history_field = "messages"
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         data = raw.data
         _refuse(data)
-        messages = items(data.get("messages"), "messages")
-        if not messages:
+        history = raw.history(items(data.get("messages"), "messages"))
+        if not history:
             raise bad("messages must be a non-empty list", "messages")
         # First, because it also proves that every part can be written as JSON again.
-        digests = (digest_item(data.get("tools") or None), *map(digest_item, messages))
+        digests = (digest_item(data.get("tools") or None), *(item.digest() for item in history))
         rest = digest_rest(data, ("tools", "messages"))
         return ChatRequest(
-            messages=tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+            messages=_messages(history),
             tools=_tools(data),
             stream=read_flag(data.get("stream"), "stream"),
             max_tokens=_max_tokens(data),
@@ -188,6 +191,15 @@ def _tool(raw: dict[str, Any], where: str) -> Tool:
     if not isinstance(parameters, dict | None):
         raise bad(f"{where}.parameters must be a JSON schema", f"{where}.parameters")
     return Tool(name=tool_name, description=description, parameters=fields(parameters))
+
+
+def _messages(history: Sequence[HistoryItem]) -> tuple[Message, ...]:
+    return tuple([item.made or _read(item, f"messages[{index}]") for index, item in enumerate(history)])
+
+
+def _read(item: HistoryItem, where: str) -> Message:
+    item.made = _message(item.value, where)
+    return item.made
 
 
 def _message(raw: Any, where: str) -> Message:

@@ -39,19 +39,23 @@ ASKED = ("temperature", "top_p", "reasoning")
 
 class OpenAIResponses:
     name = "openai_responses"
+    history_field = "input"
 
     def parse(self, raw: RawRequest) -> ChatRequest:
         data = raw.data
         for field, why in REFUSED.items():
             if data.get(field):
                 raise bad(f"{field} is not supported: {why}", field)
-        given = input_items(data.get("input"))
+        history = raw.history(input_items(data.get("input")))
         # First, because it also proves that every part can be written as JSON again.
-        items = (digest_item([data.get("tools"), data.get("instructions")]), *map(digest_item, given))
+        items = (
+            digest_item([data.get("tools"), data.get("instructions")]),
+            *(item.digest() for item in history),
+        )
         rest = digest_rest(data, ("tools", "instructions", "input"))
         toolbox = Toolbox()
         toolbox.add(data.get("tools"), "tools")
-        messages = read_conversation(data.get("instructions"), given, toolbox)
+        messages = read_conversation(data.get("instructions"), history, toolbox)
         return ChatRequest(
             messages=messages,
             tools=toolbox.shown() if _may_call(data.get("tool_choice")) else (),

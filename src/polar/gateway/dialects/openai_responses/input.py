@@ -7,11 +7,14 @@ would stand in the model's context as two.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Literal, NamedTuple, cast
 
 import orjson
 
 from polar.gateway.dialects import reading
+from polar.gateway.dialects.base import HistoryItem
 from polar.gateway.dialects.openai_responses.tools import TOOL_SEARCH, Toolbox, flat_name
 from polar.gateway.dialects.reading import Content, bad, fields
 from polar.types import Message, ToolCall
@@ -35,6 +38,10 @@ IGNORED_ITEMS = ("web_search_call", "file_search_call", "mcp_list_tools")
 _OUR_ID = re.compile(r"(?:rs|msg|fc|ctc|tsc)_(?P<reply>.+?)_\d+(?P<as_said>_raw)?")
 
 
+_TOOL_ITEMS = ("tool_search_output", "additional_tools")
+"""They bring tools, which each request gathers anew."""
+
+
 class Turn:
     """One turn of the model while its items are read."""
 
@@ -46,6 +53,12 @@ class Turn:
         """The reply its items come from, as far as their ids say so."""
         self.last = ""
         """Type of its latest item."""
+
+    def __copy__(self) -> Turn:
+        turn = Turn()
+        turn.content, turn.reasoning, turn.calls = copy(self.content), [*self.reasoning], [*self.calls]
+        turn.reply, turn.last = self.reply, self.last
+        return turn
 
     def takes(self, kind: str, reply: str) -> bool:
         """Neighbours are one turn, except what came in two replies, and messages that were sent as two."""
@@ -61,6 +74,13 @@ class Turn:
             tool_calls=tuple(self.calls),
             images=self.content.images,
         )
+
+
+class Step(NamedTuple):
+    """What one item made, and the turn that it left open."""
+
+    messages: tuple[Message, ...]
+    turn: Turn | None
 
 
 class Conversation:
@@ -82,6 +102,23 @@ class Conversation:
             "tool_search_output": self._tool_search_output,
             "additional_tools": self._additional_tools,
         }
+
+    def read(self, history: Sequence[HistoryItem]) -> None:
+        """The items of a request. Those known from an earlier one are not read again."""
+        known: Step | None = None
+        for index, item in enumerate(history):
+            if item.made is not None:
+                known = item.made
+                self._messages += item.made.messages
+                continue
+            if known is not None:
+                self._turn, known = copy(known.turn), None
+            before = len(self._messages)
+            self.add(item.value, f"input[{index}]")
+            if fields(item.value).get("type") not in _TOOL_ITEMS:
+                item.made = Step(tuple(self._messages[before:]), copy(self._turn))
+        if known is not None:
+            self._turn = copy(known.turn)
 
     def add(self, raw: Any, where: str) -> None:
         item = fields(raw)
@@ -176,13 +213,12 @@ class Conversation:
         self._toolbox.add(item.get("tools"), f"{where}.tools")
 
 
-def read_conversation(instructions: Any, given: Any, toolbox: Toolbox) -> tuple[Message, ...]:
+def read_conversation(instructions: Any, history: Sequence[HistoryItem], toolbox: Toolbox) -> tuple[Message, ...]:
     conversation = Conversation(toolbox)
     system = reading.text(instructions, "instructions")
     if system:
         conversation.add_message(Message(role="system", content=system))
-    for index, item in enumerate(input_items(given)):
-        conversation.add(item, f"input[{index}]")
+    conversation.read(history)
     return conversation.messages()
 
 

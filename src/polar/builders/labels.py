@@ -1,0 +1,62 @@
+"""Whose a trace is and what it earned: the labels of a trajectory whose session is over.
+
+POSTRUN, before traces are written or reported, and again by `polar audit`. This is the one place where a reward
+reaches a trace. A session that failed through infrastructure has none, whatever an evaluator said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import msgspec
+
+from polar.types import Failure, Lease, Score, Trajectory
+
+
+class WrongRewards(ValueError):
+    """An evaluator judged the traces one by one, and not as many as there are."""
+
+
+def counted(score: Score | None, failure: Failure | None) -> Score | None:
+    """The score as a result has it. Where infrastructure failed it has no rewards: what was judged is not what the
+    policy did."""
+    if score is None:
+        return None
+    return score.finite().without_reward() if failure and failure.infrastructure else score.finite()
+
+
+def check_rewards(score: Score, trajectory: Trajectory) -> None:
+    rewards = score.trace_rewards
+    if rewards is not None and len(rewards) != len(trajectory.traces):
+        raise WrongRewards(f"{len(rewards)} rewards for {len(trajectory.traces)} traces")
+
+
+def labelled(trajectory: Trajectory, lease: Lease, score: Score | None, failure: Failure | None) -> Trajectory:
+    """Every trace with its task, group, sample, attempt, failure and reward."""
+    session = lease.session
+    traces = tuple(
+        msgspec.structs.replace(
+            trace,
+            task_id=session.task_id,
+            group_id=lease.task.group or session.task_id,
+            sample=session.index,
+            attempt=session.attempt,
+            failure=f"{failure.where}: {failure.type}" if failure else "",
+            reward=reward,
+        )
+        for trace, reward in zip(trajectory.traces, _rewards(trajectory, counted(score, failure)), strict=True)
+    )
+    return msgspec.structs.replace(trajectory, traces=traces)
+
+
+def _rewards(trajectory: Trajectory, score: Score | None) -> Sequence[float | None]:
+    """The session's reward for every trace, unless the evaluator judged them one by one. A trace with nothing to
+    train on gets none."""
+    if score is None:
+        return [None] * len(trajectory.traces)
+    check_rewards(score, trajectory)
+    given = score.trace_rewards if score.trace_rewards is not None else repeat(score.reward)
+    return [
+        reward if trace.trainable_tokens else None for trace, reward in zip(trajectory.traces, given, strict=False)
+    ]

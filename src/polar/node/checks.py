@@ -1,0 +1,81 @@
+"""How a node tries out its parts. Each check raises where the part does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import aclosing
+from pathlib import Path
+
+from polar import registry
+from polar.engines.base import Engine, GenerateRequest, Revivable
+from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure
+from polar.gateway.policy import PolicyGate
+from polar.node.health import Check
+from polar.runtimes.base import Runtime
+from polar.types import NodePart, Sampling, token_ids
+
+PROBE = "polar-probe"
+"""In place of a session's id."""
+WRITTEN_BYTES = 2**20
+SPARE_DESCRIPTORS = 64
+"""A session takes about ten, and several are set up at once."""
+
+
+def checks_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Check]:
+    async def disk(_: str) -> None:
+        await asyncio.to_thread(check_disk, root, min_free_bytes)
+
+    async def descriptors(_: str) -> None:
+        check_descriptors()
+
+    async def engine_answers(_: str) -> None:
+        await check_engine(engine, gate)
+
+    return {"engine": engine_answers, "disk": disk, "descriptors": descriptors, "runtime": check_runtime}
+
+
+async def check_engine(engine: Engine, gate: PolicyGate) -> None:
+    """One token is sampled, as a session's call would: an address that answers is not yet an engine that samples.
+    An engine that is merely busy is well."""
+    if isinstance(engine, Revivable):
+        await engine.revive()
+    request = GenerateRequest(token_ids([1, 1]), 1, Sampling(), (), PROBE)
+    try:
+        async with gate.generating(PROBE), aclosing(engine.generate(request)) as pieces:
+            given = [piece async for piece in pieces]
+    except EngineBusy:
+        return
+    finally:
+        gate.forget(PROBE)
+    if not any(len(piece.ids) for piece in given):
+        raise EngineError("the engine answered a probe without a token")
+
+
+def check_disk(root: Path, min_free_bytes: int) -> None:
+    free = os.statvfs(root)
+    if free.f_bavail * free.f_frsize < min_free_bytes:
+        megabytes = free.f_bavail * free.f_frsize // 2**20
+        raise PolarError(f"{megabytes} MiB are free at {root}; `node.min_free_bytes` asks for more")
+    with tempfile.TemporaryFile(dir=root) as file:
+        file.write(bytes(WRITTEN_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_descriptors() -> None:
+    opened: list[int] = []
+    try:
+        for _ in range(SPARE_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+async def check_runtime(name: str) -> None:
+    runtime: type[Runtime] = registry.find("runtime", name)
+    if lacking := await runtime.lacking():
+        raise RuntimeFailure(lacking)

@@ -1,0 +1,54 @@
+"""A node that runs out of file descriptors: sessions are handed back and run again, none of them fails for it."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+
+from service_bench import CONFIG, POLAR, ServiceBench, agent_task
+
+from polar.types import ResultEntry, Stage
+from waiting import hang_limit, until
+
+DESCRIPTORS = 130
+SESSIONS = 40
+
+
+def start_narrow_node(bench: ServiceBench) -> subprocess.Popen[bytes]:
+    """A node that may open few files, and whose config lets it run more sessions than these are enough for."""
+    limit = f'ulimit -n {DESCRIPTORS} && exec "$@"'
+    with (bench.folder / f"{len(bench.processes)}-gateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", limit, "bash", *POLAR, "gateway", "--server", bench.address],
+            cwd=bench.folder,
+            env=bench.env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    bench.processes.append(process)
+    return process
+
+
+async def test_a_node_out_of_descriptors_fails_no_session(bench: ServiceBench) -> None:
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > DESCRIPTORS
+    pools = "init = 20\nready = 20\nrunning = 30\npostrun = 10\n"
+    config = re.sub(
+        r"(?s)\[pools\].*?\[server\]", f"[pools]\n{pools}[node]\nprobe_pause_s = 0.2\n[server]", CONFIG
+    )
+    (bench.folder / "polar.toml").write_text(config)
+    await bench.start_server()
+    node = start_narrow_node(bench)
+    await until(lambda: bench.has_registered(node))
+    entries: list[ResultEntry] = []
+    async with bench.client() as client, hang_limit():
+        await client.submit(agent_task(task_id="t", num_samples=SESSIONS))
+        async for entry in client.results(task_ids=["t"]):
+            entries.append(entry)
+    results = [entry.result for entry in entries]
+    assert len(results) == SESSIONS
+    failed = [(r.session_id, r.failure, r.attempts) for r in results if r.stage is not Stage.COMPLETED]
+    assert failed == [], bench.logs()
+    reasons = {attempt.where for result in results for attempt in result.attempts}
+    assert "descriptors" in reasons, "the node was to run out of them"

@@ -1,0 +1,77 @@
+"""Whether a session may be trained on: one rule, read off its result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polar.builders.certificate import certify
+from polar.types import Certificate, Failure, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+
+EXACT = certify((), Trajectory(session_id="add-0", builder="prefix_merging"))
+INFRASTRUCTURE = Failure(where="engine", type="EngineError", message="gone")
+POLICY = Failure(where="run", type="TimedOut", message="too long", policy=True)
+TOKENS = TrajectoryStatistics(trainable_tokens=5)
+
+
+def a_result(**fields: Any) -> SessionResult:
+    values: dict[str, Any] = {
+        "session_id": "add-0",
+        "task_id": "add",
+        "index": 0,
+        "attempt": 1,
+        "stage": Stage.COMPLETED,
+        "score": Score(reward=1.0, trace_rewards=(1.0,)),
+        "statistics": TOKENS,
+        "certificate": EXACT,
+    }
+    return SessionResult(**(values | fields))
+
+
+def inexact() -> Certificate:
+    return EXACT.model_copy(update={"exact": False, "inexact_traces": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"stage": Stage.TIMED_OUT, "failure": POLICY}, ""),
+        ({"stage": Stage.FAILED, "failure": POLICY, "score": Score(reward=0.0)}, ""),
+        ({"stage": Stage.RUNNING}, "not_final"),
+        ({"stale": True}, "stale"),
+        ({"stage": Stage.CANCELLED, "stale": True, "failure": INFRASTRUCTURE}, "stale"),
+        ({"stage": Stage.CANCELLED}, "cancelled"),
+        ({"stage": Stage.FAILED, "failure": INFRASTRUCTURE}, "infrastructure"),
+        ({"score": None}, "no_reward"),
+        ({"score": Score(reward=None)}, "no_reward"),
+        ({"statistics": TrajectoryStatistics()}, "no_trainable_tokens"),
+        ({"certificate": None}, "not_certified"),
+        ({"certificate": inexact()}, "not_exact"),
+    ],
+    ids=str,
+)
+def test_what_may_be_trained_on(fields: dict[str, Any], reason: str) -> None:
+    result = a_result(**fields)
+    assert (result.trainable, result.untrainable_reason) == (not reason, reason)
+
+
+def test_a_score_that_infrastructure_spoilt_has_no_reward_that_counts() -> None:
+    assert a_result(failure=INFRASTRUCTURE).reward is None
+    assert a_result(failure=POLICY).reward == 1.0
+    assert a_result(score=None).reward is None
+
+
+def test_json_says_it_and_what_it_says_is_not_believed() -> None:
+    written = json.loads(a_result(failure=INFRASTRUCTURE).model_dump_json())
+    assert (written["trainable"], written["untrainable_reason"]) == (False, "infrastructure")
+    claimed = SessionResult.model_validate(written | {"trainable": True, "untrainable_reason": ""})
+    assert not claimed.trainable
+    assert SessionResult.model_validate_json(json.dumps(written)) == a_result(failure=INFRASTRUCTURE)
+
+
+def test_a_result_that_names_no_group_is_in_its_tasks() -> None:
+    assert a_result().group_id == "add"
+    assert a_result(group_id="batch").group_id == "batch"
