@@ -64,7 +64,7 @@ def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCou
 
 
 def sound_text(body: bytes) -> tuple[bytes, int]:
-    """The body with U+FFFD for each half of a surrogate pair, and how many it had.."""
+    """The body with U+FFFD for each half of a surrogate pair, and how many it had."""
     return without_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else (body, 0)
 
 
