@@ -206,6 +206,7 @@ async def _renderer(config: Config) -> Found:
         "turns go on in their own tokens, which is proven"
         if report.bridges
         else "turns are not continued in their own tokens but forked"
+        + ("" if report.offered else ": no bridge is offered, so nothing could be proven")
     )
     details: list[dict[str, str]] = [msgspec.to_builtins(finding) for finding in report.findings]
     return Found(f"{renderer.fingerprint}, {told}", details, ok=report.bridges)

@@ -98,6 +98,7 @@ def _call_json(call: Call) -> dict[str, Any]:
         "finish_reason": call.finish_reason,
         "received": call.received,
         "tolerant": list(call.tolerant),
+        "lone_surrogates": call.lone_surrogates,
         "policy_version": call.policy_version,
         "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
         "updated_within": call.updated_within,
@@ -180,6 +181,7 @@ def _note(call: Call, session_id: str) -> str:
     relation = f"continues {parent}" if call.continues else f"after {parent}" if parent else "starts"
     notes = [relation, call.break_reason and f"break: {call.break_reason}", *call.tolerant]
     notes.append("policy updated within" if call.updated_within or len(call.policy_spans) > 1 else "")
+    notes.append(f"{call.lone_surrogates} lone surrogates as U+FFFD" if call.lone_surrogates else "")
     notes.append("" if call.received else "not received")
     notes.append(f"{call.cut_tokens} cut off" if call.cut_tokens else "")
     return ", ".join(note for note in notes if note)

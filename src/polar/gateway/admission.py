@@ -85,11 +85,10 @@ class Admission:
         )
 
 
-def refuse_images(messages: tuple[Message, ...]) -> None:
-    for index, message in enumerate(messages):
-        if message.images:
-            text = "this model takes text only, and the message holds an image"
-            raise Problem(400, "images_not_supported", text, param=f"messages[{index}]")
+def refuse_images(request: ChatRequest) -> None:
+    if any(message.images for message in request.messages):
+        text = "this model takes text only, and the message holds an image"
+        raise Problem(400, "images_not_supported", text, param=request.image_field)
 
 
 def _sampling(task: Sampling, request: ChatRequest) -> Sampling:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import msgspec
 import zstandard
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.base import ChatRequest, Problem
 from polar.gateway.dialects.reading import read_object
 from polar.tokens.json_values import ValueCount, count_values, most_possible
+from polar.tokens.surrogates import without_lone_surrogates
+from polar.types import Message, ToolCall
 
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 ZSTD_WINDOW_BYTES = 8 * 2**20
@@ -58,6 +61,32 @@ def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCou
     if not exact.within(most):
         raise too_many_values()
     return exact
+
+
+def sound_text(body: bytes) -> tuple[bytes, int]:
+    """The body with U+FFFD for each half of a surrogate pair, and how many it had."""
+    return without_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else (body, 0)
+
+
+def may_hold_lone(body: bytes) -> bool:
+    """Whether a text in the body may be JSON that spells a lone surrogate, as arguments of a tool call do."""
+    return b"\\\\u" in body
+
+
+def readable_arguments(request: ChatRequest) -> ChatRequest:
+    """The request with U+FFFD for lone surrogates that stand in the JSON text of its tool calls."""
+    messages, replaced = list[Message](), 0
+    for message in request.messages:
+        calls = list[ToolCall]()
+        for call in message.tool_calls:
+            arguments, found = without_lone_surrogates(call.arguments.encode())
+            replaced += found
+            calls.append(msgspec.structs.replace(call, arguments=arguments.decode()) if found else call)
+        messages.append(msgspec.structs.replace(message, tool_calls=tuple(calls)) if calls else message)
+    if not replaced:
+        return request
+    lone = request.lone_surrogates + replaced
+    return msgspec.structs.replace(request, messages=tuple(messages), lone_surrogates=lone)
 
 
 def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:

@@ -113,7 +113,7 @@ def _conversation(slot: OpenSlot, request: ChatRequest, admitted: Admitted | Non
 
 
 def _refuse(request: ChatRequest) -> None:
-    refuse_images(request.messages)
+    refuse_images(request)
     if request.prompt is not None:
         text = "the engine lays prompts out itself (chat mode): send messages"
         raise Problem(400, "not_supported", text, param="prompt")

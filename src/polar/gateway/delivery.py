@@ -24,6 +24,9 @@ from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Generation
 from polar.gateway.slots import OpenSlot, sealed_problem
 
+BEFORE_CUT_S = 0.25
+"""So long a client has to read why its stream is cut."""
+
 
 class ClientGone(Exception):
     """Nobody is left to answer."""
@@ -79,6 +82,8 @@ class Delivery:
             return
         if broken.last:
             await self._write(self._connection.write(broken.last))
+            # A client that sees the break at once may throw away what it has not read yet.
+            await self._wait_for(asyncio.get_running_loop().create_future(), BEFORE_CUT_S)
         raise ClientGone  # a body without an end cuts the connection
 
     async def _until_done(self) -> Reply:

@@ -12,6 +12,7 @@ import time
 from polar.engines.base import EngineInfo
 from polar.gateway.admission import Admitted
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
+from polar.gateway.final_message import final_reply
 from polar.gateway.generation import Asked, Generation
 from polar.gateway.mode import Mode
 from polar.gateway.policy import PolicyGate
@@ -53,7 +54,9 @@ class Exchange:
     def delivered(self, slot: OpenSlot, generation: Generation) -> None:
         """The harness has the whole reply."""
         slot.answered(generation)
-        if generation.reply is None or slot.forest.has_received(generation.reply.head.reply_id):
+        if generation.reply is None or not generation.reply.captured:
+            return
+        if slot.forest.has_received(generation.reply.head.reply_id):
             return
         call_id = generation.reply.head.reply_id
         slot.forest.mark_received(call_id)
@@ -74,7 +77,13 @@ class Exchange:
                 slot.forget(generation)
 
     async def _answer(self, slot: OpenSlot, generation: Generation, wait: CallWait) -> Reply:
-        admitted = await self._mode.admit(slot, generation.asked.request)
+        try:
+            admitted = await self._mode.admit(slot, generation.asked.request)
+        except Problem as refusal:
+            final = final_reply(slot, generation, refusal, self.model)
+            if final is None:
+                raise
+            return final
         head = ReplyHead(admitted.call_id, int(generation.arrived), self.model, admitted.prompt_tokens)
         generation.admitted(head)
         sampled = Sampled(wait)
@@ -158,6 +167,7 @@ class Exchange:
             break_reason=prompt.break_reason,
             tolerant=prompt.tolerant,
             evaluated_tokens=sampled.evaluated_tokens,
+            lone_surrogates=asked.request.lone_surrogates,
             drift=prompt.drift,
             request_key=generation.key,
             cut_tokens=sampled.given - len(sampled.ids),

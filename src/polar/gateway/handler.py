@@ -14,10 +14,11 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.bodies import MOST_VALUES, unpacked
+from polar.gateway.bodies import MOST_VALUES, may_hold_lone, readable_arguments, sound_text, unpacked
 from polar.gateway.connection import LINE, Connection, Receive, Send
 from polar.gateway.delivery import ClientGone, Delivery
-from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
+from polar.gateway.dialects.reading import first_image
 from polar.gateway.exchange import Exchange
 from polar.gateway.generation import Asked, Generation
 from polar.gateway.sampling import call_lost
@@ -136,16 +137,27 @@ class _Route:
 
         def read() -> ChatRequest:
             plain = unpacked(body, encoding, self._config.max_body_bytes)
-            known = recent.shared(plain) if encoding else shared
+            plain, lone = sound_text(plain)
+            known = recent.shared(plain) if encoding or lone else shared
             found = recent.read(plain, MOST_VALUES + self._exchange.context_tokens, known)
-            raw = RawRequest(found.data, self._action, head.query, found.values, found.items)
-            return msgspec.structs.replace(self._dialect.parse(raw), size_bytes=len(plain))
+            request = self._parsed(RawRequest(found.data, self._action, head.query, found.values, found.items))
+            request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
+            return readable_arguments(request) if may_hold_lone(plain) else request
 
         new_bytes = len(body) - (shared.end if shared else 0)
         if new_bytes <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
             return read()
         async with slot.reading:
             return await self._threads.run(read)
+
+    def _parsed(self, raw: RawRequest) -> ChatRequest:
+        try:
+            request = self._dialect.parse(raw)
+        except RecursionError as error:
+            raise too_deep() from error
+        if any(message.images for message in request.messages):
+            return msgspec.structs.replace(request, image_field=first_image(raw.data))
+        return request
 
     async def _serve(
         self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]

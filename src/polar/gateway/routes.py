@@ -63,10 +63,12 @@ def make_routes(service: Service) -> list[Route]:
 
 
 def _google_routes(version: str, service: Service) -> list[Route]:
-    return [
-        Route(f"/{version}/models/{{model:path}}:{action}", route(Google(), service, action), methods=["POST"])
+    path = f"/{version}/models/{{model:path}}"
+    served = [
+        Route(f"{path}:{action}", route(Google(), service, action), methods=["POST"])
         for action, route in GOOGLE_ACTIONS.items()
     ]
+    return [*served, Route(f"{path}:{{action}}", refuse_action, methods=["POST"])]
 
 
 def _listings(version: str, service: Service) -> list[Route]:
@@ -84,6 +86,14 @@ def _listings(version: str, service: Service) -> list[Route]:
 
     paths = (f"/{version}/models", f"/{version}/models/{{model:path}}")
     return [Route(path, models, methods=["GET"]) for path in paths]
+
+
+async def refuse_action(request: Request) -> Response:
+    """What Google's models do beside replying and counting, such as `embedContent`."""
+    model, action = request.path_params["model"], request.path_params["action"]
+    served = ", ".join(GOOGLE_ACTIONS)
+    message = f"models/{model[:200]} is not supported for {action[:40]}: this gateway serves {served}"
+    return answer(Google(), Problem(404, "method_not_supported", message))
 
 
 async def refuse_websocket(request: Request) -> Response:

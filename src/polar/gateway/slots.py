@@ -54,6 +54,8 @@ class OpenSlot:
         """By what was asked: calls that infrastructure failed. Only their own retry takes one back."""
         self._refusal: tuple[float, Refusal] | None = None
         """The last, and when it was."""
+        self.final_messages = 0
+        """How many requests got a final message because a budget was used up."""
         self._recent_bodies: dict[str, RecentBodies] = {}
         self._active: list[Generation] = []
         self._idle = asyncio.Event()

@@ -22,11 +22,21 @@ class Speech:
     """Reads one reply. Where the family can be read only as a whole, all of it is said at the end."""
 
     def __init__(
-        self, renderer: Renderer, prompt_ids: TokenIds, call_id: str, stop: tuple[str, ...], *, raw: bool
+        self,
+        renderer: Renderer,
+        prompt_ids: TokenIds,
+        call_id: str,
+        stop: tuple[str, ...],
+        *,
+        raw: bool,
+        calls: bool = True,
     ) -> None:
+        """`calls`: whether the model may call tools. Where none is offered, what looks like a call is text."""
         self._renderer = renderer
         self._prompt_ids = prompt_ids
-        self._reader: ReplyReader | None = RawReader(renderer) if raw else renderer.reader(prompt_ids)
+        self._calls = calls
+        reader = RawReader(renderer) if raw else renderer.reader(prompt_ids, calls=calls)
+        self._reader: ReplyReader | None = reader
         self._unread = token_ids()
         self._named = NamedCalls(call_id).named
         self._stop = StopSearch(stop)
@@ -60,7 +70,7 @@ class Speech:
         if self._reader is not None:
             rest = self._reader.finish()
         else:
-            rest = deltas_of(self._renderer.parse(self._prompt_ids, self._unread))
+            rest = deltas_of(self._renderer.parse(self._prompt_ids, self._unread, calls=self._calls))
         return self._named([*self._stop.cut(rest), *self._stop.rest()])
 
 

@@ -55,7 +55,7 @@ class TokenMode:
     async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
         """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
         if not self._renderer.takes_images:
-            refuse_images(request.messages)
+            refuse_images(request)
         self._admission.refuse_by_size(request.messages)
         try:
             async with slot.lock:
@@ -157,9 +157,10 @@ class TokenMode:
 
     def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
         assert admitted.prompt is not None
-        raw = generation.asked.request.prompt is not None
+        request, prompt_ids = generation.asked.request, admitted.prompt.prompt_ids
+        raw, calls = request.prompt is not None, bool(request.tools)
         try:
-            return Speech(self._renderer, admitted.prompt.prompt_ids, admitted.call_id, admitted.stop, raw=raw)
+            return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
         except (Exception, SystemExit) as error:
             raise call_lost(slot, "renderer", error) from error
 

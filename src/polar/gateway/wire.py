@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from polar.gateway.bodies import too_large
@@ -21,6 +22,7 @@ DOOR_CONNECTIONS = 256
 """At one door, at once; one more is hung up on."""
 DOOR_BODIES = 16
 """So many of the largest bodies may be under way at one door."""
+UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
 class JoinedWrites:
@@ -71,11 +73,37 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._unread_bytes > MAX_HEAD_BYTES:
             self.transport.abort()
 
+    def _parse(self, data: bytes) -> None:
+        """Reads on behind the head of a request that offers an upgrade, such as to HTTP/2 in clear text. The offer
+        is not taken up, as RFC 9110 lets a server do, but the parser would read no body after it."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("no tunnels here") from upgrade
+            head, rest = self._head_without_upgrade(), data[upgrade.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._parse(head + rest)
+
+    def _head_without_upgrade(self) -> bytes:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        kept = [(name, value) for name, value in self.headers if name not in UPGRADE_HEADERS]
+        lines = [method + b" " + self.url + b" HTTP/" + version, *(b": ".join(header) for header in kept)]
+        return b"\r\n".join([*lines, b"", b""])
+
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # read again without the offer
         self._unread_bytes = 0
         self.scope[LINE] = self  # pyright: ignore[reportGeneralTypeIssues]
         super().on_headers_complete()
@@ -85,6 +113,8 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._unread_bytes = 0
         super().on_message_complete()
 

@@ -70,13 +70,14 @@ class Renderer(Protocol):
         the model's next turn. None where this cannot be done exactly. The given ids are lent, not to be kept."""
         ...
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
         """What the model said, in whatever way its tokens are split. A tool call that cannot be read stays in
-        the content as the model wrote it. The prompt tells in which state, such as thinking, it began."""
+        the content as the model wrote it; without `calls` every one does, because no tool was offered. The prompt
+        tells in which state, such as thinking, it began."""
         ...
 
-    def reader(self, prompt_ids: TokenIds) -> ReplyReader | None:
-        """Reads a reply while it is sampled. None where the family can be read only as a whole."""
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> ReplyReader | None:
+        """Reads a reply while it is sampled, as `parse` does. None where the family is read only as a whole."""
         ...
 
     def encode(self, text: str) -> TokenIds:

@@ -28,11 +28,12 @@ from polar.errors import ConfigError
 from polar.tokens.call_block import is_text
 from polar.tokens.encoder import TextEncoder
 from polar.tokens.gguf_vocabulary import bytes_by_id
-from polar.tokens.own_template import OwnTemplate, wire_message, wire_tools
+from polar.tokens.own_template import OwnTemplate, calls_one_by_one, wire_message, wire_tools
 from polar.tokens.parity import parity
 from polar.tokens.probes import HISTORIES
 from polar.tokens.reading import read_whole
 from polar.tokens.reading_ids import IdTagReader, IdTags
+from polar.tokens.template import TemplateRenderer
 from polar.types import Message, Retention, Strict, TokenIds, Tool, ToolCall, token_ids
 
 READ_BY_ID_TAGS = ("qwen3", "qwen3-vl")
@@ -57,6 +58,8 @@ class FamilyRenderer:
     _renderer: Any
     _is_as_template: bool = True
     """Conversations are laid out as the model's own template does it; trusted where there is none."""
+    _stock: TemplateRenderer | None = None
+    """Renders in the package's place, where the task wants the template's layout and the package has another."""
     _parser: Any
     """The same renderer for what is no content: it finds the head of the turn in a prompt by encoding it."""
     _retention: Retention = "preserve"
@@ -100,8 +103,24 @@ class FamilyRenderer:
         other = copy(self)
         other._retention = retention
         other._renderer = other._created(self._tokenizer)
-        other._is_as_template = retention != "template" or not any(parity(other, HISTORIES).values())
+        other._stock, other._is_as_template = None, True
+        if retention == "template" and any(parity(other, HISTORIES).values()):
+            other._is_as_template, other._stock = False, self._stock_template()
         return other
+
+    def _stock_template(self) -> TemplateRenderer | None:
+        """The model's own template with its own tokenizer, for prompts where the package's layout is another. None
+        where that renderer cannot read the tokenizer."""
+        stops = tuple(self._tokenizer.decode(stop) for stop in self.stop_ids)
+        options = TemplateRenderer.Options(
+            tokenizer=self._options.tokenizer, settings=self._template_settings(), tool_calls="none", stop=stops
+        )
+        stock = TemplateRenderer(options)
+        try:
+            stock.load_now()
+        except ConfigError:
+            return None
+        return stock.retaining("template")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -118,12 +137,19 @@ class FamilyRenderer:
         other._tokenizer = self._tokenizer.bounded(context_tokens)
         other._layout_tokenizer = self._layout_tokenizer.bounded(context_tokens)
         other._renderer, other._parser = other._created(other._tokenizer), other._created(other._layout_tokenizer)
+        other._stock = self._stock.bounded(context_tokens) if self._stock else None
         return other
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
-        self._begin_prompt()
+        if self._stock is not None:
+            return self._stock.render(messages, tools)
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
+        return calls_one_by_one(self.own_layout, messages, tools)
+
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """By the package."""
+        self._begin_prompt()
         ids: list[int] = self._renderer.render_ids(
             [wire_message(m) for m in messages], tools=wire_tools(tools), add_generation_prompt=True
         )
@@ -134,10 +160,12 @@ class FamilyRenderer:
         template refuses it. Only for conversations whose text spells no control token."""
         if self._own_template is None:
             return None
-        config = self._renderer.config
-        settings = {name: getattr(config, name) for name in config.template_field_names()}
         wire = [wire_message(message) for message in messages]
-        return self.encode(self._own_template.text(wire, wire_tools(tools), settings))
+        return self.encode(self._own_template.text(wire, wire_tools(tools), self._template_settings()))
+
+    def _template_settings(self) -> dict[str, Any]:
+        config = self._renderer.config
+        return {name: getattr(config, name) for name in config.template_field_names()}
 
     def bridge(
         self,
@@ -151,6 +179,9 @@ class FamilyRenderer:
         if self._retention == "strip" and self.parse(prompt_ids, completion_ids).reasoning:
             return None
         self._begin_prompt()
+        # The package does not go on from thinking that the model itself has left open when it ended its turn. What
+        # is appended behind the end is the same with and without.
+        completion_ids = self._with_closed_thinking(prompt_ids, completion_ids)
         prompt, completion = prompt_ids.tolist(), completion_ids.tolist()
         stored = prompt + completion
         bridged: Any = self._renderer.bridge_to_next_turn(
@@ -164,26 +195,35 @@ class FamilyRenderer:
             return None
         return token_ids(bridged.token_ids[len(stored) :])
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        reader = self.reader(prompt_ids)
-        return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids)
+    def _with_closed_thinking(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> TokenIds:
+        said, ended = completion_ids[:-1], completion_ids[-1:]
+        if self._retention != "preserve" or self._tags is None or not set(ended) & self._tags.stop_ids:
+            return completion_ids
+        thinks = self._tags.thinking_at_end(prompt_ids + said)
+        return said + token_ids([self._tags.think_end]) + ended if thinks else completion_ids
 
-    def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
+        reader = self.reader(prompt_ids, calls=calls)
+        return read_whole(reader, completion_ids) if reader else self._parsed(prompt_ids, completion_ids, calls)
+
+    def _parsed(self, prompt_ids: TokenIds, completion_ids: TokenIds, calls: bool) -> Message:
         self._begin_prompt()
         parsed: Any = self._parser.parse_response(completion_ids.tolist(), prompt_ids=prompt_ids.tolist())
         attempts: list[ParsedToolCall] = parsed.tool_calls
-        broken = [a.raw for a in attempts if not _is_readable(a)]
+        readable = [a for a in attempts if calls and _is_readable(a)]
+        unread = [a.raw for a in attempts if a not in readable]
         return Message(
             role="assistant",
-            content="".join([parsed.content, *broken]),
+            content="".join([parsed.content, *unread]),
             reasoning=parsed.reasoning_content or "",
-            tool_calls=tuple(_tool_call(a) for a in attempts if _is_readable(a)),
+            tool_calls=tuple(map(_tool_call, readable)),
         )
 
-    def reader(self, prompt_ids: TokenIds) -> IdTagReader | None:
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> IdTagReader | None:
         if self._tags is None:
             return None
-        return IdTagReader(self._tags, self._token_bytes, thinking=self._tags.thinking_at_end(prompt_ids))
+        thinking = self._tags.thinking_at_end(prompt_ids)
+        return IdTagReader(self._tags, self._token_bytes, thinking=thinking, calls=calls)
 
     def _begin_prompt(self) -> None:
         self._tokenizer.begin_prompt()

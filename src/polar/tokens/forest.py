@@ -7,7 +7,7 @@ decided elsewhere: `prompting.py` where the gateway lays prompts out, `drift.py`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 
 import msgspec
 
@@ -207,19 +207,30 @@ class CallForest:
             node = self._nodes[node.call.parent_id]
 
     def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
-        """Of calls with the same visible reply the one whose tool calls the harness names by their ids, then the
-        one whose reasoning it sent back, then one that it has received, then the one with the least to overlook,
-        then the latest. What a harness leaves out says nothing."""
+        """Of calls with the same visible reply the one whose tool calls, and those of the calls before it, the
+        harness names by their ids, then the one whose reasoning it sent back, then one that it has received, then
+        the one with the least to overlook, then the latest. What a harness leaves out says nothing."""
 
-        def likeness(node: Node) -> tuple[bool, bool, bool, int]:
+        def likeness(node: Node) -> tuple[int, bool, bool, int]:
             reply, echo = node.call.response, messages[node.messages]
-            ids = [c.call_id for c in echo.tool_calls if c.call_id]
-            named = bool(ids) and [c.call_id for c in reply.tool_calls] == ids
             thought = bool(echo.reasoning) and reply.reasoning == echo.reasoning
             received = node.call.call_id in self._received
-            return named, thought, received, -len(self._overlooked(node, messages))
+            return self._named(node, messages), thought, received, -len(self._overlooked(node, messages))
 
         return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
+
+    def _named(self, node: Node, messages: Sequence[Message]) -> int:
+        """How many tool calls of a stored call, and of those it follows, the request has under the same ids: in
+        the echo of the reply, or in the results behind it. Equal branches differ in nothing else."""
+        found = 0
+        while True:
+            own = {call.call_id for call in node.call.response.tool_calls if call.call_id}
+            echo = {call.call_id for call in messages[node.messages].tool_calls}
+            results = takewhile(lambda each: each.role == "tool", messages[node.messages + 1 :])
+            found += len(own & (echo | {result.tool_call_id for result in results})) if own else 0
+            if node.call.parent_id is None:
+                return found
+            node = self._nodes[node.call.parent_id]
 
     def new_characters(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> int:
         """How long a request is without what the session's recent ones begin with: about what `find` works on."""

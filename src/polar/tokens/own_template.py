@@ -7,10 +7,12 @@ renderer is only measured against it; whoever sends what it lays out disguises w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import msgspec
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -20,6 +22,7 @@ from polar.tokens.arguments import too_many_values
 from polar.types import Message, Tool
 
 SPECIAL = ("bos_token", "eos_token")
+T = TypeVar("T")
 
 
 class _Generation(Extension):
@@ -71,7 +74,7 @@ class OwnTemplate:
         its tool calls. Raises what the template raises."""
         given = {"tools": disguise(tools), "add_generation_prompt": True, **self.special, **settings}
         refusal: Exception = ValueError("it shows no tool calls")
-        for shape in (_with_objects, _with_texts):
+        for shape in (_with_objects, _with_texts, _with_calls_alone):
             try:
                 shaped: list[dict[str, Any]] = disguise([shape(message) for message in messages])
                 mute = [{name: value for name, value in each.items() if name != "tool_calls"} for each in shaped]
@@ -128,6 +131,46 @@ def _object(arguments: str) -> Any:
 def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
     """Some take them as text, and know a turn that calls by its content, which is null."""
     return {**message, "content": message["content"] or None} if "tool_calls" in message else message
+
+
+def _with_calls_alone(message: dict[str, Any]) -> dict[str, Any]:
+    """And some show either the text of a turn or its calls. Without the calls the next turn makes no sense."""
+    return {**message, "content": None} if "tool_calls" in message else message
+
+
+def calls_one_by_one(
+    lay_out: Callable[[Sequence[Message], Sequence[Tool]], T], messages: Sequence[Message], tools: Sequence[Tool]
+) -> T:
+    """The conversation as it is laid out; where that is refused and a turn has several calls, with a turn for each
+    call and its result behind it: some templates know one call to a turn."""
+    try:
+        return lay_out(messages, tools)
+    except Exception:  # a template raises what it likes
+        single = list(_single_calls(messages))
+        if len(single) == len(messages):
+            raise
+        return lay_out(single, tools)
+
+
+def _single_calls(messages: Sequence[Message]) -> Iterator[Message]:
+    rest = list(messages)
+    while rest:
+        message = rest.pop(0)
+        if len(message.tool_calls) < 2:
+            yield message
+            continue
+        results = list(takewhile(lambda each: each.role == "tool", rest))
+        del rest[: len(results)]
+        for index, call in enumerate(message.tool_calls):
+            said = message if index == 0 else Message(role="assistant")
+            yield msgspec.structs.replace(said, tool_calls=(call,))
+            own = next((each for each in results if each.tool_call_id == call.call_id), None) or next(
+                iter(results), None
+            )
+            if own is not None:
+                results.remove(own)
+                yield own
+        yield from results
 
 
 def _spelling(token: Any) -> str:

@@ -22,6 +22,13 @@ class Templated(Protocol):
     def decode(self, ids: TokenIds) -> str: ...
 
 
+@runtime_checkable
+class OwnLayout(Protocol):
+    """A renderer with a layout of its own, which asks the template only where a task wants that."""
+
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds: ...
+
+
 def parity(renderer: Templated, conversations: Sequence[ProbeConversation]) -> dict[str, str]:
     """For each conversation by its name how the two layouts differ; empty where they do not. What both refuse is
     no difference."""
@@ -29,7 +36,8 @@ def parity(renderer: Templated, conversations: Sequence[ProbeConversation]) -> d
 
 
 def _difference(renderer: Templated, conversation: ProbeConversation) -> str:
-    found, wanted = _tried(renderer.render, conversation), _tried(renderer.by_template, conversation)
+    lay_out = renderer.own_layout if isinstance(renderer, OwnLayout) else renderer.render
+    found, wanted = _tried(lay_out, conversation), _tried(renderer.by_template, conversation)
     if found is None or wanted is None or (isinstance(found, str) and isinstance(wanted, str)):
         return ""
     if isinstance(found, str) or isinstance(wanted, str):

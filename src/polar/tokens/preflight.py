@@ -39,6 +39,7 @@ STATES = get_args(State)
 Outcome = tuple[State, str]
 OK: Outcome = ("ok", "")
 NO_END: Outcome = ("failed", "the template ends a turn with no id that ends a reply")
+NOTHING_PROVEN = "nothing is proven: no turn is continued in its own tokens, each is rendered whole on a branch"
 FIRST = "first prompts as its own template writes them"
 HISTORY = "histories as its own template writes them"
 
@@ -62,13 +63,19 @@ class Preflight(msgspec.Struct, frozen=True):
 
     @property
     def bridges(self) -> bool:
-        """Whether first prompts and every bridge that is offered are what the template writes."""
+        """Whether a bridge is offered, and first prompts and every such bridge are what the template writes."""
         relied_on = [f for f in self.findings if f.about == "bridge" or f.probe == FIRST]
-        return all(finding.passed for finding in relied_on)
+        return bool(self.offered) and all(finding.passed for finding in relied_on)
+
+    @property
+    def offered(self) -> list[str]:
+        """The bridges that are proven."""
+        return [f.probe for f in self.findings if f.about == "bridge" and f.state == "ok"]
 
     @property
     def problems(self) -> list[str]:
-        return [f"{finding.probe}: {finding.detail}" for finding in self.findings if not finding.passed]
+        failed = [f"{finding.probe}: {finding.detail}" for finding in self.findings if not finding.passed]
+        return failed if self.offered else [*failed, NOTHING_PROVEN]
 
 
 def preflight(renderer: Renderer) -> Preflight:

@@ -77,8 +77,10 @@ class Body:
     """The visible part of a reply. Whoever finds the tags says where a block of a call opens and closes; all
     other text, also that inside a block, comes as `text`."""
 
-    def __init__(self, *, to_the_letter: bool) -> None:
+    def __init__(self, *, to_the_letter: bool, calls: bool = True) -> None:
+        """`calls`: whether blocks are calls; else they are text as it was written."""
         self._to_the_letter = to_the_letter
+        self._calls = calls
         self._deltas: list[Delta] = []
         self._margins = Margins()
         self._has_calls = False
@@ -104,7 +106,7 @@ class Body:
 
     def close_block(self, tag: str = CLOSE) -> None:
         block, self._block = "".join(self._block or ()), None
-        call = read_call(block)
+        call = read_call(block) if self._calls else None
         if call is None:
             self.text(f"{OPEN}{block}{tag}")
         else:

@@ -43,7 +43,7 @@ class IdTagReader:
     """Ids between the tags of the reasoning, the tags themselves not counted; a draft counts once it is known to
     be one."""
 
-    def __init__(self, tags: IdTags, token_bytes: Sequence[bytes], *, thinking: bool) -> None:
+    def __init__(self, tags: IdTags, token_bytes: Sequence[bytes], *, thinking: bool, calls: bool = True) -> None:
         self.reasoning_tokens = 0
         self._tags = tags
         self._tag_ids = {tags.think, tags.think_end, tags.tool_call, tags.tool_call_end}
@@ -56,7 +56,7 @@ class IdTagReader:
         """Bytes of the text that no tag has interrupted yet."""
         self._characters = Characters()
         self._reasoning = Margins()
-        self._body = Body(to_the_letter=False)
+        self._body = Body(to_the_letter=False, calls=calls)
         self._deltas: list[Delta] = []
 
     def feed(self, ids: TokenIds) -> Sequence[Delta]:

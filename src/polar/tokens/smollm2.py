@@ -96,11 +96,11 @@ class SmolLM2Renderer:
         close = [] if closed else [self._end]  # a truncated turn is closed by us, as context
         return token_ids([*close, *self._newline, *self._turns(new_messages), *self._opening])
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        return read_whole(self.reader(prompt_ids), completion_ids)
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
+        return read_whole(self.reader(prompt_ids, calls=calls), completion_ids)
 
-    def reader(self, prompt_ids: TokenIds) -> TextTagReader:
-        return TextTagReader(self._vocabulary.token_bytes, self._stops)
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> TextTagReader:
+        return TextTagReader(self._vocabulary.token_bytes, self._stops, calls=calls)
 
     def encode(self, text: str) -> TokenIds:
         return token_ids(self._vocabulary.encode_layout(text))

@@ -27,7 +27,7 @@ from polar.errors import ConfigError
 from polar.tokens.base import ReplyReader
 from polar.tokens.call_block import CLOSE, OPEN
 from polar.tokens.laid_out import Disguise, LayoutTokenizer
-from polar.tokens.own_template import OwnTemplate, as_it_is, wire_message, wire_tools
+from polar.tokens.own_template import OwnTemplate, as_it_is, calls_one_by_one, wire_message, wire_tools
 from polar.tokens.reading import read_whole
 from polar.tokens.reading_ids import IdTagReader, IdTags
 from polar.tokens.tool_calls import TextTagReader
@@ -40,6 +40,14 @@ ASKED = Message(role="user", content="Go on.")
 SAID = Message(role="assistant", content="So be it.")
 THOUGHT = "Let me see."
 """They stand for what was said before: what a template writes after a reply does not depend on their words."""
+_PROBE_TOOL = Tool(name="look", parameters={"type": "object", "properties": {}})
+_CALL_AND_RESULT = (
+    ASKED,
+    Message(role="assistant", tool_calls=(ToolCall(name="look", arguments="{}", call_id="call_s_1_1_0"),)),
+    Message(role="tool", content="Done.", tool_call_id="call_s_1_1_0"),
+)
+SHORT_ID = 9
+"""Letters and digits, as Mistral's templates want them."""
 
 
 class TemplateRenderer:
@@ -69,14 +77,17 @@ class TemplateRenderer:
     _tags: IdTags | None
     """None: calls are read in the text."""
     _retention: Retention = "preserve"
+    _short_ids: bool = False
+    """Ids of calls are shown as nine letters and digits, without which some templates refuse."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     async def load(self) -> None:
-        await asyncio.to_thread(self._load, self._options)
+        await asyncio.to_thread(self.load_now)
 
-    def _load(self, options: Options) -> None:
+    def load_now(self) -> None:
+        options = self._options
         self._tokenizer = LayoutTokenizer(options.tokenizer)
         if options.chat_template is not None and not options.chat_template.is_file():
             raise ConfigError(f"no chat template at {options.chat_template}")
@@ -89,10 +100,39 @@ class TemplateRenderer:
                 f"no chat template in {options.tokenizer}; name its file in the option `chat_template`"
             )
         self._template = template
+        self._short_ids = self._wants_short_ids()
         self._beginning = self._found_beginning()
         self._end = self._found_end()
         self._stop_ids = self._found_stops()
         self._tags = self._found_tags()
+        if options.tool_calls == "hermes":
+            self._check_calls()
+
+    def _wants_short_ids(self) -> bool:
+        """Whether the template takes calls only with ids as its provider makes them."""
+        try:
+            self._text(_CALL_AND_RESULT, [_PROBE_TOOL])
+        except ValueError:
+            try:
+                self._text(list(map(_with_short_ids, _CALL_AND_RESULT)), [_PROBE_TOOL])
+            except ValueError:
+                return False
+            return True
+        return False
+
+    def _check_calls(self) -> None:
+        """A model that writes its calls in another way than they are read would never get a tool run. One whose
+        template knows no calls is for conversations without tools."""
+        try:
+            text = self._text(_CALL_AND_RESULT, [_PROBE_TOOL])
+        except ValueError:
+            return
+        if OPEN not in text:
+            raise ConfigError(
+                f"the chat template does not write tool calls as {OPEN}, so this model's calls would not be read: "
+                'use its family (renderer "family"), let the engine lay prompts out ([model] mode = "chat"), or'
+                ' set tool_calls = "none" for conversations without tools'
+            )
 
     def _found_beginning(self) -> Sequence[Message]:
         """With a system message where the template takes one: it may come to stand elsewhere later."""
@@ -172,6 +212,10 @@ class TemplateRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         if self._retention == "strip":
             messages = [msgspec.structs.replace(message, reasoning="") for message in messages]
+        return calls_one_by_one(self.own_layout, messages, tools)
+
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """What the template makes of exactly these messages."""
         disguise = self._disguise(messages, tools)
         try:
             text = self._text(messages, tools, disguise.put_on)
@@ -197,6 +241,8 @@ class TemplateRenderer:
     ) -> str:
         """`opens_turn`: as far as the model's next turn. A `ValueError` says why the template refuses."""
         settings = {**self._options.settings, "add_generation_prompt": opens_turn}
+        if self._short_ids:
+            messages = list(map(_with_short_ids, messages))
         wire = list(map(wire_message, messages))
         try:
             return self._template.text(wire, wire_tools(tools), settings, disguise=disguise)
@@ -271,20 +317,33 @@ class TemplateRenderer:
                 return text[:position]
         return ""
 
-    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds) -> Message:
-        return read_whole(self.reader(prompt_ids), completion_ids)
+    def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
+        return read_whole(self.reader(prompt_ids, calls=calls), completion_ids)
 
-    def reader(self, prompt_ids: TokenIds) -> ReplyReader:
+    def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> ReplyReader:
         if self._tags is None:
-            return TextTagReader(self._tokenizer.bytes_of, self._stop_ids)
+            return TextTagReader(self._tokenizer.bytes_of, self._stop_ids, calls=calls)
         thinking = self._tags.thinking_at_end(prompt_ids)
-        return IdTagReader(self._tags, self._tokenizer.token_bytes, thinking=thinking)
+        return IdTagReader(self._tags, self._tokenizer.token_bytes, thinking=thinking, calls=calls)
 
     def encode(self, text: str) -> TokenIds:
         return token_ids(self._tokenizer.encode_whole(text))
 
     def decode(self, ids: TokenIds) -> str:
         return self._tokenizer.decode(ids)
+
+
+def _with_short_ids(message: Message) -> Message:
+    calls = tuple(msgspec.structs.replace(call, call_id=_short_id(call.call_id)) for call in message.tool_calls)
+    answered = _short_id(message.tool_call_id) if message.role == "tool" else message.tool_call_id
+    return msgspec.structs.replace(message, tool_calls=calls, tool_call_id=answered)
+
+
+def _short_id(call_id: str) -> str:
+    """The same for the same id; one that is short already stays."""
+    if len(call_id) == SHORT_ID and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.blake2b(call_id.encode(), digest_size=8).hexdigest()[:SHORT_ID]
 
 
 def _thought_before(tools: Sequence[Tool]) -> list[Message]:

@@ -12,8 +12,8 @@ from polar.types import Delta, Message, TokenIds
 class TextTags:
     """Finds the tags of tool calls in text that comes in pieces."""
 
-    def __init__(self) -> None:
-        self._body = Body(to_the_letter=True)
+    def __init__(self, *, calls: bool = True) -> None:
+        self._body = Body(to_the_letter=True, calls=calls)
         self._held = ""
         """The end of the text, as far as it may begin the next tag."""
 
@@ -44,13 +44,15 @@ class TextTagReader:
 
     reasoning_tokens = 0
 
-    def __init__(self, token_bytes: Callable[[int], bytes], stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, token_bytes: Callable[[int], bytes], stop_ids: Sequence[int], *, calls: bool = True
+    ) -> None:
         self._token_bytes = token_bytes
         self._stop_ids = stop_ids
         self._stop: int | None = None
         """A stop id that may be the end."""
         self._characters = Characters()
-        self._tags = TextTags()
+        self._tags = TextTags(calls=calls)
 
     def feed(self, ids: TokenIds) -> Sequence[Delta]:
         if not ids:

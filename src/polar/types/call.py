@@ -93,6 +93,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """Prompt tokens the engine really computed; the rest came from its prefix cache."""
     received: bool = False
     """The last byte of the reply was written to the harness without error."""
+    lone_surrogates: int = 0
+    """Halves of surrogate pairs in the request, such as `\\ud83d` alone. The prompt has U+FFFD in their place."""
     drift: Drift | None = None
     """Where the engine lays prompts out and this one does not go on from its parent's tokens."""
     request_key: bytes = b""

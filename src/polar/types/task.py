@@ -60,6 +60,10 @@ class Budgets(Strict):
     max_calls: int | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
     """Sampled tokens of the whole session."""
+    on_exhausted: Literal["refuse", "final_message"] = "refuse"
+    """What a request gets once `max_calls` or `max_tokens` is used up. refuse: an error, after which most
+    harnesses end with a code above 0. final_message: a plain last message that nobody sampled, after which they
+    end with 0."""
 
 
 class Staleness(Strict):

@@ -56,6 +56,29 @@ async def test_an_engine_that_fails_once(
     assert not any(call.received for call in aborted)
 
 
+OTHER_APIS = [
+    ("qwen_code", "openai-responses"),
+    ("qwen_code", "anthropic-messages"),
+    ("qwen_code", "google-generative-ai"),
+    ("opencode", "openai-responses"),
+    ("opencode", "anthropic-messages"),
+    ("opencode", "google-generative-ai"),
+]
+
+
+@pytest.mark.parametrize(("harness", "api"), OTHER_APIS)
+async def test_an_engine_that_dies_in_mid_reply_in_the_harnesss_other_apis(
+    harness: str, api: str, smollm2: SmolLM2Renderer, tmp_path: Path
+) -> None:
+    """Half a reply is asked for again, and never taken for a whole one."""
+    outcome = await Loop(smollm2, tmp_path).run(harness, faults=["cut"], api=api)
+    assert outcome.engine.failed == ["cut"]
+    assert (outcome.result.exit_code, outcome.result.failure) == (0, None), outcome.result
+    assert outcome.result.score is not None and outcome.result.score.reward == 1.0
+    assert [call.finish_reason for call in outcome.calls] == ["aborted", "tool_calls", "stop"]
+    assert_exactly_once(outcome.calls, outcome.trajectory)
+
+
 @pytest.mark.parametrize("harness", HARNESSES)
 async def test_a_connection_cut_in_the_middle_of_a_reply(
     harness: str, smollm2: SmolLM2Renderer, tmp_path: Path, report: Any

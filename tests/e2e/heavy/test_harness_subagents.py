@@ -158,6 +158,38 @@ async def test_two_agents_named_by_headers(
     assert sorted(trace.kind for trace in outcome.trajectory.traces) == ["agent", "subagent", "subagent"]
 
 
+def second_version(prompt: str) -> str:
+    """Codex's multi-agent v2: agents begin with the main agent's history, and write to each other in messages."""
+    if "Message Type: NEW_TASK" in prompt:
+        if WRITING in prompt:
+            return REPORT
+        return f"{WRITING}.\n{shell_call('codex', 'echo hello > answer.txt && echo written')}"
+    if "Message Type: FINAL_ANSWER" in prompt:
+        return END
+    if SHARED_OUT in prompt:
+        return tool_call("collaboration__wait_agent", {"timeout_ms": 20_000})
+    task = {"message": SAME[0], "task_name": "writer"}
+    return f"{SHARED_OUT}\n{tool_call('collaboration__spawn_agent', task)}"
+
+
+async def test_agents_of_codex_that_write_to_each_other(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+    loop = Loop(smollm2, tmp_path, instruction=INSTRUCTION, script=second_version)
+    outcome = await loop.run("codex", extra_args=["-c", "features.multi_agent_v2=true"])
+    assert_ended_well(outcome)
+    main, agents = split(outcome)
+    assert [call.kind for call in agents] == ["subagent", "subagent"]
+    assert main[-1].response.content == END
+    task = next(
+        message for message in agents[0].new_messages if message.content.startswith("Message Type: NEW_TASK")
+    )
+    assert task.role == "user" and task.content.endswith(SAME[0]), "what the main agent wrote, in plain text"
+    answer = next(
+        message for message in main[-1].new_messages if message.content.startswith("Message Type: FINAL")
+    )
+    assert answer.content.endswith(REPORT)
+    assert chain_of(outcome, main[-1]) == main and chain_of(outcome, agents[-1]) == agents
+
+
 @pytest.mark.parametrize("name", ["gemini_cli", "qwen_code"])
 async def test_two_agents_that_nothing_names(
     name: str, smollm2: SmolLM2Renderer, tmp_path: Path, report: Any

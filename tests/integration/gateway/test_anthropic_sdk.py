@@ -347,3 +347,33 @@ class TestErrors:
         status, body, headers = await gateway.post(await gateway.open(), {}, "/v1/messages/batches")
         assert (status, body["error"]["type"]) == (404, "not_found_error")
         assert headers["request-id"] == body["request_id"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_sdks_tool_runner_goes_on_without_a_thread(open_gateway: OpenGateway, stream: bool) -> None:
+    """It asks for a thread first, and for the whole history once it reads why there is none."""
+    gateway = await open_gateway([CALL_LS, "Two files."])
+    client = sdk(gateway, await gateway.open())
+    ran: list[str] = []
+
+    @anthropic.beta_async_tool
+    async def bash(command: str) -> str:
+        """Run a command."""
+        ran.append(command)
+        return "a.txt b.txt"
+
+    fields: Any = {"model": "polar", "max_tokens": 200, "messages": HELLO, "tools": [bash], "stream": stream}
+    last = await client.beta.messages.tool_runner(**fields).until_done()
+    assert (last.content[0].text, ran) == ("Two files.", ["ls  -l"])
+    first, second = await gateway.calls()
+    assert second.parent_id == first.call_id and second.continues
+
+
+async def test_a_refused_thread_names_its_code(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["never"])
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        extra: Any = {"thread": {"type": "create"}}
+        await ask(sdk(gateway, await gateway.open()), HELLO, extra_body=extra)
+    body: Any = caught.value.body
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}

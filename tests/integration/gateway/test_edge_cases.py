@@ -76,6 +76,37 @@ class TestHttp:
         received = await exchange_raw(slot, head + b"content-length: 2\r\n\r\n{}")
         assert received.startswith(b"HTTP/1.1 401")
 
+    @pytest.mark.parametrize("piece_bytes", [10_000, 64, 7])
+    async def test_an_offer_of_http_2_is_an_ordinary_request(
+        self, open_gateway: OpenGateway, piece_bytes: int
+    ) -> None:
+        """Java's HTTP client sends it with its first POST."""
+        gateway = await open_gateway(["One.", "Two."])
+        slot = await gateway.open()
+        offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+        first = raw_request(slot, orjson.dumps({"messages": HELLO})).replace(
+            b"host: x\r\n", b"host: x\r\n" + offer
+        )
+        second = raw_request(slot, orjson.dumps({"messages": [*HELLO, *HELLO]}))
+        reader, writer = await connect(slot)
+        for request, said in ((first, b"One."), (second, b"Two.")):  # one connection, kept alive
+            for start in range(0, len(request), piece_bytes):
+                writer.write(request[start : start + piece_bytes])
+                await writer.drain()
+                await asyncio.sleep(0)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            assert said in await reader.readexactly(int(length.split(b":")[1]))
+        writer.close()
+        await writer.wait_closed()
+        assert len(await gateway.calls()) == 2
+
+    async def test_a_tunnel_is_refused(self, open_gateway: OpenGateway) -> None:
+        slot = await (await open_gateway([])).open()
+        received = await exchange_raw(slot, b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 400")
+
     async def test_a_body_in_chunks_is_one_body(self, open_gateway: OpenGateway) -> None:
         gateway = await open_gateway(["Fine."])
         slot = await gateway.open()
@@ -196,11 +227,11 @@ class TestReplies:
         gateway = await open_gateway(["Fine."])
         slot = await gateway.open()
 
-        def unreadable(*_: Any) -> None:
+        def unreadable(*_: Any, **__: Any) -> None:
             raise IndexError("no such token")
 
         renderer = gateway.renderer  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(renderer, "reader", lambda _: None)
+        monkeypatch.setattr(renderer, "reader", lambda *_, **__: None)
         monkeypatch.setattr(renderer, "parse", unreadable)
         received = await read_to_the_end(gateway, slot, {"messages": HELLO, "stream": stream})
         assert b'"gateway_error"' in received and b"[DONE]" not in received and b"no such token" not in received

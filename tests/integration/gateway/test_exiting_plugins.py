@@ -37,7 +37,7 @@ async def test_a_reader_that_exits_fails_the_call(
     slot = await gateway.open()
     monkeypatch.setattr(gateway.renderer, "reader", leave)
     assert (await gateway.post(slot, {"messages": HELLO}))[0] == 500
-    failure = gateway.slots.engine_failure("s1")
+    (failure,) = gateway.slots.outcome("s1").failures
     assert failure and (failure.where, failure.type) == ("renderer", "SystemExit")
 
 
@@ -46,7 +46,7 @@ async def test_an_engine_that_exits_has_failed(open_gateway: OpenGateway, monkey
     slot = await gateway.open()
     monkeypatch.setattr(gateway.engine, "generate", leave)
     assert (await gateway.post(slot, {"messages": HELLO}))[0] == 502
-    failure = gateway.slots.engine_failure("s1")
+    (failure,) = gateway.slots.outcome("s1").failures
     assert failure and (failure.where, failure.type) == ("engine", "SystemExit")
 
 

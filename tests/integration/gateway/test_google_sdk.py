@@ -273,13 +273,17 @@ async def test_a_stream_without_alt_is_one_array(open_gateway: OpenGateway, vers
     assert (await gateway.calls())[0].received
 
 
-async def test_a_broken_stream_ends_as_a_whole_body_with_the_error_in_it(open_gateway: OpenGateway) -> None:
+async def test_a_broken_stream_is_cut_after_the_error(open_gateway: OpenGateway) -> None:
+    """Google's clients read the error before the cut; others would take a whole body for a whole reply."""
     gateway = await open_gateway([Reply(text="Hello to you.", error="out of memory")])
     slot = await gateway.open()
     url = f"{slot.base_url}/v1beta/models/polar:streamGenerateContent?alt=sse"
     async with gateway.http.post(url, json=HELLO, headers={"x-goog-api-key": slot.key}) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
-        sent = await response.read()
+        sent = b""
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async for piece in response.content.iter_any():
+                sent += piece
     error = orjson.loads(sent[sent.rindex(b'{"error"') :])["error"]
     assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
     assert b"finishReason" not in sent
@@ -316,3 +320,22 @@ async def test_a_lost_client_ends_the_generation(open_gateway: OpenGateway) -> N
         while not (calls := await gateway.calls()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert [(call.finish_reason, call.received) for call in calls] == [("aborted", False)]
+
+
+async def test_embeddings_are_refused_by_name(open_gateway: OpenGateway) -> None:
+    gateway = await open_gateway(["never"])
+    client = connect(gateway, await gateway.open())
+    with pytest.raises(errors.ClientError) as caught:
+        await client.models.embed_content(model="polar", contents="hello")
+    assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
+    assert "mbedContent" in str(caught.value) and "generateContent" in str(caught.value)
+    assert gateway.engine.requests == [] and await gateway.calls() == []
+
+
+@pytest.mark.parametrize("path", ["/v1/models/polar:embedContent", "/v1beta/models/org/m:predict"])
+async def test_other_methods_of_a_model_are_refused_in_googles_form(open_gateway: OpenGateway, path: str) -> None:
+    """Also without a header that names the provider."""
+    gateway = await open_gateway(["never"])
+    status, body, _ = await gateway.post(await gateway.open(), {"content": {}}, path)
+    assert (status, body["error"]["status"]) == (404, "NOT_FOUND")
+    assert path.rpartition(":")[2] in body["error"]["message"]

@@ -10,6 +10,7 @@ import openai
 import orjson
 import pytest
 from playbook import BASH_TOOL, Gateway, OpenGateway
+from wire_dialects import WIRE_DIALECTS, WireDialect
 
 from polar.testing import Reply
 from polar.types import Slot
@@ -287,3 +288,117 @@ async def test_sealing_breaks_off_what_runs(open_gateway: OpenGateway, stream: b
     assert received.startswith(b"HTTP/1.1 200" if stream else b"HTTP/1.1 400") and b"session_sealed" in received
     assert not received.endswith(b"\r\n0\r\n\r\n"), "a stream has no clean end"
     assert [c.finish_reason for c in await gateway.calls()] == ["aborted"]
+
+
+NESTED: dict[str, dict[str, Any]] = {
+    "anthropic": {"tools": [{"name": "bash", "input_schema": {"properties": "HERE"}}]},
+    "openai_chat": {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": "HERE"}}}},
+    "openai_responses": {"reasoning": {"summary": "HERE"}},
+    "google": {"tools": [{"functionDeclarations": [{"name": "bash", "parameters": {"items": "HERE"}}]}]},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+async def test_a_body_nested_too_deep_is_refused_in_the_dialects_own_form(
+    open_gateway: OpenGateway, dialect: WireDialect, stream: bool
+) -> None:
+    gateway = await open_gateway(lambda turn, ids: "Fine.")
+    slot = await gateway.open()
+    statuses: dict[int, int] = {}
+    for depth in (100, 240, *range(244, 256), 300, 500, 800, 1000, 1020, 1022, 1100):
+        nested = '{"items":' * depth + "{}" + "}" * depth
+        body = orjson.dumps(dialect.body(["hello"], stream=stream, **NESTED[dialect.name])).decode()
+        filled = body.replace('"HERE"', nested).encode()
+        statuses[depth], reply = await dialect.ask(gateway, slot, filled, stream=stream)
+        assert statuses[depth] == 200 or b'"error"' in reply
+    assert statuses[100] == 200 and set(statuses.values()) == {200, 400}
+    assert all(status == 400 for depth, status in statuses.items() if depth >= 300)
+    assert gateway.slots.outcome("s1").failures == ()
+
+
+MOST_TOKENS = {
+    "anthropic": "max_tokens",
+    "openai_chat": "max_completion_tokens",
+    "openai_responses": "max_output_tokens",
+    "google": "maxOutputTokens",
+}
+
+
+@pytest.mark.parametrize("number", [b"18446744073709551616", b"1e30", b"1.7976931348623157e308"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+async def test_a_limit_beyond_all_numbers_is_refused_by_name(
+    open_gateway: OpenGateway, dialect: WireDialect, stream: bool, number: bytes
+) -> None:
+    gateway = await open_gateway(["never"])
+    field = MOST_TOKENS[dialect.name]
+    more: Any = {"generationConfig": {field: "HERE"}} if dialect.name == "google" else {field: "HERE"}
+    body = orjson.dumps(dialect.body(["hello"], stream=stream, **more)).replace(b'"HERE"', number)
+    status, reply = await dialect.ask(gateway, await gateway.open(), body, stream=stream)
+    assert status == 400 and field.encode() in reply
+    assert gateway.engine.requests == []
+
+
+@pytest.mark.parametrize("field", ["topK", "seed"])
+async def test_numbers_of_google_have_sixty_four_bits(open_gateway: OpenGateway, field: str) -> None:
+    gateway = await open_gateway(["never"])
+    body = {"contents": [{"parts": [{"text": "hello"}]}], "generationConfig": {field: 1e30}}
+    status, reply, _ = await gateway.post(await gateway.open(), body, "/v1beta/models/polar:generateContent")
+    assert (status, reply["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+PIXEL = "data:image/png;base64,aGk="
+IMAGES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "anthropic": (
+        [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "b", "input": {}}]},
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c",
+                        "content": [
+                            {"type": "text", "text": "see"},
+                            {"type": "image", "source": {"type": "url", "url": PIXEL}},
+                        ],
+                    }
+                ],
+            },
+        ],
+        "messages[].content[].content[]",
+    ),
+    "openai_chat": (
+        [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]},
+        ],
+        "messages[2].content[0]",
+    ),
+    "openai_responses": (
+        [
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}],
+            }
+        ],
+        "input[1].content[1]",
+    ),
+    "google": (
+        [{"role": "user", "parts": [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "aGk="}}]}],
+        "contents[1].parts[1].inlineData",
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+async def test_a_refused_image_is_named_by_its_own_field(open_gateway: OpenGateway, dialect: WireDialect) -> None:
+    """Not by a place in our canonical messages, which the harness never sees."""
+    gateway = await open_gateway(["never"])
+    body = dialect.body(["hello"])
+    further, field = IMAGES[dialect.name]
+    history = next(name for name in ("messages", "input", "contents") if name in body)
+    body = {"instructions": "Be brief.", **body, history: [*body[history], *further]}
+    status, reply = await dialect.ask(gateway, await gateway.open(), body)
+    assert status == 400 and field in reply.decode(), reply

@@ -154,7 +154,7 @@ async def test_a_websocket_is_refused_so_that_http_is_tried_at_once(open_gateway
         ("POST", "/v1/messages/batches", 404, "type"),
         ("GET", "/v1/messages", 405, "type"),
         ("DELETE", "/v1/chat/completions", 405, "error"),
-        ("POST", "/v1beta/models/polar:embedContent", 405, "error"),
+        ("POST", "/v1beta/models/polar:embedContent", 404, "error"),
         ("POST", "/v1beta/cachedContents", 404, "error"),
         ("POST", "/chat/completions", 404, "error"),
     ],

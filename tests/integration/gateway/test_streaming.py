@@ -208,7 +208,7 @@ class WholeOnly:
     def retaining(self, _: str) -> WholeOnly:
         return self
 
-    def reader(self, _: TokenIds) -> None:
+    def reader(self, _: TokenIds, *, calls: bool = True) -> None:
         return None
 
 

@@ -105,7 +105,7 @@ def _whole_prompt(call: Call) -> str:
 def the_calls() -> list[Call]:
     first = a_call("1", "<hi>\n", "ab\x1b", logprobs=logprobs([-0.5, float("nan"), -0.5]))
     second = a_call("2", "<ok>", "de", parent=first, times=CallTimes(START + 3, START + 3, START + 3.25))
-    lost = a_call("3", "<other>", "zz", received=False, break_reason="edited_history")
+    lost = a_call("3", "<other>", "zz", received=False, break_reason="edited_history", lone_surrogates=2)
     return [first, second, lost]
 
 

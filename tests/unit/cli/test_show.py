@@ -30,7 +30,8 @@ def test_the_walk_shows_each_step_with_its_time(run: RunPaths, polar: Polar) -> 
         "1.000 s | 0.500 s | READY",
         "1.500 s | 2.500 s | RUNNING",
         "2.000 s | 0.500 s | call 1.1 | 5 | 5 | 3 | stop | agent | starts",
-        "2.000 s | 0.500 s | call 1.3 | 7 | 5 | 2 | stop | agent | starts, break: edited_history, not received",
+        "2.000 s | 0.500 s | call 1.3 | 7 | 5 | 2 | stop | agent | "
+        "starts, break: edited_history, 2 lone surrogates as U+FFFD, not received",
         "3.000 s | 0.250 s | call 1.2 | 12 | 5 | 2 | stop | agent | continues 1.1",
         "4.000 s | 0.500 s | POSTRUN",
         "4.500 s | - | COMPLETED",
@@ -80,6 +81,7 @@ def test_json_holds_the_whole_session(run: RunPaths, polar: Polar) -> None:
     assert [call["call_id"] for call in shown["calls"]] == ["add-0.1.1", "add-0.1.2", "add-0.1.3"]
     assert shown["calls"][1]["parent_id"] == "add-0.1.1"
     assert shown["calls"][2]["break_reason"] == "edited_history"
+    assert [call["lone_surrogates"] for call in shown["calls"]] == [0, 0, 2]
     assert shown["result"]["score"]["reward"] == 1.0
     [trace] = shown["traces"]
     assert (trace["prompt_tokens"], trace["response_tokens"], trace["trainable_tokens"]) == (5, 9, 4)

@@ -159,14 +159,14 @@ class TestEvents:
             (part,) = parts_of(events(sent)[0])
             assert text == (part["functionCall"]["args"]["x"] if delta.tool_call else part["text"])
 
-    def test_a_broken_stream_is_an_error_by_itself_and_a_whole_body(self) -> None:
+    def test_a_broken_stream_is_an_error_by_itself_and_then_a_cut(self) -> None:
         encoder = Google().encoder(EVENTS, HEAD)
         encoder.start()
         broken = encoder.broken(ENGINE_DOWN)
-        assert broken.clean
+        assert not broken.clean
         error = orjson.loads(broken.last)["error"]
         assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
-        assert b"finishReason" not in broken.last and b"\n" not in broken.last
+        assert b"finishReason" not in broken.last and b"\n" not in broken.last.rstrip()
 
 
 class TestArray:

@@ -369,3 +369,11 @@ def test_a_body_that_is_nested_too_deep_is_refused() -> None:
         deep = [deep]
     with pytest.raises(Problem, match="nested too deep"):
         OpenAIResponses().parse(RawRequest({"input": [{"role": "user", "content": "a", "extra": deep}]}))
+
+
+def test_a_message_of_another_agent_is_read_as_it_was_written() -> None:
+    head = "Message Type: NEW_TASK\nSender: /root\nPayload:\n"
+    parts = [{"type": "input_text", "text": head}, {"type": "encrypted_content", "encrypted_content": "Go."}]
+    item = {"type": "agent_message", "author": "/root", "recipient": "/root/a", "content": parts}
+    request = OpenAIResponses().parse(RawRequest({"input": [{"role": "user", "content": "hi"}, item]}))
+    assert request.messages[1:] == (Message(role="user", content=f"{head}Go."),)

@@ -169,13 +169,12 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("problem", "code"),
         [
-            (Problem(502, "engine_error", "the engine failed", retry=True), "server_error"),
             (Problem(400, "session_sealed", "this session has ended"), "invalid_prompt"),
             (Problem(500, "gateway_error", "could not be kept"), "invalid_prompt"),
             (Overflow(9000, 8192), "context_length_exceeded"),
         ],
     )
-    def test_the_failure_says_whether_to_ask_again(self, problem: Problem, code: str) -> None:
+    def test_a_final_failure_says_so(self, problem: Problem, code: str) -> None:
         stream = encoder(parse())
         before = events(stream.start() + stream.delta(Delta(content="half a")))
         broken = stream.broken(problem)
@@ -186,11 +185,19 @@ class TestBroken:
         assert failed["response"]["error"]["code"] == code
         assert SDK_EVENT.validate_python(failed | {"response": failed["response"] | {"error": None}})
 
+    def test_what_may_pass_is_a_cut_without_a_word(self) -> None:
+        """Some harnesses end at `response.failed` whatever its code; all ask again after a cut."""
+        stream = encoder(parse(tools=[BASH]))
+        stream.start()
+        stream.delta(Delta(content="half a"))
+        broken = stream.broken(Problem(502, "engine_error", "gone", retry=True))
+        assert (broken.last, broken.clean) == (b"", False)
+
     def test_what_was_half_said_is_not_closed(self) -> None:
         stream = encoder(parse(tools=[BASH]))
         stream.start()
         stream.delta(Delta(content="half a"))
-        last = stream.broken(Problem(502, "engine_error", "gone", retry=True)).last
+        last = stream.broken(Problem(400, "session_sealed", "gone")).last
         assert b"output_item.done" not in last and b"response.completed" not in last
 
     def test_overflow_has_the_words_harnesses_look_for(self) -> None:

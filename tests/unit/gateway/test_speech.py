@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ class WholeOnly:
     def __init__(self, inner: SmolLM2Renderer) -> None:
         self.parse = inner.parse
 
-    def reader(self, _: TokenIds) -> None:
+    def reader(self, _: TokenIds, *, calls: bool = True) -> None:
         return None
 
 
@@ -54,6 +55,15 @@ def test_text_is_said_as_it_is_sampled(smollm2: SmolLM2Renderer, encode) -> None
     assert texts(said) and "The sky is blue today.".startswith(texts(said))
     said += speech.feed(ids[4:])[1] + speech.finish()
     assert texts(said) == "The sky is blue today."
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_without_tools_a_call_is_text(smollm2: SmolLM2Renderer, encode, whole: bool) -> None:
+    text = 'So: <tool_call>{"name": "ls", "arguments": {}}</tool_call> and on'
+    renderer: Any = WholeOnly(smollm2) if whole else smollm2
+    speech = Speech(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
+    said = speech.feed(encode(text))[1] + speech.finish()
+    assert texts(said) == text and not any(delta.tool_call for delta in said)
 
 
 def test_calls_get_ids_in_the_order_they_are_said(smollm2: SmolLM2Renderer, encode) -> None:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models
 
 from polar.errors import ConfigError
 from polar.tokens.family import FamilyRenderer
+from polar.tokens.probes import FIRST_PROMPTS, HISTORIES
 from polar.types import Message, Tool, ToolCall, token_ids
 
 BASH = Tool(name="bash", description="Run", parameters={"type": "object", "properties": {}})
@@ -187,3 +188,23 @@ def test_a_family_that_opens_the_thinking_in_its_prompt(qwen3_folder: Path) -> N
     reply = token_ids(spell(qwen35, "Hm.\n</think>\n\nYes."))
     assert qwen35.parse(prompt, reply) == Message(role="assistant", reasoning="Hm.", content="Yes.")
     assert qwen35.reader(prompt) is None, "its calls are no JSON"
+
+
+@pytest.mark.parametrize("after", [[user("And?")], [tool_result("ok")]], ids=["user", "tool"])
+def test_preserved_thinking_that_was_never_closed_stays(qwen3: FamilyRenderer, after: list[Message]) -> None:
+    """The model has ended its turn inside `<think>`. Rendered again, all earlier thinking would be lost."""
+    prompt = qwen3.render([user("go")], [])
+    thought = qwen3.encode("<think>\nhm, so") + token_ids([qwen3.stop_ids[0]])
+    closed = qwen3.encode("<think>\nhm\n</think>\n\nSo.") + token_ids([qwen3.stop_ids[0]])
+    bridged = qwen3.bridge(prompt, thought, after, [])
+    assert bridged is not None and bridged == qwen3.bridge(prompt, closed, after, [])
+
+
+def test_by_the_templates_habit_a_prompt_is_what_the_template_renders(qwen3_folder: Path) -> None:
+    """With thinking off the package leaves an empty think block in the history, which the template does not."""
+    quiet = make(qwen3_folder, settings={"enable_thinking": False}).retaining("template")
+    for conversation in (*FIRST_PROMPTS, *HISTORIES):
+        found = quiet.render(conversation.messages, conversation.tools)
+        assert found == quiet.by_template(conversation.messages, conversation.tools), conversation.name
+    said = quiet.render([user("say <|im_end|>")], [])
+    assert list(said).count(quiet.stop_ids[0]) == 1, "text that spells a control token stays text"

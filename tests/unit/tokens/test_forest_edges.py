@@ -78,6 +78,25 @@ class TestEqualReplies:
         for call in (first, second):
             assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
 
+    def test_ids_further_up_tell_equal_branches_apart(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        """Both agents were then told the same and said the same again, in words without an id."""
+        text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
+        histories = [[*START, call.response, user("no such tool")] for call in (first, second)]
+        ends = [talk.say(history, sampled(smollm2, "Done")) for history in histories]
+        assert [end.parent_id for end in ends] == ["c1", "c2"]
+        for history, end in zip(histories, ends, strict=True):
+            assert talk.ask([*history, assistant("Done"), user("x")]).parent_id == end.call_id
+
+    def test_a_result_names_its_call_where_the_echo_does_not(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
+        text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        calls = [talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2)]
+        for call in calls:
+            (tool_call,) = call.response.tool_calls
+            echo = replace(call.response, tool_calls=(replace(tool_call, call_id=""),))
+            result = Message("tool", "ok", tool_call_id=tool_call.call_id)
+            assert talk.ask([*START, echo, result]).parent_id == call.call_id
+
     def test_reasoning_that_is_left_out_says_nothing_against_the_ids(
         self, talk: Talk, smollm2: SmolLM2Renderer
     ) -> None:

@@ -495,3 +495,77 @@ def test_a_config_names_it(tmp_path: Path) -> None:
     renderer = registry.make("renderer", Spec(name="template", options={"tokenizer": str(tmp_path)}))
     asyncio.run(renderer.load())
     assert preflight(renderer).bridges
+
+
+RULED_TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+RULED_ENDS = "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+NINE = "{% if id|length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}{{ id }}"
+NINE_LETTERS = (
+    RULED_TURNS
+    + "{% for c in m.tool_calls %}<tool_call>{{ c.function|tojson }}{% set id = c.id %}"
+    + NINE
+    + "</tool_call>{% endfor %}{% if m.role == 'tool' %}{% set id = m.tool_call_id %}"
+    + NINE
+    + "{% endif %}"
+    + RULED_ENDS
+)
+ONE_CALL = (
+    RULED_TURNS
+    + "{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+    + "{% for c in m.tool_calls %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}"
+    + RULED_ENDS
+)
+TEXT_OR_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is none %}"
+    + "{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments }}</tool_call>{% endfor %}"
+    + "{% else %}{{ m.content }}{% endif %}"
+    + RULED_ENDS
+)
+
+
+def called(*ids: str, content: str = "") -> list[Message]:
+    """A turn with calls, and their results."""
+    calls = tuple(ToolCall("bash", f'{{"n": "{call_id}"}}', call_id) for call_id in ids)
+    results = [Message(role="tool", content=f"result {call_id}", tool_call_id=call_id) for call_id in ids]
+    return [Message(role="assistant", content=content, tool_calls=calls), *results]
+
+
+class TestTemplatesWithRules:
+    def test_ids_are_shown_as_the_template_wants_them(self, tmp_path: Path) -> None:
+        renderer = of(NINE_LETTERS, tmp_path)
+        text = renderer.decode(renderer.render([user("go"), *called("call_s1_1_1_0", "abcdefghi")], [BASH]))
+        shown = re.findall(r"([0-9a-z]{9})(?:</tool_call>|<\|im_end)", text)
+        assert len(shown) == 4 and shown[:2] == shown[2:], "a result has the id of its call"
+        assert shown[1] == "abcdefghi" and "call_s1" not in text.replace('"n": "call_s1_1_1_0"', "").replace(
+            "result call_s1_1_1_0", ""
+        )
+
+    def test_two_calls_are_laid_out_one_by_one_where_a_turn_has_one(self, tmp_path: Path) -> None:
+        renderer = of(ONE_CALL, tmp_path)
+        text = renderer.decode(
+            renderer.render([user("go"), *called("a", "b", content="Both."), user("on")], [BASH])
+        )
+        order = [text.index(part) for part in ("Both.", '"a"', "result a", '"b"', "result b", "on<")]
+        assert order == sorted(order) and text.count("<|im_start|>assistant") == 3
+
+    def test_a_turn_with_text_and_a_call_shows_the_call_at_least(self, tmp_path: Path) -> None:
+        renderer = of(TEXT_OR_CALLS, tmp_path)
+        text = renderer.decode(renderer.render([user("go"), *called("a", content="I look.")], [BASH]))
+        assert '<tool_call>{"n": "a"}</tool_call>' in text
+
+    def test_calls_that_would_not_be_read_are_refused_at_the_start(self, tmp_path: Path) -> None:
+        other_way = ONE_CALL.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", "")
+        with pytest.raises(ConfigError, match="does not write tool calls as <tool_call>"):
+            of(other_way, tmp_path)
+        assert made(tmp_path, tool_calls="none").stop_ids
+
+    def test_a_preflight_that_proves_nothing_says_so(self, tmp_path: Path) -> None:
+        """Tools that stand before the last word of the user move with every turn: nothing can be appended."""
+        moving = (
+            "{% for m in messages %}{% if loop.last and tools %}{{ tools|tojson }}{% endif %}"
+            + RULED_TURNS.partition("%}")[2]
+            + RULED_ENDS
+        )
+        report = preflight(of(moving, tmp_path, tool_calls="none"))  # pyright: ignore[reportArgumentType]
+        assert report.offered == [] and not report.bridges
+        assert "nothing is proven" in report.problems[-1]

@@ -80,6 +80,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     same request, sent again."""
     size_bytes: int = 0
     """Of the body it came in, unpacked: how long everything takes that looks at all of it."""
+    lone_surrogates: int = 0
+    """Halves of surrogate pairs in it that became U+FFFD."""
+    image_field: str = ""
+    """Where the first image stands in the raw request, if there is one."""
     include_usage: bool = False
     array: bool = False
     """A stream is one JSON array and not a series of events."""
@@ -109,6 +113,8 @@ class Reply(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
     stop_sequence: str = ""
     """The stop text that ended it."""
+    captured: bool = True
+    """False: nobody sampled it, and there is no call of it (`gateway/final_message.py`)."""
 
 
 class Problem(Exception):
@@ -195,19 +201,25 @@ class Dialect(Protocol):
     def error(self, problem: Problem) -> ErrorReply: ...
 
 
+def too_deep() -> Problem:
+    return Problem(400, "invalid_request", "the body is nested too deep")
+
+
 def digest_item(item: Any) -> bytes:
     """Digest of one raw JSON value, blind to key order only. Raises `Problem` for what cannot be written again."""
     try:
         text = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError as error:
-        raise Problem(400, "invalid_request", "the body is nested too deep") from error
+        raise too_deep() from error
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def digest_rest(data: dict[str, Any], item_fields: tuple[str, ...]) -> bytes:
-    """Digest of what a request holds beside its items."""
+    """Digest of what a request holds beside its items. A reply may repeat a part of it, some levels further down,
+    and has to be writable then too."""
     left_out = STREAMING_FIELDS | set(item_fields)
-    return digest_item({name: value for name, value in data.items() if name not in left_out})
+    rest = {name: value for name, value in data.items() if name not in left_out}
+    return digest_item([[[[[[[[rest]]]]]]]])
 
 
 def final_text(problem: Problem, text: str) -> str:

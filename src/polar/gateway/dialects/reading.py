@@ -12,6 +12,9 @@ import orjson
 from polar.gateway.dialects.base import Problem
 from polar.types import Image, Tool
 
+MOST_NUMBER = 2**64
+"""What JSON here can be written with; larger numbers are read as rounded ones."""
+
 
 def bad(message: str, where: str | None = None) -> Problem:
     return Problem(400, "invalid_request", message, param=where)
@@ -62,8 +65,8 @@ def positive(value: Any, where: str) -> int | None:
         return None
     if type(value) is float and value.is_integer():  # JavaScript does not know the difference
         value = int(value)
-    if type(value) is not int or value < 1:
-        raise bad(f"{where} must be a positive whole number", where)
+    if type(value) is not int or not 1 <= value < MOST_NUMBER:
+        raise bad(f"{where} must be a positive whole number of at most sixty-four bits", where)
     return value
 
 
@@ -116,6 +119,36 @@ class Content:
     @property
     def images(self) -> tuple[Image, ...]:
         return tuple(self._images)
+
+
+_HOLD_PARTS = frozenset({"messages", "input", "contents", "content", "parts", "output", "functionResponse"})
+"""Fields of a conversation, in any dialect, below which an image may stand."""
+_IMAGE_TYPES = ("image", "image_url", "input_image")
+
+
+def first_image(value: Any, where: str = "") -> str:
+    """Where the first image of a request stands, as `messages[3].content[1]`; empty where there is none."""
+    entries: list[tuple[str, Any]] = []
+    if isinstance(value, list):
+        entries = [(f"{where}[{index}]", entry) for index, entry in enumerate(cast("list[Any]", value))]
+    elif isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        if given.get("type") in _IMAGE_TYPES:
+            return where
+        data = next((name for name in ("inlineData", "inline_data") if name in given), "")
+        if data:
+            return f"{where}.{data}"
+        held = (name for name in given if camel(name) in _HOLD_PARTS)
+        entries = [(f"{where}.{name}" if where else name, given[name]) for name in held]
+    return next((found for place, entry in entries if (found := first_image(entry, place))), "")
+
+
+def camel(key: str) -> str:
+    """`max_output_tokens` as `maxOutputTokens`: some providers spell a field in both ways."""
+    if "_" not in key:
+        return key
+    first, *rest = key.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
 def freeform_tool(name: str, description: str, namespace: str = "") -> Tool:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects.anthropic.reply import MessageStream, message_bytes
-from polar.gateway.dialects.anthropic.request import read_request
+from polar.gateway.dialects.anthropic.request import THREAD_REFUSED, read_request
 from polar.gateway.dialects.base import (
     ChatRequest,
     ErrorReply,
@@ -78,7 +78,9 @@ class Anthropic:
 
 def error_body(problem: Problem) -> dict[str, Any]:
     other = "invalid_request_error" if problem.status < 500 else "api_error"
-    error = {"type": _ERROR_TYPES.get(problem.status, other), "message": _wording(problem)}
+    error: dict[str, Any] = {"type": _ERROR_TYPES.get(problem.status, other), "message": _wording(problem)}
+    if problem.code == THREAD_REFUSED:
+        error["details"] = {"error_code": problem.code}
     return {"type": "error", "error": error, "request_id": _request_id()}
 
 

@@ -8,16 +8,23 @@ from typing import Any, cast
 from polar.gateway.dialects import reading as read
 from polar.gateway.dialects.anthropic.history import History, read_system
 from polar.gateway.dialects.anthropic.tools import offered_tools
-from polar.gateway.dialects.base import ChatRequest, HistoryItem, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects.base import (
+    ChatRequest,
+    HistoryItem,
+    Problem,
+    RawRequest,
+    digest_item,
+    digest_rest,
+)
 
 COUNT_ACTION = "countTokens"
 """What a request asks for that wants to know only how long its prompt is."""
 
+THREAD_REFUSED = "thread_unsupported_request"
 REFUSED = {
     "container": "nothing is run on the provider's side here",
     "mcp_servers": "nothing is run on the provider's side here",
     "compaction": "a summary is not a sample of the conversation; ask for it in a message",
-    "thread": "the whole history must come with each request",
 }
 """Fields that change what is asked for and cannot be honoured, with the reason."""
 
@@ -29,6 +36,10 @@ def read_request(raw: RawRequest) -> ChatRequest:
     head = digest_item(unmarked([data.get("tools"), data.get("system")]))
     items = (head, *(item.digest(unmarked) for item in messages))
     rest = digest_rest(data, ("tools", "system", "messages"))
+    if data.get("thread"):
+        # The provider's SDK goes on without a thread when it reads this code.
+        message = "thread is not supported: the whole history must come with each request"
+        raise Problem(400, THREAD_REFUSED, message, param="thread")
     for name, reason in REFUSED.items():
         if data.get(name):
             raise read.bad(f"{name} is not supported: {reason}", name)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from polar.gateway.dialects.base import HistoryItem
-from polar.gateway.dialects.google.schema import camel
-from polar.gateway.dialects.reading import Content, arguments_text, bad, items, name, text
+from polar.gateway.dialects.reading import Content, arguments_text, bad, camel, items, name, text
 from polar.types import Message, ToolCall
 
 REFUSED_PARTS = ("fileData", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")

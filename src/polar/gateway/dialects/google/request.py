@@ -35,6 +35,8 @@ _SAMPLING = {
     "frequencyPenalty": "frequency_penalty",
 }
 _WHOLE = ("top_k", "seed")
+MOST_WHOLE = 2**63
+"""The provider's whole numbers have sixty-four bits."""
 _MODE = "toolConfig.functionCallingConfig.mode"
 
 
@@ -134,9 +136,13 @@ def _asked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any, where: str, *, whole: bool) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or (whole and value != int(value)):
+    if type(value) not in (int, float) or not math.isfinite(value) or (whole and not _is_whole(value)):
         raise bad(f"{where} must be a {'whole ' if whole else ''}number", where)
     return int(value) if whole else value
+
+
+def _is_whole(value: float) -> bool:
+    return value == int(value) and abs(value) < MOST_WHOLE
 
 
 def _tools(body: dict[str, Any]) -> tuple[Tool, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from polar.gateway.dialects.reading import fields
+from polar.gateway.dialects.reading import camel, fields
 
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _RENAMED = {"defs": "$defs", "ref": "$ref"}
@@ -15,14 +15,6 @@ _ONE = ("items", "additionalProperties", "not")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "$defs", "definitions", "patternProperties")
 _DROPPED = ("nullable", "propertyOrdering")
-
-
-def camel(key: str) -> str:
-    """Both spellings of a field are the provider's: `max_output_tokens` is `maxOutputTokens`."""
-    if "_" not in key:
-        return key
-    first, *rest = key.split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
 def json_schema(value: Any) -> Any:

@@ -93,9 +93,9 @@ class GoogleStream:
         return self._framed(response(self._head, [{"text": ""}], reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """The error is no event: clients look for it as a piece by itself. They ask again after a whole body
-        without a finish reason, and give up after a connection that was cut."""
-        return BrokenStream(wire_json(error_body(problem)), clean=True)
+        """The error is no event: Google's clients look for it as a piece by itself, and find it before the
+        connection is cut. Other clients do not see it, and would take a body that ends well for a whole reply."""
+        return BrokenStream(wire_json(error_body(problem)) + b"\r\n\r\n", clean=False)
 
     def _framed(self, payload: dict[str, Any]) -> bytes:
         return b"data: " + wire_json(payload) + b"\r\n\r\n"

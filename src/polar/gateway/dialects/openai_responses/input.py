@@ -25,7 +25,14 @@ _ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "user": "user",
     "assistant": "assistant",
 }
-_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_TEXT_PARTS = {
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+    # Texts that the provider encrypts when its model writes them. Here they come back as the model wrote them.
+    "encrypted_content": "encrypted_content",
+}
 IGNORED_ITEMS = ("web_search_call", "file_search_call", "mcp_list_tools")
 """Notes of what a provider's own tool did. They hold nothing that the model reads."""
 _OUR_ID = re.compile(r"(?:rs|msg|fc|ctc|tsc)_(?P<reply>.+?)_\d+(?P<as_said>_raw)?")
@@ -85,6 +92,7 @@ class Conversation:
         self._turn: Turn | None = None
         self._readers = {
             "message": self._message,
+            "agent_message": self._agent_message,
             "reasoning": self._reasoning,
             "function_call": self._function_call,
             "function_call_output": self._output,
@@ -153,6 +161,12 @@ class Conversation:
             return
         content = read_content(item.get("content"), f"{where}.content")
         self.add_message(Message(role=_ROLES[role], content=content.text, images=content.images))
+
+    def _agent_message(self, item: dict[str, Any], where: str) -> None:
+        """What another agent of the harness says. Its head names sender and kind; what the model wrote for it
+        stands behind the head, in a part for texts that the provider would have encrypted."""
+        content = read_content(item.get("content"), f"{where}.content")
+        self.add_message(Message(role="user", content=content.text, images=content.images))
 
     def _reasoning(self, item: dict[str, Any], where: str) -> None:
         """Its text; what a provider has encrypted says nothing to us, and our own says no more."""

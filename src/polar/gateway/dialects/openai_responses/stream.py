@@ -44,7 +44,10 @@ class ResponsesStream:
         return last + self._event("response.completed", response=self._writer.completed(reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """Ends whole all the same: harnesses look at the failure only once the body has ended."""
+        """A problem that may pass cuts the connection without a word: every harness asks again after that, and
+        some end at a failure. A final one ends whole: harnesses look at the failure once the body has ended."""
+        if problem.retry:
+            return BrokenStream(b"", clean=False)
         error = {"code": _failure_code(problem), "message": openai_message(problem)}
         response = {**self._writer.response("failed", []), "error": error}
         return BrokenStream(self._event("response.failed", response=response), clean=True)
@@ -121,7 +124,5 @@ class ResponsesStream:
 
 
 def _failure_code(problem: Problem) -> str:
-    """Harnesses ask again after a server error, and stop at an invalid prompt or a full context."""
-    if isinstance(problem, Overflow):
-        return problem.code
-    return "server_error" if problem.retry else "invalid_prompt"
+    """Harnesses stop at an invalid prompt and at a full context; they ask again after most other codes."""
+    return problem.code if isinstance(problem, Overflow) else "invalid_prompt"
