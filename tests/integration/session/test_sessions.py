@@ -335,16 +335,20 @@ async def test_a_harness_that_is_started_again_asks_anew(workshop: Workshop) -> 
 async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_reply(workshop: Workshop) -> None:
     agent = agent_task().harness.options["argv"]
     script = [Reply(text=SCRIPT[0], block_after=2), "Done."]
+    asked, killed = workshop.paths.root / "asked", workshop.paths.root / "killed"
+    workshop.gateway = {"linger_s": 300}
 
     async def during(node: Node, source: TaskFileSource) -> None:
         serving = asyncio.create_task(node.serve(source))
-        await until(lambda: (workshop.paths.root / "killed").exists())
+        await until(lambda: node.engine.requests)  # type: ignore[attr-defined]
+        asked.touch()
+        await until(killed.exists)
         node.engine.release()  # type: ignore[attr-defined]
         await serving
 
-    command = (
-        f"{agent[0]} {agent[1]} & sleep 1; kill -9 $!; touch {workshop.paths.root}/killed; {agent[0]} {agent[1]}"
-    )
+    run_agent = f"{agent[0]} {agent[1]}"
+    until_asked = f"until [ -e {asked} ]; do sleep 0.05; done"
+    command = f"{run_agent} & {until_asked}; kill -9 $!; touch {killed}; {run_agent}"
     node = await workshop.run(script, [shell_task(command, task_id="t")], during=during)
     result = workshop.only
     assert (result.stage, result.statistics.calls, result.statistics.breaks) == (Stage.COMPLETED, 2, {})
