@@ -13,6 +13,8 @@ import termios
 from io import FileIO
 from pathlib import Path
 
+BLOCK_BYTES = 2**18
+
 
 class CappedLog:
     """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so. It is
@@ -59,23 +61,23 @@ class CappedLog:
             self._file.close()
 
 
-class Pump(asyncio.Protocol):
-    """Moves one pipe's bytes into a log until the last writer has gone."""
+class Pump:
+    """Moves one pipe's bytes into a log until the last writer has gone.
+
+    Without a transport: uvloop's closes the descriptor of a pipe twice, and between the two it may have become
+    that of a file another thread has just opened.
+    """
 
     def __init__(self, log: CappedLog) -> None:
         self.log = log
+        self._loop = asyncio.get_running_loop()
         self._read_fd, self.write_fd = os.pipe()
-        self._pipe: FileIO | None = None
-        self._transport: asyncio.BaseTransport | None = None
         self._received_bytes = 0
-        self.ended = asyncio.get_running_loop().create_future()
+        self.ended = self._loop.create_future()
 
     async def start(self) -> None:
-        self._pipe = os.fdopen(self._read_fd, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        os.set_blocking(self._read_fd, False)
+        self._loop.add_reader(self._read_fd, self._take)
 
     def release_writer(self) -> None:
         """Closes our copy of the writing end, so that the pipe ends with its last process."""
@@ -83,13 +85,21 @@ class Pump(asyncio.Protocol):
             os.close(self.write_fd)
             self.write_fd = -1
 
-    def data_received(self, data: bytes) -> None:
+    def _take(self) -> None:
+        try:
+            data = os.read(self._read_fd, BLOCK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            return self._end()
         self._received_bytes += len(data)
         self.log.write(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.log.close()
+    def _end(self) -> None:
         if not self.ended.done():
+            self._loop.remove_reader(self._read_fd)
+            os.close(self._read_fd)
+            self.log.close()
             self.ended.set_result(None)
 
     async def drain(self) -> None:
@@ -100,16 +110,11 @@ class Pump(asyncio.Protocol):
             await asyncio.sleep(0)
 
     def _waiting_bytes(self) -> int:
-        if self._transport is None or self.ended.done():
+        if self.ended.done():
             return 0
         (count,) = struct.unpack("i", fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4))
         return count
 
     async def close(self) -> None:
         self.release_writer()
-        if self._pipe is None:
-            os.close(self._read_fd)
-            self.connection_lost(None)
-        elif self._transport is not None:
-            self._transport.close()
-        await self.ended
+        self._end()
