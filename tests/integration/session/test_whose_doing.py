@@ -155,12 +155,15 @@ class TestTooManyTokens:
             [], [shell_task(f"{asking('one')}; exit 0", sampling={"max_tokens": 64})], during=during
         )
         assert verdict_of(workshop.only) == ("EngineDefect", False, None)
-        assert workshop.only.statistics.dropped == {"aborted": 64} and closed == [True]
+        assert workshop.only.statistics.dropped == {"aborted": 64} and closed, "and its stream is closed"
 
     async def test_an_engine_that_ends_no_reply_at_its_limit(self, workshop: Workshop) -> None:
+        asked: list[GenerateRequest] = []
+
         async def mute(request: GenerateRequest) -> AsyncGenerator[Piece]:
+            asked.append(request)
             yield Piece(token_ids([5] * request.max_tokens), logprobs([-1.0] * request.max_tokens))
-            while True:
+            while len(asked) == 1:  # the node's probe of its engine comes next, and has to end
                 yield Piece(token_ids(), logprobs())
                 await asyncio.sleep(0)
 
