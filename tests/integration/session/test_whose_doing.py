@@ -166,6 +166,7 @@ class TestTooManyTokens:
             while len(asked) == 1:  # the node's probe of its engine comes next, and has to end
                 yield Piece(token_ids(), logprobs())
                 await asyncio.sleep(0)
+            yield Piece(token_ids(), logprobs(), finish_reason="length")
 
         async def during(node: Node, source: TaskFileSource) -> None:
             node.engine.generate = mute  # type: ignore[method-assign]
