@@ -138,9 +138,10 @@ class TestTooManyTokens:
         closed: list[bool] = []
 
         async def endless(request: GenerateRequest) -> AsyncGenerator[Piece]:
-            size = 20_001 if pieces == 1 else 8
+            is_probe = bool(closed)  # the node tries its engine out after a failure, and then it is well
+            size = request.max_tokens if is_probe else 20_001 if pieces == 1 else 8
             try:
-                for _ in range(pieces):
+                for _ in range(1 if is_probe else pieces):
                     yield Piece(token_ids([5] * size), logprobs([-1.0] * size))
                     await asyncio.sleep(0)
                 yield Piece(token_ids(), logprobs(), finish_reason="length")
@@ -155,14 +156,18 @@ class TestTooManyTokens:
             [], [shell_task(f"{asking('one')}; exit 0", sampling={"max_tokens": 64})], during=during
         )
         assert verdict_of(workshop.only) == ("EngineDefect", False, None)
-        assert workshop.only.statistics.dropped == {"aborted": 64} and closed == [True]
+        assert workshop.only.statistics.dropped == {"aborted": 64} and closed, "and its stream is closed"
 
     async def test_an_engine_that_ends_no_reply_at_its_limit(self, workshop: Workshop) -> None:
+        asked: list[GenerateRequest] = []
+
         async def mute(request: GenerateRequest) -> AsyncGenerator[Piece]:
+            asked.append(request)
             yield Piece(token_ids([5] * request.max_tokens), logprobs([-1.0] * request.max_tokens))
-            while True:
+            while len(asked) == 1:  # the node's probe of its engine comes next, and has to end
                 yield Piece(token_ids(), logprobs())
                 await asyncio.sleep(0)
+            yield Piece(token_ids(), logprobs(), finish_reason="length")
 
         async def during(node: Node, source: TaskFileSource) -> None:
             node.engine.generate = mute  # type: ignore[method-assign]
