@@ -14,8 +14,8 @@ from polar.tokens.digest import digest_of
 from polar.types import (
     Call,
     CallProfile,
+    CallsOutcome,
     CallTimes,
-    Failure,
     Lease,
     Message,
     Score,
@@ -24,6 +24,7 @@ from polar.types import (
     Strict,
     TaskRequest,
     Trajectory,
+    Waits,
     logprobs,
     token_ids,
 )
@@ -104,11 +105,11 @@ class StubSlots:
     async def calls(self, session_id: str) -> list[Call]:
         return [_call_without_tokens(session_id)]
 
-    def exhausted(self, session_id: str) -> str:
-        return ""
+    def outcome(self, session_id: str) -> CallsOutcome:
+        return CallsOutcome()
 
-    def engine_failure(self, session_id: str) -> Failure | None:
-        return None
+    def waits(self, session_id: str) -> Waits:
+        return Waits()
 
     async def close(self, session_id: str) -> None:
         pass

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from polar.config import NodeConfig
+from polar.node.checks import descriptors_are_short
 from polar.node.health import NodeHealth, Suspicion, may_be_cut_off, suspicion_of
 from polar.types import EarlierAttempt, Lease, SessionResult, Stage, Trajectory
 
@@ -90,6 +91,8 @@ class Attempts:
         await self._source.report(result, trajectory)
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
+        if descriptors_are_short():  # a connection that is reset for want of one leaves no other sign
+            self._health.note_shortage("descriptors")
         leased = self._leased.get(session_id)
         if leased is not None and not stage.final:
             leased.stage = stage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -73,6 +74,17 @@ def check_descriptors() -> None:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def descriptors_are_short() -> bool:
+    """Whether fewer than `SPARE_DESCRIPTORS` are left, for the price of opening one: the kernel gives the lowest
+    free number."""
+    try:
+        lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    os.close(lowest_free)
+    return lowest_free >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS
 
 
 async def check_runtime(name: str) -> None:

@@ -83,7 +83,7 @@ class NodeHealth:
         self._well = asyncio.Event()
         self._well.set()
         self._was_sick: dict[NodePart, float] = {}
-        """When the last outage of each part was over, on the monotonic clock."""
+        """When the last outage or shortage of each part was over, on the monotonic clock."""
         self._back_off = BackOff(config.probe_pause_s, config.probe_pause_s * LONGEST_PAUSE)
         self._examining = asyncio.Lock()
         self._recovery: asyncio.Task[None] | None = None
@@ -110,6 +110,11 @@ class NodeHealth:
         now_sick = self.sick is not None and part in (None, self.sick.part)
         ended = self._was_sick.values() if part is None else [self._was_sick.get(part, float("-inf"))]
         return not now_sick and all(at < moment for at in ended)
+
+    def note_shortage(self, part: NodePart) -> None:
+        """The part has come to its end for a moment. That does not make the node sick, but what failed since may
+        have failed for it."""
+        self._was_sick[part] = time.monotonic()
 
     async def examine(self, suspicion: Suspicion) -> bool:
         """Tries the suspected part out. False: the node is sick."""

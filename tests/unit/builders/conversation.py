@@ -6,6 +6,7 @@ another continues it with what is new. Lower in the tests, `shape(trace)` gives 
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +70,7 @@ class Conversation:
             logprob_mode="raw",
             times=CallTimes(arrived=0.0, rendered=0.0, sampled=0.0),
             received=True,
-            request_key=b"/".join(self._request(after, new)),
+            request_key=hashlib.blake2b(b"/".join(self._request(after, new)), digest_size=16).digest(),
         )
         call = msgspec.structs.replace(call, **changes)
         self.calls.append(call)
