@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from polar.config import NodeConfig
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure, SessionError, boundary, failure_of
 from polar.gateway.policy import PolicyGate
-from polar.node.checks import check_descriptors, check_disk, check_engine
+from polar.node.checks import check_descriptors, check_disk, check_engine, descriptors_are_short
 from polar.node.health import NodeHealth, Suspicion, suspicion_of
 from polar.types import Failure, NodePart, TaskRequest
 from waiting import until
@@ -153,6 +154,21 @@ def test_a_process_without_spare_descriptors_fails_its_check() -> None:
     with few_descriptors(), pytest.raises(OSError, match="Too many open files"):
         check_descriptors()
     check_descriptors()
+
+
+def test_few_descriptors_left_are_a_shortage() -> None:
+    assert not descriptors_are_short()
+    with few_descriptors():
+        assert descriptors_are_short()
+
+
+async def test_a_shortage_makes_no_node_sick_but_is_remembered() -> None:
+    health = NodeHealth({}, NodeConfig())
+    before = time.monotonic()
+    assert health.was_well_since(before, "descriptors")
+    health.note_shortage("descriptors")
+    assert health.sick is None
+    assert not health.was_well_since(before, "descriptors") and health.was_well_since(before, "disk")
 
 
 class Answering:
