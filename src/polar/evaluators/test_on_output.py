@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import shlex
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -22,6 +23,9 @@ from polar.types import InnerPath, Score, Strict
 
 NOT_FOUND = 127
 """The shell's exit code for a command that is not there."""
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=")
+SHELL_SIGNS = frozenset("$`(){};&|<>!")
 
 MAKE_WAY = """chmod u+rwx . 2>/dev/null
 find . ${HOME:+"$HOME"} ${TMPDIR:+"$TMPDIR"} -xdev -type p -exec rm -f {} + 2>/dev/null
@@ -120,7 +124,7 @@ class TestOnOutput:
             raise
         except (PolarError, OSError, ValueError) as error:
             raise EvaluatorError(f"the evaluator's command could not run: {error}") from error
-        if finished.exit_code == NOT_FOUND and self._options.wanted_exit != NOT_FOUND:
+        if finished.exit_code == NOT_FOUND and not await self._has_program(evidence.runtime):
             raise EvaluatorError(f"the evaluator's command was not found: {finished.stderr_tail[-500:].strip()}")
         return self._score(finished.exit_code, output)
 
@@ -140,6 +144,26 @@ class TestOnOutput:
             return finished, (await runtime.get(output_path)).decode(errors="replace")
         except FileNotFoundError:
             return finished, finished.stdout_tail
+
+    async def _has_program(self, runtime: Runtime) -> bool:
+        """Whether the command's own program is there. Then a code of 127 came from what it ran, which may be the
+        agent's work: that is scored like any other code."""
+        program = self._program
+        if self._options.wanted_exit == NOT_FOUND or not program:
+            return True
+        look = Command(("sh", "-c", 'command -v -- "$1" >/dev/null', "sh", program), env=self._options.env)
+        return (await runtime.exec(look)).exit_code == 0
+
+    @property
+    def _program(self) -> str:
+        """The first word that is no assignment; empty: a line that only a shell can take apart."""
+        command = self._options.command
+        try:
+            words = shlex.split(command) if isinstance(command, str) else command
+        except ValueError:
+            return ""
+        word = next((word for word in words if not ASSIGNMENT.match(word)), "")
+        return "" if isinstance(command, str) and set(word) & SHELL_SIGNS else word
 
     @property
     def _argv(self) -> tuple[str, ...]:

@@ -43,6 +43,17 @@ async def test_another_exit_code_can_be_expected(runtime: FolderRuntime) -> None
     assert (await verdict(runtime, command="exit 127", expect_exit=127)).reward == 1.0
 
 
+@pytest.mark.parametrize(
+    "command", ["sh answer.sh", ("sh", "answer.sh"), "A=b sh answer.sh", "cd . && sh answer.sh"]
+)
+async def test_an_agent_does_not_void_its_zero_by_a_code_of_127(
+    runtime: FolderRuntime, command: str | tuple[str, ...]
+) -> None:
+    await runtime.put("answer.sh", b"echo sh: 1: pytest: not found >&2; exit 127")
+    score = await verdict(runtime, command=command)
+    assert (score.reward, score.reasons) == (0.0, ("expected exit code 0, saw 127",))
+
+
 async def test_the_command_runs_in_the_workspace_with_its_environment_and_log(runtime: FolderRuntime) -> None:
     (runtime.folder / "answer.txt").write_text("forty-two\n")
     score = await verdict(
