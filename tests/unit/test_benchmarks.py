@@ -23,6 +23,7 @@ SMALL = {
     "in flight": ("--sessions", "6"),
     "neighbours": ("--megabytes", "0.4", "--context", "8192"),
     "node": ("--at-once", "2", "--waves", "1", "--latency-s", "0.01"),
+    "outage": ("--sessions", "6", "--outage-s", "8"),
     "peers": (
         *("--peers", "Polar", "relay", "--calls", "1", "--turns", "1", "3"),
         *("--sessions", "4", "--seconds", "0.5", "--replies", "10", "--no-claude-code"),
@@ -41,6 +42,7 @@ ROWS = {
     "in flight": ("| in flight | s until all are |", "| 6 |"),
     "neighbours": ("| 8192 | words | 0.4 | 400 |", "| 8192 | many tools | 0.4 |"),
     "node": ("| at once | sessions |", "| 2 | 2 |", "x bare at every size", "no fall-off"),
+    "outage": ("6 results: 6 COMPLETED", "| engine | no connection to vLLM"),
     "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
     "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
@@ -49,7 +51,7 @@ SCRIPTS = {"gateway sessions": "gateway", "in flight": "in_flight"}
 """Of tables that are not named after theirs."""
 
 
-LONG = ("gateway sessions", "in flight", "node", "peers")
+LONG = ("gateway sessions", "in flight", "node", "outage", "peers")
 NAMES = [pytest.param(name, marks=pytest.mark.check) if name in LONG else name for name in SMALL]
 
 
