@@ -2,10 +2,10 @@
 
     python benchmarks/outage.py [--sessions 40] [--outage-s 120]
 
-`polar up` with a server, a node and the `vllm` engine at a stub, behind a door of ours that can be shut. It is shut
-when the engine was asked half as often as there are sessions: connections break, new ones are refused. After the
-outage it opens again. Each session is a bash script that makes three model calls (`in_flight.py`). Prints the stages
-of all sessions, and the attempts that the outage cost with their reasons.
+`polar up` with a server, a node and the `vllm` engine at a stub, behind a door of ours that can be shut. It is
+shut when the engine was asked half as often as there are sessions: connections break, new ones are refused. After
+the outage it opens again. Each session is a bash script that makes three model calls (`in_flight.py`). Prints the
+stages of all sessions, and the attempts that the outage cost with their reasons.
 """
 
 from __future__ import annotations
