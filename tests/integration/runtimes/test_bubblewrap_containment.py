@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
-from polar.errors import RuntimeFailure
+from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.bubblewrap import BubblewrapRuntime
 from polar.runtimes.cgroups import Hierarchy
 from polar.runtimes.options import Limits
@@ -267,7 +267,7 @@ async def test_who_fills_the_disk_finds_it_full(sessions: Sessions) -> None:
         finished = await filler.exec(sh(f"head -c 20000000 /dev/zero >{path}; rm {path}"))
         assert "No space left" in finished.stderr_tail, path
     await filler.exec(sh("head -c 5000000 /dev/zero >/work/f; head -c 5000000 /dev/zero >/tmp/f"))
-    with pytest.raises(RuntimeFailure, match="No space left"):
+    with pytest.raises(WorkspaceUnusable, match="has filled its disk"):
         await filler.put("more", bytes(1_000_000))
     await neighbour.put("mine", bytes(1_000_000))
 
