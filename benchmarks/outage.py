@@ -1,6 +1,6 @@
 """An engine outage over queued sessions: does any of them fail for it?
 
-    python benchmarks/outage.py [--sessions 40] [--outage-s 120]
+    python benchmarks/outage.py [--sessions 40] [--outage-s 120] [--write]
 
 `polar up` with a server, a node and the `vllm` engine at a stub, behind a door of ours that can be shut. It is
 shut when the engine was asked half as often as there are sessions: connections break, new ones are refused. After
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from in_flight import REPLY, SCRIPT
-from page import origin, table
+from page import origin, table, write_section
 from stub_server import Pace, StubEngine
 from target_process import Process
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An engine outage over queued sessions.")
     parser.add_argument("--sessions", type=int, default=40)
     parser.add_argument("--outage-s", type=float, default=120.0)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args()
     stub = Process(StubEngine, [REPLY], Pace(latency_s=REPLY_S))
     try:
@@ -130,7 +131,10 @@ def main() -> None:
     finally:
         stub.stop()
     command = f"python benchmarks/outage.py --sessions {options.sessions} --outage-s {options.outage_s:g}"
-    print(report(found, command))
+    text = report(found, command)
+    print(text)
+    if options.write:
+        write_section("outage", text)
 
 
 if __name__ == "__main__":

@@ -348,7 +348,7 @@ async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_r
 
     run_agent = f"{agent[0]} {agent[1]}"
     until_asked = f"until [ -e {asked} ]; do sleep 0.05; done"
-    command = f"{run_agent} & {until_asked}; kill -9 $!; touch {killed}; {run_agent}"
+    command = f"{run_agent} & {until_asked}; kill -9 $!; wait $!; touch {killed}; {run_agent}"
     node = await workshop.run(script, [shell_task(command, task_id="t")], during=during)
     result = workshop.only
     assert (result.stage, result.statistics.calls, result.statistics.breaks) == (Stage.COMPLETED, 2, {})
