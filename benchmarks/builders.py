@@ -31,8 +31,8 @@ from builders_drift import drift_rows
 from page import origin, table, write_section
 
 from polar import registry
+from polar.audit.certificate import certify
 from polar.builders.base import Builder
-from polar.builders.certificate import certify
 from polar.store.trajectories import packed
 from polar.tokens.digest import TokenDigest
 from polar.types import Call, CallTimes, Message, Spec, TokenIds, Trajectory, logprobs, token_ids

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from polar.engines.base import EngineInfo, GenerateRequest, Piece, Scorer
 from polar.harnesses.base import NpmPack
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.store.cache import cached_folder
 from polar.store.weights import default_weights
 from polar.testing import ScriptedEngine

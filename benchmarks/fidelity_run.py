@@ -20,8 +20,8 @@ from fidelity_script import EXPECTED, INSTRUCTION, OUTPUTS, script_of, steps
 from tokenizers import Tokenizer
 
 from polar import registry
+from polar.audit.rescoring import gaps_of, positions_to_score, score_trace
 from polar.config import Config, ModelConfig
-from polar.data.rescoring import gaps_of, positions_to_score, score_trace
 from polar.data.source import TaskFileSource
 from polar.data.tasks import read_tasks
 from polar.engines.base import Engine, EngineInfo
@@ -31,7 +31,7 @@ from polar.store.trajectories import read_trajectory
 from polar.store.weights import default_weights
 from polar.testing import Encoder, ScriptedEngine, encoder_of
 from polar.tokens.base import Renderer
-from polar.tokens.gguf_vocabulary import load_vocabulary
+from polar.tokens.renderers.gguf_vocabulary import load_vocabulary
 from polar.types import Call, SessionResult, Spec, TaskRequest, Trajectory, token_ids
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.toml"

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from time import thread_time_ns
 from typing import Any
 
-from polar.engines.http_client import HttpConnection
-from polar.engines.vllm import VllmEngine
+from polar.engines.remote.http_client import HttpConnection
+from polar.engines.vllm.engine import VllmEngine
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
-from polar.gateway.speech import Speech
 from polar.store.writer import Writer
 from polar.tokens.forest import CallForest
-from polar.tokens.prompting import Prompting
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.prompt_builder import Prompting
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.replies.reply_decoder import Speech
 
 PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "parse": [(OpenAIChat, "parse")],

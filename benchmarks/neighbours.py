@@ -27,14 +27,14 @@ from page import origin, table, write_section
 
 from polar.config import GatewayConfig
 from polar.engines.base import EngineInfo
-from polar.gateway.app import GatewayApp, GatewayServer
-from polar.gateway.exchange import Exchange
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.token_mode import TokenMode
+from polar.gateway.http.server import GatewayApp, GatewayServer
 from polar.gateway.slots import SlotTable
-from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import CallProfile, Lease, Session, Slot, TaskRequest
 
 TICK_S = 0.002

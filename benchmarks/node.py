@@ -11,8 +11,8 @@ without the supervisors of its commands, which end unseen by it. A ticker in the
 stall, one in the bare runner's shows the machine's. Sizes go up to four for each core, 64 at most.
 
 Without network the cache (`POLAR_CACHE`) must hold what is fetched otherwise: the packages of pi and Node under
-`npm/` and SmolLM2's GGUF file under `weights/`, by the names that `harnesses/install.py` and `store/weights.py`
-give them.
+`npm/` and the GGUF file of SmolLM2 under `weights/`, by the names of `harnesses/programs/install.py` and of
+`store/weights.py`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from page import goal, origin, table, write_json, write_section
 from stub_server import Pace, StubEngine
 from target_process import Process
 
-from polar.harnesses.install import install
 from polar.harnesses.pi import Pi, PiOptions
+from polar.harnesses.programs.install import install
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 LEAST_RATIO = 0.85

@@ -26,10 +26,10 @@ from target_process import Process, other_cores
 from polar.config import Config
 from polar.data.source import TaskFileSource
 from polar.harnesses.claude_code import ClaudeCode, ClaudeCodeOptions
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.node.wiring import open_node
 from polar.store.paths import RunPaths
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Message, SessionResult, Slot, Spec, TaskRequest, Tool, ToolCall, Trajectory
 
 INSTRUCTION = "Write calc.py with a function that adds two numbers, then document it."

@@ -31,8 +31,8 @@ from pipeline_stubs import StubSlots, stub_task
 
 from polar.config import PoolConfig
 from polar.data.source import TaskFileSource
-from polar.gateway.policy import PolicyGate
-from polar.runtimes.supervisor import Launcher
+from polar.gateway.calls.policy_gate import PolicyGate
+from polar.runtimes.host.supervisor import Launcher
 from polar.session.live import LiveSession, Services
 from polar.session.pipeline import Pipeline
 from polar.store.paths import RunPaths

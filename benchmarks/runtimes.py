@@ -32,7 +32,7 @@ from page import origin, table, write_section
 from polar import registry
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Place, Runtime
-from polar.runtimes.processes import OWNER, Family, find, owner
+from polar.runtimes.host.processes import OWNER, Family, find, owner
 from polar.types import Spec
 
 STEPS = ("start", "door", "exec", "put and get", "stop")

@@ -19,8 +19,8 @@ import orjson
 import stub_replies
 from stub_replies import DONE, MAX_MODEL_LEN, MODEL, CannedReply, event, logprob
 
-from polar.tokens.gguf_vocabulary import Vocabulary
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 CALLER = re.compile(rb"\r\n(?:x-session-id|authorization): *(?:bearer )?([^\r]+)", re.I)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from polar.store.weights import WeightsError
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from skips import Skips
 
 TESTS = Path(__file__).parent

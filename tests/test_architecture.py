@@ -21,8 +21,10 @@ TIERS: list[set[str]] = [
     {"registry", "store", "client"},
     {"runtimes", "tokens"},
     {"engines", "harnesses", "builders", "evaluators"},
+    {"audit"},
     {"gateway", "session", "server"},
-    {"node", "data", "trainers", "cluster", "testing"},
+    {"node", "data", "trainers", "testing"},
+    {"cluster", "dashboard"},
     {"cli"},
 ]
 TIER_OF = {part: level for level, parts in enumerate(TIERS) for part in parts}

@@ -16,10 +16,10 @@ from polar.types import Spec, TaskRequest
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "runtime": {
-        "apptainer": "polar.runtimes.apptainer:ApptainerRuntime",
-        "bubblewrap": "polar.runtimes.bubblewrap:BubblewrapRuntime",
-        "docker": "polar.runtimes.docker:DockerRuntime",
-        "local": "polar.runtimes.local:LocalRuntime",
+        "apptainer": "polar.runtimes.apptainer.runtime:ApptainerRuntime",
+        "bubblewrap": "polar.runtimes.bubblewrap.runtime:BubblewrapRuntime",
+        "docker": "polar.runtimes.docker.runtime:DockerRuntime",
+        "local": "polar.runtimes.local.runtime:LocalRuntime",
     },
     "harness": {
         "claude_code": "polar.harnesses.claude_code:ClaudeCode",
@@ -40,15 +40,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
     },
     "engine": {
-        "embedded": "polar.engines.embedded:EmbeddedEngine",
-        "llamacpp": "polar.engines.llamacpp_engine:LlamaCppEngine",
-        "sglang": "polar.engines.sglang:SglangEngine",
-        "vllm": "polar.engines.vllm:VllmEngine",
+        "embedded": "polar.engines.embedded.engine:EmbeddedEngine",
+        "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
+        "sglang": "polar.engines.sglang.engine:SglangEngine",
+        "vllm": "polar.engines.vllm.engine:VllmEngine",
     },
     "renderer": {
-        "smollm2": "polar.tokens.smollm2:SmolLM2Renderer",
-        "family": "polar.tokens.family:FamilyRenderer",
-        "template": "polar.tokens.template:TemplateRenderer",
+        "smollm2": "polar.tokens.renderers.smollm2:SmolLM2Renderer",
+        "family": "polar.tokens.renderers.family:FamilyRenderer",
+        "template": "polar.tokens.renderers.template:TemplateRenderer",
     },
 }
 

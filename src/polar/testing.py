@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.errors import ContextOverflow, EngineBusy, EngineError
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Strict, TokenIds, logprobs, token_ids
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from polar.engines.base import Conversation, ConversationPiece, ConversingEngine, EngineInfo, Scorer
-from polar.engines.conversing_proof import prove_conversing
+from polar.engines.remote.chat_proof import prove_conversing
 from polar.errors import ContextOverflow, ConversationRefused, SchemaRefused
 from polar.types import Message, Sampling, TokenIds, Tool, ToolCall, token_ids
 

@@ -13,7 +13,7 @@ import pytest
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
 from polar.errors import ContextOverflow, SchemaRefused
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Sampling, logprobs, token_ids
 
 SLACK_TOKENS = 8

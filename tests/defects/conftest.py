@@ -21,7 +21,7 @@ from workshop import Workshop  # noqa: E402
 from polar.server.serve import RolloutServer  # noqa: E402
 from polar.server.state import State  # noqa: E402
 from polar.testing import Script  # noqa: E402
-from polar.tokens.smollm2 import SmolLM2Renderer  # noqa: E402
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer  # noqa: E402
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from targets import trainer
 
 from polar.config import GatewayConfig, ServerConfig
 from polar.errors import PolarError
-from polar.server import delivery
+from polar.server import callback_delivery as delivery
 from polar.server.refusals import Refused
 from polar.store.paths import RunPaths
 from polar.types import Stage

@@ -11,13 +11,13 @@ from real_families import LLAMA, QWEN3_QUIET, loaded
 from rollout import Rollout
 from talk import Talk, assistant, system, user
 
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import HarnessError
 from polar.testing import Reply
 from polar.tokens.base import Renderer
 from polar.tokens.digest import digest_of
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Policy, Trajectory, logprobs, token_ids
 from polar.types.codec import encode
 

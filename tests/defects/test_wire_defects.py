@@ -10,7 +10,7 @@ import pytest
 from aiohttp import test_utils, web
 from playbook import BASH_TOOL, Gateway, OpenGateway
 
-from polar.engines.remote import RemoteServer, StreamOptions
+from polar.engines.remote.server import RemoteServer, StreamOptions
 from polar.testing import Reply
 from polar.types import Policy, Slot
 from waiting import hang_limit, until

@@ -21,7 +21,7 @@ from polar.errors import EngineBusy, EngineError
 from polar.node import open_node
 from polar.store.paths import RunPaths, SessionPaths
 from polar.testing import ScriptedEngine, Turn
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, Keep, SessionResult, Spec, TaskRequest, TokenIds, Trajectory
 
 CONTEXT_TOKENS = 131_072

@@ -12,7 +12,7 @@ from harness_loop import ANSWER, MARK, Loop, Outcome, shell_call
 
 from polar import registry
 from polar.runtimes.base import Runtime
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Keep, Spec
 from skips import skip_without_runtime
 

@@ -9,8 +9,8 @@ import pytest
 from harness_loop import Loop
 from runtime_loop import need
 
-from polar.runtimes.views import TARGET
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.runtimes.local.views import TARGET
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.mark.parametrize("runtime", ["local", "bubblewrap"])

@@ -26,7 +26,7 @@ from polar.runtimes.options import Containment
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.testing import ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Keep, SessionResult, Spec, TaskRequest, Trajectory
 from waiting import hang_limit
 

@@ -9,7 +9,7 @@ import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import Loop
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 APIS = ("openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai")
 RUNS: list[Any] = [

@@ -14,7 +14,7 @@ from harness_loop import ANSWER, Loop
 from real_run import calls_of, polar_run
 
 from polar.store.trajectories import read_trajectory
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dialects.toml"
 DIALECTS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from runtime_loop import CONTAINED, assert_done_inside, loop_in, need
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.mark.parametrize("runtime", ["local", *CONTAINED])

@@ -12,7 +12,7 @@ import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, Outcome
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 pytestmark = pytest.mark.check
 

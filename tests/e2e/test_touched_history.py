@@ -8,7 +8,7 @@ from pathlib import Path
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, tool_call
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 EDITS = json.dumps([{"oldText": "helo", "newText": "hello"}])
 TURNS = [

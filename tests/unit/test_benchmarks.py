@@ -12,8 +12,8 @@ import pytest
 from polar import registry
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Place
-from polar.runtimes.local import LocalRuntime
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.runtimes.local.runtime import LocalRuntime
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = {

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WITH_REASONS = (
     "tokens/forest.py",
-    "tokens/prompting.py",
+    "tokens/prompt_builder.py",
     "tokens/drift.py",
-    "tokens/match.py",
+    "tokens/matching.py",
     "builders/chains.py",
     "builders/drops.py",
     "builders/links.py",

@@ -14,7 +14,7 @@ from polar.data.tasks import read_tasks
 from polar.node import open_node
 from polar.store.paths import RunPaths, RunRecord
 from polar.testing import ScriptedEngine
-from polar.tokens.smollm2 import WORKED_EXAMPLES, SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import WORKED_EXAMPLES, SmolLM2Renderer
 from polar.types import SessionResult, Stage, TaskRequest, Trajectory
 
 ROOT = Path(__file__).parent.parent.parent

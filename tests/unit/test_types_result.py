@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.types import Certificate, Failure, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
 
 EXACT = certify((), Trajectory(session_id="add-0", builder="prefix_merging"))

@@ -12,21 +12,21 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
-from polar.cli.audit import audit
-from polar.cli.cancel import cancel
-from polar.cli.doctor import doctor
-from polar.cli.gateway import gateway
-from polar.cli.harness import harness
-from polar.cli.image import image
-from polar.cli.ls import ls
-from polar.cli.nodes import nodes
+from polar.cli.machine.doctor import doctor
+from polar.cli.machine.harness import harness
+from polar.cli.machine.image import image
 from polar.cli.output import print_error
-from polar.cli.replay import replay
-from polar.cli.run import run
-from polar.cli.server import server
-from polar.cli.show import show
-from polar.cli.submit import submit
-from polar.cli.up import up
+from polar.cli.runs.audit import audit
+from polar.cli.runs.ls import ls
+from polar.cli.runs.replay import replay
+from polar.cli.runs.run import run
+from polar.cli.runs.show import show
+from polar.cli.service.cancel import cancel
+from polar.cli.service.gateway import gateway
+from polar.cli.service.nodes import nodes
+from polar.cli.service.server import server
+from polar.cli.service.submit import submit
+from polar.cli.service.up import up
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

@@ -13,10 +13,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
 
+from polar.gateway.calls.generation import Generation
+from polar.gateway.calls.waits import WaitClock
 from polar.gateway.dialects.base import Problem
-from polar.gateway.generation import Generation
-from polar.gateway.recent_bodies import RecentBodies
-from polar.gateway.waits import WaitClock
+from polar.gateway.http.recent_bodies import RecentBodies
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
 from polar.types import Call, CallProfile, CallsOutcome, Failure, Lease, Refusal, Slot, Waits

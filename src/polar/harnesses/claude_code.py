@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, model_validator
 from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
-from polar.harnesses.machine import fitting
 from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.programs.machine import fitting
 from polar.harnesses.skills import skill_files
 from polar.harnesses.window import reply_tokens
 from polar.types import ArgumentRewrite, CallProfile, HeaderRule, LastWordRule, Matching, Slot

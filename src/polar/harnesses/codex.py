@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
-from polar.harnesses.machine import fitting
 from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.programs.machine import fitting
 from polar.harnesses.skills import skill_files
 from polar.types import CallProfile, HeaderRule, Slot
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
-from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.programs.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.skills import skill_files
 from polar.types import CallProfile, ToolRule
 

@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
-from polar.harnesses.machine import fitting
 from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.ripgrep import finding_ripgrep, ripgrep_pack
+from polar.harnesses.programs.machine import fitting
+from polar.harnesses.programs.ripgrep import finding_ripgrep, ripgrep_pack
 from polar.harnesses.skills import skill_files
 from polar.harnesses.window import reply_tokens
 from polar.types import CallProfile, HeaderRule, Matching, Slot, VolatileLine

@@ -17,8 +17,8 @@ from polar.errors import HarnessError
 from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
-from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.programs.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.skills import skill_files
 from polar.types import CallProfile, Matching, Slot
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
-from polar.harnesses.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.options import HarnessOptions, McpServer
+from polar.harnesses.programs.node_runtime import compiled_code, node_pack, node_program
 from polar.harnesses.skills import skill_files
 from polar.harnesses.window import reply_tokens
 from polar.types import CallProfile, Slot, ToolRule

@@ -13,7 +13,7 @@ from pathlib import Path
 from polar import registry
 from polar.engines.base import Engine, GenerateRequest, Revivable
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.policy_gate import PolicyGate
 from polar.node.health import Check
 from polar.runtimes.base import Runtime
 from polar.types import NodePart, Sampling, token_ids

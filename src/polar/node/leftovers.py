@@ -13,8 +13,8 @@ from pathlib import Path
 from polar import registry
 from polar.errors import PolarError
 from polar.runtimes.base import Runtime
-from polar.runtimes.folders import remove_tree
-from polar.runtimes.processes import home, owner, owner_lives
+from polar.runtimes.files.folders import remove_tree
+from polar.runtimes.host.processes import home, owner, owner_lives
 from polar.store.paths import RunPaths
 
 LOGGER = logging.getLogger("polar.node")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from polar.node.back_off import BackOff
-from polar.node.held import Fate, Held, Holdings
+from polar.node.lease_table import Fate, Held, Holdings
 from polar.node.uplink import NotRegistered, Refused, ServerAway, Unacceptable, Uplink
 from polar.node.upload import bare_upload, upload_of
 from polar.types import (

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from polar import __version__, registry
 from polar.config import Config
 from polar.engines.base import ConversingEngine, Engine, EngineInfo
-from polar.engines.conversing_proof import prove_conversing
+from polar.engines.remote.chat_proof import prove_conversing
 from polar.errors import ConfigError, failure_of
-from polar.gateway.app import GatewayApp, GatewayServer
-from polar.gateway.chat_mode import ChatMode
-from polar.gateway.exchange import Exchange
-from polar.gateway.mode import Mode
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.chat_mode import ChatMode
+from polar.gateway.calls.mode import Mode
+from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.threads import CallThreads
+from polar.gateway.calls.token_mode import TokenMode
+from polar.gateway.http.server import GatewayApp, GatewayServer
 from polar.gateway.slots import SlotTable
-from polar.gateway.threads import CallThreads
-from polar.gateway.token_mode import TokenMode
 from polar.node.attempts import Attempts, ReturningSource
 from polar.node.checks import checks_of
 from polar.node.health import NodeHealth, Suspicion
 from polar.node.leftovers import claim, release
 from polar.node.requeue import RequeueingSource
-from polar.runtimes.supervisor import Launcher
+from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline, to_the_end
@@ -39,7 +39,7 @@ from polar.store.database import StoreError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.tokens.base import Renderer
-from polar.tokens.preflight import Preflight, forking, preflight
+from polar.tokens.preflight.checks import Preflight, forking, preflight
 from polar.types import Lease, SessionResult, Stage, Trajectory
 
 NAME = f"{socket.gethostname()}:{os.getpid()}"

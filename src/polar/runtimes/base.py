@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.options import RuntimeOptions
-from polar.runtimes.supervisor import Launcher
 
 
 class Tool(msgspec.Struct, frozen=True):

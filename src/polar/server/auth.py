@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
-from polar.server.nodes import key_sha256_of, sha256
+from polar.server.records.nodes import key_sha256_of, sha256
 from polar.server.refusals import Problem, Unauthorized
 from polar.server.state import State
 

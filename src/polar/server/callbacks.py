@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from polar.server.records.tables import callbacks, results, tasks
 from polar.server.state import Change
-from polar.server.tables import callbacks, results, tasks
 from polar.server.task_checks import target_of
 from polar.types import SessionResult
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 import uvicorn
 
 from polar.config import ServerConfig
-from polar.server import leases, nodes
 from polar.server.app import make_app
 from polar.server.auth import Tokens
-from polar.server.delivery import Delivery
+from polar.server.callback_delivery import Delivery
+from polar.server.records import leases, nodes
 from polar.server.state import Change, Clock, State
 from polar.store.database import StoreError
 

@@ -10,7 +10,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 from sqlalchemy import Connection
 
 from polar.config import ServerConfig
-from polar.server.tables import prepare
+from polar.server.records.tables import prepare
 from polar.store.server_database import database_of
 from polar.store.writer import Writer
 

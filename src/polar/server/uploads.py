@@ -16,10 +16,10 @@ import msgspec
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select
 
+from polar.server.records.rows import row_of
+from polar.server.records.tables import sessions, upload_parts, uploads
 from polar.server.refusals import Invalid, NotAcceptable, Unknown
-from polar.server.rows import row_of
 from polar.server.state import Change, State
-from polar.server.tables import sessions, upload_parts, uploads
 from polar.types import SessionResult, SessionUpload, Trajectory
 from polar.types.codec import decode, encode
 

@@ -14,14 +14,14 @@ import msgspec
 from polar import registry
 from polar.errors import boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.runtimes.base import Place, Runtime, Tool
-from polar.runtimes.threads import in_thread
-from polar.session.keep import make_clear
+from polar.runtimes.host.threads import in_thread
+from polar.session.files.keep import make_clear
+from polar.session.files.patch import note_baseline
+from polar.session.files.workspace import base_of, prepare
 from polar.session.live import LiveSession
-from polar.session.patch import note_baseline
 from polar.session.plugins import call_foreign, expect
-from polar.session.workspace import base_of, prepare
 from polar.types import CallProfile, Spec
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
-from polar.runtimes.supervisor import Launcher
+from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.session.verdict import Outcome
 from polar.store.paths import RunPaths, SessionPaths

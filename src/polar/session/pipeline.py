@@ -16,10 +16,10 @@ from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
 from polar.session.clock import RunClock
+from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs
+from polar.session.files.patch import keep_patch
 from polar.session.init import init
-from polar.session.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.live import LiveSession, Services
-from polar.session.patch import keep_patch
 from polar.session.postrun import bare_result, blame, build, final_stage, judge, result_of, traces_of, write
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old

@@ -89,7 +89,7 @@ class _Work:
         self._lock = threading.Lock()
         self._coroutine: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
-        # As in `runtimes/threads.py`: the loop does not wait for the thread's start, nor the process for its end.
+        # As in `runtimes/host/threads.py`: nothing waits for the start of the thread or for its end.
         _thread.start_new_thread(copy_context().run, (self._run,))
 
     async def cancel(self) -> None:

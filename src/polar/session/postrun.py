@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from polar import registry
+from polar.audit.certificate import examine
 from polar.builders.base import Builder
-from polar.builders.certificate import examine
 from polar.builders.labels import check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
 from polar.evaluators.base import Evaluator, Evidence, score_of
-from polar.session.keep import told
+from polar.session.files.keep import told
+from polar.session.files.patch import PATCH
 from polar.session.live import LiveSession
-from polar.session.patch import PATCH
 from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict

@@ -7,7 +7,7 @@ Where it does not, the first difference and both texts are kept, and the call st
 from __future__ import annotations
 
 from polar.tokens.forest import CallForest, Place
-from polar.tokens.prompting import PreparedPrompt, branched, continued
+from polar.tokens.prompt_builder import PreparedPrompt, branched, continued
 from polar.types import Drift, TokenIds
 
 SHOWN_CHARACTERS = 200

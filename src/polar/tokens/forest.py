@@ -12,7 +12,7 @@ from itertools import chain, takewhile
 import msgspec
 
 from polar.tokens.digest import TokenDigest
-from polar.tokens.match import Declared, Matcher, extend_path
+from polar.tokens.matching import Declared, Matcher, extend_path
 from polar.tokens.recent_paths import RecentPaths, characters_of, common_items, is_empty_turn
 from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 

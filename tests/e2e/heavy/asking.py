@@ -16,8 +16,8 @@ from harness_loop import Loop, Outcome
 
 from polar import registry
 from polar.harnesses.base import Harness
-from polar.harnesses.install import install
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.harnesses.programs.install import install
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Spec
 
 QUESTION = "Which colour has the number seven?"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness_loop import SHELL_TOOLS, Loop
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.mark.parametrize("harness", SHELL_TOOLS)

@@ -19,7 +19,7 @@ import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, COMMAND, CONTEXT_TOKENS, MARK, Loop, Outcome, last_turn, shell_call
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call
 
 INSTRUCTION = "Read the whole log, then write hello into the file answer.txt."

@@ -23,7 +23,7 @@ from harness_loop import shell_call, tool_call
 
 from polar import registry
 from polar.harnesses.base import Harness
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Spec
 
 TOOL_NAMES = {

@@ -13,7 +13,7 @@ from cutting_proxy import CuttingProxy
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, Outcome
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 HARNESSES = ("codex", "claude_code", "gemini_cli", "qwen_code", "opencode", "pi")
 KEEPS_THE_HALF = {"qwen_code"}

@@ -14,7 +14,7 @@ from typing import Any
 from exactly_once import assert_exactly_once
 from harness_loop import ANSWER, Loop, Outcome, shell_call, tool_call
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 WRITES = "echo hello > answer.txt"
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from polar import registry
 from polar.config import Config
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, CallProfile, Spec, Strict
 
 ASKS_THE_SAME = ["pi", "gemini_cli", "qwen_code"]

@@ -20,7 +20,7 @@ import pytest
 from exactly_once import assert_exactly_once
 from harness_loop import Loop, Outcome, shell_call, tool_call
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call
 
 INSTRUCTION = "Share this work out to two agents."

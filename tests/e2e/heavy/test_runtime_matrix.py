@@ -8,7 +8,7 @@ import pytest
 from harness_loop import SHELL_TOOLS
 from runtime_loop import assert_done_inside, loop_in, need
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.mark.parametrize("runtime", ["local", "bubblewrap", "docker", "apptainer"])

@@ -14,8 +14,8 @@ from vllm_server import VllmServer, converted, installed
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
 from polar.engines.base import Conversation, EngineInfo, GenerateRequest, Piece
-from polar.engines.conversing_proof import prove_conversing
-from polar.engines.vllm import VllmEngine, VllmOptions
+from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import EngineError
 from polar.store.weights import default_weights
 from polar.types import Message, Sampling, TokenIds, ToolCall

@@ -15,12 +15,12 @@ from vllm_server import VllmServer, converted, installed
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.remote_proof import joined
-from polar.engines.vllm import VllmEngine, VllmOptions
-from polar.engines.vllm_wire import COMPLETIONS, GENERATE
+from polar.engines.remote.proof import joined
+from polar.engines.vllm.engine import VllmEngine, VllmOptions
+from polar.engines.vllm.protocol import COMPLETIONS, GENERATE
 from polar.errors import EngineError
 from polar.store.weights import default_weights
-from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
 from polar.types import token_ids
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]

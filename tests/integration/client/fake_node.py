@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.serve import RolloutServer

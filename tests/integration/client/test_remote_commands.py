@@ -297,7 +297,7 @@ def test_the_address_may_come_from_the_environment(
 
 
 def test_no_server_is_said_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polar.cli.remote.IMPATIENT_S", 0.0)
+    monkeypatch.setattr("polar.cli.service.remote.IMPATIENT_S", 0.0)
     for command in (["ls"], ["show", "add-0"], ["cancel", "add-0"], ["submit", "tasks.toml"]):
         result = CliRunner().invoke(app, [*command, "--server", "http://127.0.0.1:9"])
         assert (result.exit_code, result.stdout) == (2, "")

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 from running_llama import CONTEXT_TOKENS, LlamaServer, Started
 
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
-from polar.engines.embedded_process import EmbeddedProcess, ServerSettings
-from polar.engines.llamacpp import LlamaCppClient
+from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
+from polar.engines.embedded.process import EmbeddedProcess, ServerSettings
+from polar.engines.llamacpp.client import LlamaCppClient
 from polar.store.weights import WeightsError, default_weights
-from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
 
 pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
 

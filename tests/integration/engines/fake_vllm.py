@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 from toy_model import END_ID, Asked, NoSuchSchema, Sampled, ToyModel, instance_of
 
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONTEXT_TOKENS = 768

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from polar.engines.base import EngineInfo
-from polar.engines.embedded import EmbeddedEngine
-from polar.engines.embedded_process import EmbeddedProcess
+from polar.engines.embedded.engine import EmbeddedEngine
+from polar.engines.embedded.process import EmbeddedProcess
 
 CONTEXT_TOKENS = 768
 """Small, so that filling it takes seconds; what is tested holds for any size."""

@@ -14,11 +14,11 @@ from running_llama import CONTEXT_TOKENS, Started
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
-from polar.engines.llamacpp_recovery import LogprobRecovery
+from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
+from polar.engines.llamacpp.recovery import LogprobRecovery
 from polar.errors import ConfigError, EngineError, SchemaRefused
 from polar.registry import make
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Spec, token_ids
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -130,7 +130,7 @@ async def test_it_says_which_weights_it_runs(started: Started) -> None:
 async def test_the_child_is_told_its_key_through_neither_arguments_nor_environment(started: Started) -> None:
     child = Path(f"/proc/{started.engine._process.pid}")
     arguments = child.joinpath("cmdline").read_bytes().split(b"\0")
-    assert arguments[1:] == [b"-m", b"polar.engines.embedded_server", b""]
+    assert arguments[1:] == [b"-m", b"polar.engines.embedded.server", b""]
     names = {entry.split(b"=")[0].decode() for entry in child.joinpath("environ").read_bytes().split(b"\0")}
     assert names - {"", "LINES", "COLUMNS"} <= set(os.environ)
 
@@ -202,7 +202,7 @@ async def test_a_killed_parent_leaves_no_engine_behind(gguf: Path) -> None:
 
 PARENT = """
 import asyncio, sys
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
+from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 
 async def main():
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=sys.argv[1]))

@@ -11,9 +11,9 @@ from running_llama import CONTEXT_TOKENS, LlamaServer
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.llamacpp_engine import LlamaCppEngine, LlamaCppOptions
+from polar.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
 from polar.errors import EngineError
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import token_ids
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

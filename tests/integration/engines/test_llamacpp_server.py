@@ -12,11 +12,11 @@ from running_llama import CONTEXT_TOKENS, LlamaServer
 
 from contracts.engine_contract import ask, whole
 from polar.engines.base import GenerateRequest, Piece
-from polar.engines.llamacpp import SLICE_TOKENS, LlamaCppClient
-from polar.engines.llamacpp_http import Tokens
-from polar.engines.llamacpp_recovery import LogprobRecovery
+from polar.engines.llamacpp.client import SLICE_TOKENS, LlamaCppClient
+from polar.engines.llamacpp.http import Tokens
+from polar.engines.llamacpp.recovery import LogprobRecovery
 from polar.errors import EngineError
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,10 +12,10 @@ from fake_sglang_chat import FakeSglangChat
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
 from polar.engines.base import Conversation, EngineInfo
-from polar.engines.conversing_proof import prove_conversing
-from polar.engines.sglang import SglangEngine, SglangOptions
+from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.sglang.engine import SglangEngine, SglangOptions
 from polar.errors import EngineDefect
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, PolicySpan, ToolCall
 
 Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]

@@ -13,10 +13,10 @@ from toy_model import ToyModel
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.sglang import SglangEngine, SglangOptions
+from polar.engines.sglang.engine import SglangEngine, SglangOptions
 from polar.errors import EngineError
 from polar.registry import make
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Spec, token_ids
 from waiting import hang_limit
 
@@ -133,7 +133,7 @@ async def test_a_cancelled_task_aborts_the_request(vocabulary: Vocabulary, opene
 async def test_leaving_a_reply_does_not_wait_for_a_server_that_hangs(
     vocabulary: Vocabulary, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.engines.sglang.ABORT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("polar.engines.sglang.engine.ABORT_TIMEOUT_S", 0.05)
     fake = FakeSglang(vocabulary, step_s=0.01, abort_s=30)
     engine, _ = await opened(fake)
     pieces = engine.generate(ask([500, 501], max_tokens=500))

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from contracts.engine_contract import ask, whole
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -101,7 +101,7 @@ async def test_a_killed_parent_leaves_no_saved_state_behind(gguf: Path) -> None:
 
 PARENT = """
 import asyncio, sys
-from polar.engines.embedded import EmbeddedEngine, EmbeddedOptions
+from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 
 async def main():
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, threads=1, gguf=sys.argv[1]))

@@ -17,10 +17,10 @@ from fake_vllm_chat import FakeVllmChat
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
 from polar.engines.base import Conversation, ConversingEngine, EngineInfo
-from polar.engines.conversing_proof import prove_conversing
-from polar.engines.vllm import VllmEngine, VllmOptions
+from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import ConversationRefused, EngineBusy, EngineDefect, EngineError
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, ToolCall
 from waiting import until
 

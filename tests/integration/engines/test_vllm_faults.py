@@ -17,10 +17,10 @@ from fake_vllm import CONTEXT_TOKENS, MODEL, FakeVllm, Handler
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo
-from polar.engines.vllm import VllmEngine, VllmOptions
+from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import ConfigError, ContextOverflow, EngineBusy, EngineDefect, EngineError
 from polar.registry import make
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import PolicySpan, Spec, token_ids
 from waiting import until
 

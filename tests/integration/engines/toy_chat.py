@@ -14,7 +14,7 @@ from typing import Any
 
 from toy_model import END_ID, Asked, Sampled, ToyModel, instance_of
 
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
 CALL = re.compile(r'<tool_call>\n\{"name": "(\w+)", "arguments": (.*?)\}\n</tool_call>')
 MARKS = ("<tool_call>", "</think>")

@@ -11,7 +11,7 @@ import pytest
 from playbook import Gateway, OpenGateway, running_gateway
 
 from polar.testing import Script
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.fixture

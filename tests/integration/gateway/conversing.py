@@ -13,15 +13,15 @@ from playbook import Gateway
 from polar.config import GatewayConfig
 from polar.engines.base import Conversation, ConversationPiece, EngineInfo, GenerateRequest, Piece
 from polar.errors import ContextOverflow, ConversationRefused, EngineError
-from polar.gateway.app import GatewayApp, GatewayServer
-from polar.gateway.chat_mode import ChatMode
-from polar.gateway.exchange import Exchange
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.chat_mode import ChatMode
+from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.http.server import GatewayApp, GatewayServer
 from polar.gateway.slots import SlotTable
-from polar.gateway.speech import deltas_of
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
 from polar.tokens.base import Renderer
+from polar.tokens.replies.reply_decoder import deltas_of
 from polar.types import TokenIds, logprobs, token_ids
 
 

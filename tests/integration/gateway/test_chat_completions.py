@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 from playbook import BASH_TOOL, OpenGateway, assert_tokens_hold_together
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import CallProfile
 
 CALL_LS = '<tool_call>{"name": "bash", "arguments": {"command":"ls  -l"}}</tool_call>'

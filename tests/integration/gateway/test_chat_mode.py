@@ -13,10 +13,10 @@ from conversing import ConversingScript, chatting_gateway
 from playbook import BASH_TOOL, Gateway, vocabulary_of
 
 from polar import registry
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.engines.base import EngineInfo
 from polar.testing import Reply, Script
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, Policy, Spec, TrajectoryStatistics
 from waiting import until
 

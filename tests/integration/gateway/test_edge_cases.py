@@ -12,10 +12,10 @@ from playbook import BASH_TOOL, Gateway, OpenGateway
 
 from polar.config import GatewayConfig
 from polar.engines.base import GenerateRequest, Piece
-from polar.gateway.connection import AsgiMessage, Connection
+from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.handler import ModelRoute, Service
-from polar.gateway.threads import CallThreads
+from polar.gateway.http.connection import AsgiMessage, Connection
+from polar.gateway.http.handler import ModelRoute, Service
 from polar.testing import Reply
 from polar.types import Slot, logprobs, token_ids
 from waiting import hang_limit, until

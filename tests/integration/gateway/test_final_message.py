@@ -10,7 +10,7 @@ import pytest
 from playbook import OpenGateway
 from wire_dialects import WIRE_DIALECTS, WireDialect
 
-from polar.gateway.final_message import MOST_FINAL_MESSAGES
+from polar.gateway.calls.final_message import MOST_FINAL_MESSAGES
 
 FINAL = {"max_calls": 1, "on_exhausted": "final_message"}
 LAST = b"I stop here: the budget of this session is used up (max_calls)."

@@ -19,8 +19,8 @@ from playbook import running_gateway
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import status_code_conformance
 
-from polar.gateway.openapi import POSTS, describe
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.gateway.http.openapi import POSTS, describe
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from waiting import HANG_S
 
 BOUNDED = settings(

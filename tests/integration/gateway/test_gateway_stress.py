@@ -19,7 +19,7 @@ from playbook import Gateway, OpenGateway
 
 from polar.builders.prefix_merging import PrefixMerging
 from polar.engines.base import GenerateRequest, Piece
-from polar.gateway.generation import Generation
+from polar.gateway.calls.generation import Generation
 from polar.testing import Reply, ScriptedEngine
 from polar.types import Call, Slot
 from waiting import hang_limit, until

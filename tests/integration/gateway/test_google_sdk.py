@@ -15,7 +15,7 @@ from google.genai import errors, types
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 
 from polar.testing import Reply
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Slot
 from waiting import hang_limit
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playbook import Gateway, OpenGateway
 
-from polar.gateway import wire
+from polar.gateway.http import limits as wire
 from polar.types import Slot
 from waiting import hang_limit
 
@@ -105,7 +105,7 @@ async def is_let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 async def test_bodies_under_way_at_a_door_are_counted_together(
     open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.gateway.app.DOOR_BODIES", 2)
+    monkeypatch.setattr("polar.gateway.http.server.DOOR_BODIES", 2)
     gateway = await open_gateway(["Hello."], max_body_bytes=10_000)
     slot = await gateway.open(door=door())
     key = f"authorization: Bearer {slot.key}"

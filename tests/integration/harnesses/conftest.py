@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from polar.errors import HarnessError
-from polar.harnesses.install import install
 from polar.harnesses.pi import Pi, PiOptions
+from polar.harnesses.programs.install import install
 from polar.runtimes.base import Place
-from polar.runtimes.local import LocalOptions, LocalRuntime
+from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 
 HANG = "<never answers>"
 

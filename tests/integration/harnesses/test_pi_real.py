@@ -13,8 +13,8 @@ import pytest
 from polar.harnesses.base import HarnessContext
 from polar.harnesses.pi import Pi, PiOptions
 from polar.runtimes.base import Command, Finished
-from polar.runtimes.local import LocalRuntime
-from polar.runtimes.processes import Family, find
+from polar.runtimes.host.processes import Family, find
+from polar.runtimes.local.runtime import LocalRuntime
 from polar.types import Slot
 from waiting import hang_limit
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from served_node import Service
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.fixture

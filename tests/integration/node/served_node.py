@@ -20,7 +20,7 @@ from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths
 from polar.testing import Reply, ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import ResultEntry, SessionResult, TaskRequest, TokenIds
 from waiting import hang_limit
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polar.runtimes.base import Command, Place, Tool
-from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 from waiting import hang_limit
 
 needs_bubblewrap = [pytest.mark.check, pytest.mark.usefixtures("bubblewrap")]

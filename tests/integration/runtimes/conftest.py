@@ -13,10 +13,10 @@ import pytest
 from docker_machine import StartDocker, root_tar
 
 from polar.runtimes.base import Place, Tool
-from polar.runtimes.bubblewrap import BubblewrapRuntime
-from polar.runtimes.docker import DockerRuntime
-from polar.runtimes.docker_api import connected
-from polar.runtimes.docker_options import DockerOptions
+from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
+from polar.runtimes.docker.api import connected
+from polar.runtimes.docker.options import DockerOptions
+from polar.runtimes.docker.runtime import DockerRuntime
 from skips import skip_without_runtime
 
 

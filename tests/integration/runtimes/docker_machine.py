@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from polar.runtimes.base import Command
-from polar.runtimes.docker import DockerRuntime
-from polar.runtimes.docker_api import connected
+from polar.runtimes.docker.api import connected
+from polar.runtimes.docker.runtime import DockerRuntime
 
 PROGRAMS = """
     bash cat chmod cp dd echo env false head id ls ln mkdir mkfifo mv printf pwd rm seq setsid sh sleep stat tail

@@ -15,8 +15,8 @@ import pytest
 from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.bubblewrap import BubblewrapRuntime
-from polar.runtimes.cgroups import Hierarchy
+from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
+from polar.runtimes.host.cgroups import Hierarchy
 from polar.runtimes.options import Limits
 from skips import needs_kernel
 
@@ -123,7 +123,7 @@ def test_the_nodes_keys_are_not_there(tmp_path: Path) -> None:
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.base import Command, Place
-from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 TRY = {KEYS!r} + "print(libc.syscall(control, search, mine, b'user', b'polar', 0), end=' ')"
 TRY += "; print(libc.syscall(add, b'user', b'more', b'x', 1, mine))"
@@ -238,7 +238,7 @@ async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
 async def test_without_a_limit_asked_for_there_is_one_nevertheless(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.runtimes.bubblewrap.DEFAULT_PIDS", 30)
+    monkeypatch.setattr("polar.runtimes.bubblewrap.runtime.DEFAULT_PIDS", 30)
     runtime = await sessions.start()
     many = "n=0; while [ $n -lt 50 ]; do sleep 1000 & n=$((n+1)); done; echo all"
     assert "all" not in (await runtime.exec(sh(many))).stdout_tail

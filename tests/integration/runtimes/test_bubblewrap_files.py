@@ -15,7 +15,7 @@ from cages import Sessions, needs_bubblewrap, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command
-from polar.runtimes.bubblewrap import BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
 
 pytestmark = needs_bubblewrap
 

@@ -16,9 +16,9 @@ import pytest
 from cages import Network, Sessions, alive_in, needs_bubblewrap, network_of, sh
 
 import polar
-from polar.runtimes.bubblewrap import BubblewrapRuntime
-from polar.runtimes.cage import left_behind
-from polar.runtimes.cgroups import Hierarchy
+from polar.runtimes.bubblewrap.bwrap_command import left_behind
+from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
+from polar.runtimes.host.cgroups import Hierarchy
 from polar.runtimes.options import Limits
 from skips import needs_kernel
 from waiting import until
@@ -31,7 +31,7 @@ NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.base import Command, Place
-from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 async def main(folder):
     runtime = BubblewrapRuntime(BubblewrapOptions())
@@ -150,9 +150,9 @@ USER = """
 import asyncio, os, sys
 from pathlib import Path
 os.umask(0o077)
-from polar.runtimes import bubblewrap
+from polar.runtimes.bubblewrap import runtime as bubblewrap
 from polar.runtimes.base import Command, Place, Tool
-from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 bubblewrap.DEFAULT_PIDS = 60
 

@@ -13,7 +13,7 @@ from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of,
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.base import Command, Place, Runtime, Tool
-from polar.runtimes.bubblewrap import BubblewrapOptions, BubblewrapRuntime
+from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 from polar.types import Spec
 from waiting import until
 

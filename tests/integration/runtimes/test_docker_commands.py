@@ -10,7 +10,7 @@ from docker_machine import StartDocker, container_of, containers, processes_in, 
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Finished
-from polar.runtimes.docker import DockerRuntime
+from polar.runtimes.docker.runtime import DockerRuntime
 from waiting import until
 
 pytestmark = pytest.mark.check

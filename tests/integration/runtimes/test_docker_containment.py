@@ -13,10 +13,10 @@ import pytest
 from docker_machine import StartDocker, container_of, processes_in, sh
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.docker import DockerRuntime
-from polar.runtimes.docker_api import connected
-from polar.runtimes.docker_archive import NewFile, Owner, pack_file
-from polar.runtimes.docker_container import Container
+from polar.runtimes.docker.api import connected
+from polar.runtimes.docker.archive import NewFile, Owner, pack_file
+from polar.runtimes.docker.container import Container
+from polar.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = pytest.mark.check
 

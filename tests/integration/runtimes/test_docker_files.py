@@ -10,7 +10,7 @@ from docker_machine import StartDocker, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Command, Tool
-from polar.runtimes.docker import DockerRuntime
+from polar.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = pytest.mark.check
 

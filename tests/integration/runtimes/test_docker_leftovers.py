@@ -15,8 +15,8 @@ from docker_machine import StartDocker, containers, sh
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.base import Command, Place, Runtime
-from polar.runtimes.docker import DockerRuntime
-from polar.runtimes.docker_options import DockerOptions
+from polar.runtimes.docker.options import DockerOptions
+from polar.runtimes.docker.runtime import DockerRuntime
 from polar.types import Spec
 
 pytestmark = pytest.mark.check
@@ -25,8 +25,8 @@ NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.base import Command, Place
-from polar.runtimes.docker import DockerRuntime
-from polar.runtimes.docker_options import DockerOptions
+from polar.runtimes.docker.runtime import DockerRuntime
+from polar.runtimes.docker.options import DockerOptions
 
 async def main(image, session, folder):
     runtime = DockerRuntime(DockerOptions(image=image))

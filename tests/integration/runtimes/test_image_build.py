@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from polar.runtimes.base import Command, Place
-from polar.runtimes.bubblewrap import BubblewrapRuntime
-from polar.runtimes.image_engine import engine_images
-from polar.runtimes.images import Image, find
+from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
+from polar.runtimes.images.catalog import Image, find
+from polar.runtimes.images.engine import engine_images
 from skips import skip_without_runtime
 from waiting import HANG_S
 

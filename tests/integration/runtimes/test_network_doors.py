@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.doors import open_door, raise_loopback
+from polar.runtimes.host.netns_listener import open_door, raise_loopback
 from skips import kernel_cannot
 from waiting import HANG_S
 

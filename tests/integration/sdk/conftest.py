@@ -13,7 +13,7 @@ from visits import CONTEXT_TOKENS, Bench
 from polar.config import Config
 from polar.node import open_node
 from polar.store.paths import RunPaths
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -11,7 +11,8 @@ import aiohttp
 from sqlalchemy import Connection, Table, select
 
 from polar.config import ServerConfig
-from polar.server import cancel, leases, nodes, results, tasks, uploads
+from polar.server import uploads
+from polar.server.records import cancel, leases, nodes, results, tasks
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.types import (
@@ -120,7 +121,7 @@ class Desk:
         return next(row for row in rows if row["session_id"] == session_id)
 
     async def rows(self, name: str) -> list[dict[str, Any]]:
-        from polar.server.tables import METADATA
+        from polar.server.records.tables import METADATA
 
         def read(connection: Connection, table: Table) -> list[dict[str, Any]]:
             return [dict(row) for row in connection.execute(select(table)).mappings()]

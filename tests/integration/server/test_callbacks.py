@@ -13,7 +13,7 @@ import pytest
 from desk import Api, Clock, Desk, OpenServer
 from targets import HOSTILE, hostile, trainer
 
-from polar.server import delivery
+from polar.server import callback_delivery as delivery
 from polar.server.callbacks import GIVE_UP_AFTER_S, LONGEST_PAUSE_S
 from polar.types import SessionResult
 from waiting import until

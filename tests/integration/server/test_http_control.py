@@ -317,7 +317,7 @@ async def test_a_database_that_does_not_answer_is_503_and_a_defect_500(
     def broken(*_: Any) -> None:
         raise RuntimeError("a defect that holds a secret")
 
-    monkeypatch.setattr("polar.server.policy.put", broken)
+    monkeypatch.setattr("polar.server.records.policy.put", broken)
     defect = await api.ask("PUT", "/v1/policy", json={})
     assert (defect.status, "secret" in defect.detail) == (500, False)
     assert "a defect" in caplog.text

@@ -164,7 +164,7 @@ async def test_an_error_in_the_background_ends_the_server_aloud(
     def broken(_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("polar.server.leases.expire", broken)
+    monkeypatch.setattr("polar.server.records.leases.expire", broken)
     with pytest.raises(ExceptionGroup) as caught:
         async with hang_limit():
             await api.server.wait()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from desk import CONTROL, LEASE_S, NODE, Api, Clock, NodeClient, OpenServer, blob_of, result_of
 
-from polar.server import leases
+from polar.server.records import leases
 from polar.types import Lease, SessionUpload, Stage
 from polar.types.codec import encode
 

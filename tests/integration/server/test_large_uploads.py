@@ -8,7 +8,8 @@ import random
 import pytest
 from desk import Desk, result_of
 
-from polar.server import results, uploads
+from polar.server import uploads
+from polar.server.records import results
 from polar.server.refusals import Conflict, Unknown
 from polar.types import Lease
 

@@ -7,9 +7,9 @@ from typing import Any
 from desk import Clock, Desk, config_of
 from sqlalchemy import create_engine, text
 
-from polar.server import leases, nodes
+from polar.server.records import leases, nodes
+from polar.server.records.tables import SCHEMA_VERSION
 from polar.server.state import State
-from polar.server.tables import SCHEMA_VERSION
 from polar.types import EarlierAttempt, HandBack, Heartbeat, Lease, NodeStatus, Sickness, Stage
 
 SICK = Sickness(part="engine", why="connection refused", since=12.5)

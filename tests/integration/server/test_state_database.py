@@ -13,9 +13,9 @@ from desk import Clock, Desk, config_of
 from pg_cluster import Postgres
 from sqlalchemy import Connection, create_engine, text, update
 
-from polar.server import tasks
+from polar.server.records import tasks
+from polar.server.records.tables import SCHEMA_VERSION, schema
 from polar.server.state import Change, State
-from polar.server.tables import SCHEMA_VERSION, schema
 from polar.store import database
 from polar.store.database import StoreError
 from polar.store.server_database import CHANGE_LOCK

@@ -7,8 +7,8 @@ import json
 import pytest
 from desk import LEASE_S, Desk
 
-from polar.server import leases, nodes, policy
-from polar.server.leases import MAX_REPLY_BYTES
+from polar.server.records import leases, nodes, policy
+from polar.server.records.leases import MAX_REPLY_BYTES
 from polar.server.refusals import Conflict, Invalid, Unauthorized, Unknown
 from polar.types import HandBack, PolicyChange, Registration, Stage
 

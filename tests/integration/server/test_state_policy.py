@@ -8,7 +8,7 @@ import pytest
 from desk import LEASE_S, Clock, Desk, config_of
 from sqlalchemy import create_engine, text
 
-from polar.server import events, leases, nodes, policy
+from polar.server.records import events, leases, nodes, policy
 from polar.server.state import State
 from polar.types import Drain, Heartbeat, Policy, PolicyChange
 

@@ -7,7 +7,8 @@ import json
 import pytest
 from desk import LEASE_S, Desk, blob_of, result_of
 
-from polar.server import cancel, events, results, sessions, uploads
+from polar.server import uploads
+from polar.server.records import cancel, events, results, sessions
 from polar.server.refusals import Conflict, Invalid, Unknown
 from polar.types import Lease, SessionResult, Stage
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from desk import Desk, task_of
 
-from polar.server import sessions, tasks
+from polar.server.records import sessions, tasks
 from polar.server.refusals import Conflict, Unknown
 from polar.types import Stage
 

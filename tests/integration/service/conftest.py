@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from service_bench import ServiceBench
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.fixture

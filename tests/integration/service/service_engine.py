@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from polar.engines.base import EngineInfo
 from polar.store.weights import default_weights
 from polar.testing import ScriptedEngine
-from polar.tokens.gguf_vocabulary import load_vocabulary
+from polar.tokens.renderers.gguf_vocabulary import load_vocabulary
 from polar.types import Strict, TokenIds
 
 WRITE = '<tool_call>{"name": "bash", "arguments": {"command": "echo hello > answer.txt"}}</tool_call>'

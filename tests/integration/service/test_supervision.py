@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from polar.cli import processes
-from polar.cli.processes import ChildRefused, Program, running
+from polar.cli.service import processes
+from polar.cli.service.processes import ChildRefused, Program, running
 from polar.node.back_off import BackOff
 from waiting import until
 

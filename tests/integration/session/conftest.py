@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from workshop import Workshop
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 
 @pytest.fixture

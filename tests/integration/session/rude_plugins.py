@@ -15,7 +15,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.evaluators.base import Evidence
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.shell import Shell
-from polar.runtimes.local import LocalRuntime
+from polar.runtimes.local.runtime import LocalRuntime
 from polar.types import Call, CallProfile, Score, Strict
 
 

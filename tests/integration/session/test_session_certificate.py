@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from workshop import WRITE, Workshop, agent_task
 
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.builders.drops import DropRules
 from polar.builders.prefix_merging import PrefixMerging
 from polar.store.journal import Journal

@@ -12,15 +12,15 @@ from workshop import WRITE, Workshop, agent_task, shell_task
 
 from polar.config import Config, PoolConfig
 from polar.data.source import TaskFileSource
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.policy_gate import PolicyGate
 from polar.node import JournalledSource, Node, open_node
-from polar.runtimes.local import LocalRuntime
+from polar.runtimes.local.runtime import LocalRuntime
 from polar.session.live import Services
 from polar.session.pipeline import Pipeline
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.testing import ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Lease, SessionResult, Stage, TaskRequest, Trajectory
 from waiting import hang_limit, until
 

@@ -12,7 +12,7 @@ from polar.data.source import TaskFileSource
 from polar.node import Node, open_node
 from polar.store.paths import RunPaths
 from polar.testing import Script, ScriptedEngine
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import SessionResult, TaskRequest, Trajectory
 
 AGENT = [sys.executable, str(Path(__file__).parent / "tiny_agent.py")]

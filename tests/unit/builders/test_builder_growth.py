@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from conversation import Conversation, ids
 
+from polar.audit.certificate import certify
 from polar.builders.append_only import Appended, appended_steps
 from polar.builders.base import Builder
-from polar.builders.certificate import certify
 from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_exactly_once import conversations, faults, placed
 
+from polar.audit.certificate import examine
 from polar.builders.base import Builder
-from polar.builders.certificate import examine
 from polar.builders.drift import DriftOptions, DriftRule
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions

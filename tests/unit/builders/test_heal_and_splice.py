@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from conversation import Conversation, breaks, drops, shapes
 
-from polar.builders.certificate import examine
+from polar.audit.certificate import examine
 from polar.builders.drift import DriftOptions, DriftRule
 from polar.builders.drops import DropRules
 from polar.builders.prefix_merging import PrefixMerging

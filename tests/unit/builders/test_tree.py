@@ -6,7 +6,7 @@ from conversation import Conversation, breaks, drops, letters, shapes
 from hypothesis import given, settings
 from test_exactly_once import conversations
 
-from polar.builders.certificate import examine
+from polar.audit.certificate import examine
 from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from polar.builders.certificate import certify
+from polar.audit.certificate import certify
 from polar.builders.labels import labelled
 from polar.builders.prefix_merging import PrefixMerging
 from polar.cli.app import app

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from polar.cli.gateway import Worker
 from polar.cli.logs import LogLevel, LogOptions
-from polar.cli.server import ServerChild
+from polar.cli.service.gateway import Worker
+from polar.cli.service.server import ServerChild
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from polar.store.weights import WeightsError, default_weights
-from polar.tokens.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
 
 pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
 

@@ -10,7 +10,7 @@ from contracts.engine_contract import EngineContract, ask, whole
 from polar.engines.base import EngineInfo
 from polar.errors import EngineError
 from polar.testing import ScriptedEngine
-from polar.tokens.gguf_vocabulary import Vocabulary
+from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
 INFO = EngineInfo("scripted", "script", context_tokens=512, logprob_mode="raw", parallel=4)
 

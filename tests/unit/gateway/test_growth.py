@@ -9,22 +9,22 @@ from pathlib import Path
 import orjson
 import pytest
 
-from polar.engines import prompt_json
-from polar.engines.prompt_json import PromptJson
-from polar.gateway import recent_bodies
-from polar.gateway.bodies import MOST_VALUES
+from polar.engines.remote import prompt_json
+from polar.engines.remote.prompt_json import PromptJson
+from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.generation import Asked
+from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.dialects import base
 from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.exchange import Exchange
-from polar.gateway.generation import Asked
-from polar.gateway.policy import PolicyGate
+from polar.gateway.http import recent_bodies
+from polar.gateway.http.bodies import MOST_VALUES
 from polar.gateway.slots import OpenSlot, SlotTable
-from polar.gateway.token_mode import TokenMode
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
-from polar.tokens.match import Declared, Matcher
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.matching import Declared, Matcher
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool, token_ids
 
 OUTPUT = "def parse(line):\n    return line.split(',')[:-1]  # drops the last field\n" * 4

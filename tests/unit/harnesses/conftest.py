@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polar.harnesses import machine
 from polar.harnesses.base import HarnessContext
+from polar.harnesses.programs import machine
 from polar.types import Slot
 
 OnMachine = Callable[[str, str], None]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polar.harnesses.claude_code import MATCHING
 from polar.registry import make
-from polar.tokens.match import Matcher
+from polar.tokens.matching import Matcher
 from polar.types import Matching, Message, Spec, Tool, ToolCall
 
 SIX = ("codex", "claude_code", "gemini_cli", "qwen_code", "opencode", "pi")

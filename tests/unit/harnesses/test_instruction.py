@@ -12,8 +12,8 @@ from msgspec import structs
 from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
-from polar.harnesses.machine import fitting
-from polar.harnesses.node_runtime import NODE_PACKS, node_pack, node_program
+from polar.harnesses.programs.machine import fitting
+from polar.harnesses.programs.node_runtime import NODE_PACKS, node_pack, node_program
 from polar.harnesses.window import reply_tokens
 
 MakeContext = Callable[..., HarnessContext]

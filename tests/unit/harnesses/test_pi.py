@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from polar.errors import ConfigError, HarnessError
-from polar.harnesses import machine
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.pi import PI_PACKAGE, Pi, PiOptions
+from polar.harnesses.programs import machine
 from polar.registry import make
 from polar.types import Slot, Spec
 

@@ -15,7 +15,7 @@ import pytest
 
 from polar.config import NodeConfig
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure, SessionError, boundary, failure_of
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.policy_gate import PolicyGate
 from polar.node.checks import check_descriptors, check_disk, check_engine, descriptors_are_short
 from polar.node.health import NodeHealth, Suspicion, suspicion_of
 from polar.types import Failure, NodePart, TaskRequest

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from polar.node.leftovers import claim, release, sweep
-from polar.runtimes.folders import remove_tree
-from polar.runtimes.processes import home
+from polar.runtimes.files.folders import remove_tree
+from polar.runtimes.host.processes import home
 from polar.store.paths import RunPaths
 
 

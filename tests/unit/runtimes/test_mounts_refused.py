@@ -17,7 +17,7 @@ mount -t tmpfs none "$1/place/data" && echo precious > "$1/place/data/file" || e
 import sys
 from pathlib import Path
 from polar.errors import RuntimeFailure
-from polar.runtimes.folders import remove_tree
+from polar.runtimes.files.folders import remove_tree
 try:
     remove_tree(Path(sys.argv[1], "place"))
 except RuntimeFailure as error:

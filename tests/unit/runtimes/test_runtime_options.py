@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from polar.registry import plugin_problems
-from polar.runtimes.local import LocalOptions
+from polar.runtimes.local.runtime import LocalOptions
 from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
 from polar.types import Spec, TaskRequest
 

@@ -8,7 +8,7 @@ import pytest
 from bench import Begin, task_of
 
 from polar.runtimes.base import Place
-from polar.runtimes.local import LocalOptions, LocalRuntime
+from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.session.live import LiveSession, Services
 from polar.store.paths import RunPaths
 from polar.types import Lease, Session

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bench import Begin
 
-from polar.gateway.policy import PolicyGate
+from polar.gateway.calls.policy_gate import PolicyGate
 from polar.runtimes.base import Place
-from polar.runtimes.local import LocalOptions, LocalRuntime
+from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.session.postrun import result_of
 
 

@@ -7,8 +7,8 @@ import pytest
 from qwen_tokens import QWEN3, make
 
 from polar.errors import HarnessError
-from polar.harnesses.install import install
-from polar.tokens.family import READ_BY_ID_TAGS, FamilyRenderer
+from polar.harnesses.programs.install import install
+from polar.tokens.renderers.family import READ_BY_ID_TAGS, FamilyRenderer
 
 
 @pytest.fixture(scope="session")

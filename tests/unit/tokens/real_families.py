@@ -16,16 +16,16 @@ import pytest
 from gguf import GGUFReader
 
 from polar.harnesses.base import NpmPack
-from polar.harnesses.install import install
+from polar.harnesses.programs.install import install
 from polar.store.weights import default_weights
 from polar.tokens.base import Renderer
-from polar.tokens.family import FamilyRenderer
-from polar.tokens.own_template import OwnTemplate
-from polar.tokens.parity import Templated, parity
-from polar.tokens.preflight import preflight
-from polar.tokens.probes import FIRST_PROMPTS, HISTORIES, ProbeConversation
-from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.tokens.template import TemplateRenderer
+from polar.tokens.preflight.checks import preflight
+from polar.tokens.preflight.parity import Templated, parity
+from polar.tokens.preflight.probes import FIRST_PROMPTS, HISTORIES, ProbeConversation
+from polar.tokens.renderers.chat_template import OwnTemplate
+from polar.tokens.renderers.family import FamilyRenderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.template import TemplateRenderer
 from polar.types import Message, TokenIds, Tool
 
 VERSION = "3.7.2"

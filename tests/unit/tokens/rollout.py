@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from polar.builders.drops import PLAIN
 from polar.tokens.base import Renderer
 from polar.tokens.forest import CallForest
-from polar.tokens.prompting import PreparedPrompt, Prompting
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.prompt_builder import PreparedPrompt, Prompting
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, CallTimes, Message, TokenIds, Tool, ToolCall, logprobs, token_ids
 
 TAGS = re.compile("(</?think>|</?tool_call>)")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from polar.tokens.base import Renderer
 from polar.tokens.forest import CallForest
-from polar.tokens.prompting import PreparedPrompt, Prompting
+from polar.tokens.prompt_builder import PreparedPrompt, Prompting
 from polar.types import Call, CallTimes, Matching, Message, TokenIds, Tool, logprobs, token_ids
 
 

@@ -29,14 +29,14 @@ from real_families import (
 )
 from rollout import Rollout, Said, spelled, written
 
+from polar.audit.certificate import certify
 from polar.builders.base import Builder
-from polar.builders.certificate import certify
 from polar.builders.per_request import PerRequest
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree
 from polar.errors import ConfigError, HarnessError
 from polar.tokens.base import Renderer
-from polar.tokens.preflight import forking
+from polar.tokens.preflight.checks import forking
 from polar.types import Call, Message, TokenIds, Tool, ToolCall, Trajectory, token_ids
 
 BUILDERS: list[Builder] = [

@@ -8,8 +8,8 @@ from talk import Talk, user
 
 from polar.testing import encoder_of, split_once
 from polar.tokens.drift import Departure, compared, drifted, explained
-from polar.tokens.prompting import PreparedPrompt
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Message, TokenIds, token_ids
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)

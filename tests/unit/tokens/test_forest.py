@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from talk import Talk, assistant, system, tool_result, user
 
 from polar.tokens.digest import digest_of
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Message, Tool, ToolCall
 
 START = [system("S"), user("go")]

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from talk import Talk, assistant, system, user
 
 from polar.tokens.forest import CallForest
-from polar.tokens.match import message_key
-from polar.tokens.smollm2 import SmolLM2Renderer
-from polar.tokens.tool_calls import parse_tool_calls
+from polar.tokens.matching import message_key
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.replies.tool_calls import parse_tool_calls
 from polar.types import Message, Tool, ToolCall
 
 START = [system("S"), user("go")]

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from talk import Talk, assistant, system, tool_result, user
 
-from polar.tokens.smollm2 import SmolLM2Renderer
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import ArgumentRewrite, Matching, Message, Tool, ToolCall, VolatileLine
 
 EDIT = Tool(

@@ -114,7 +114,7 @@ class Reply(msgspec.Struct, frozen=True):
     stop_sequence: str = ""
     """The stop text that ended it."""
     captured: bool = True
-    """False: nobody sampled it, and there is no call of it (`gateway/final_message.py`)."""
+    """False: nobody sampled it, and there is no call of it (`gateway/calls/final_message.py`)."""
 
 
 class Problem(Exception):

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
-from polar.server import events, policy
 from polar.server.auth import Door, guarded_router
+from polar.server.records import events, policy
 from polar.server.routes.parameters import MAX_CURSOR, Cursor, WaitSeconds
 from polar.server.state import State
 from polar.server.waiting import poll, rings_within

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 
-from polar.server import leases, nodes, results, uploads
+from polar.server import uploads
 from polar.server.auth import Door, guarded_router
+from polar.server.records import leases, nodes, results
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, PathId
 from polar.server.state import Change, State
 from polar.server.waiting import poll

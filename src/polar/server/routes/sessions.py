@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
-from polar.server import cancel, results, sessions, uploads
+from polar.server import uploads
 from polar.server.auth import Door, guarded_router
+from polar.server.records import cancel, results, sessions
 from polar.server.refusals import Problem
 from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Limit, PathId, QueryId
 from polar.server.routes.tasks import Cancelled

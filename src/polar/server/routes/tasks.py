@@ -6,8 +6,8 @@ import asyncio
 
 from fastapi import APIRouter
 
-from polar.server import cancel, tasks
 from polar.server.auth import Door, guarded_router
+from polar.server.records import cancel, tasks
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, Limit, PathId
 from polar.server.state import State
 from polar.server.task_checks import refuse_if_wrong

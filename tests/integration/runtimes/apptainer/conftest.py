@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from apptainer_bench import alive_of, make_image
 
-from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.apptainer_instance import find_program
+from polar.runtimes.apptainer.instance import find_program
+from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Place
 from skips import kernel_cannot, skip_without_runtime
 

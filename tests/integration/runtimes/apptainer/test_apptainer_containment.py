@@ -14,9 +14,9 @@ import pytest
 from apptainer_bench import running, sh
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place
-from polar.runtimes.cgroups import Hierarchy
+from polar.runtimes.host.cgroups import Hierarchy
 from polar.runtimes.options import Limits, Network
 from skips import kernel_cannot
 from waiting import hang_limit, until

@@ -11,7 +11,7 @@ import pytest
 from apptainer_bench import KEPT_IN_WORKSPACE, alive_of, processes, running, sh
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place, Tool
 from waiting import until
 

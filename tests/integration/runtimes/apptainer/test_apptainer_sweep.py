@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from apptainer_bench import alive_of, running, sh
 
-from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Place
-from polar.runtimes.cgroups import MOUNT
+from polar.runtimes.host.cgroups import MOUNT
 from waiting import until
 
 pytestmark = pytest.mark.check
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.check
 NODE = """
 import asyncio, sys
 from pathlib import Path
-from polar.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Place
 
 async def node(image, session_id, root, logs, mark):

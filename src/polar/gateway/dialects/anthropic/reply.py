@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects.base import BrokenStream, Problem, Reply, ReplyHead
-from polar.gateway.dialects.writing import named_event
+from polar.gateway.dialects.sse import named_event
 from polar.types import Delta, ToolCall
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "aborted": "end_turn"}

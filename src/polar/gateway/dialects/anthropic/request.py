@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from polar.gateway.dialects import reading as read
-from polar.gateway.dialects.anthropic.history import History, read_system
+from polar.gateway.dialects import fields as read
+from polar.gateway.dialects.anthropic.messages import History, read_system
 from polar.gateway.dialects.anthropic.tools import offered_tools
 from polar.gateway.dialects.base import (
     ChatRequest,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem, RawRequest, digest_item, digest_rest
-from polar.gateway.dialects.google.contents import Conversation, several, spelled, system_text
-from polar.gateway.dialects.google.schema import closed, json_schema
-from polar.gateway.dialects.reading import bad, fields, items, name, positive, stop_texts, text
+from polar.gateway.dialects.fields import bad, fields, items, name, positive, stop_texts, text
+from polar.gateway.dialects.google.messages import Conversation, several, spelled, system_text
+from polar.gateway.dialects.google.tools import closed, json_schema
 from polar.types import Message, Tool
 
 GENERATE, STREAM, COUNT = "generateContent", "streamGenerateContent", "countTokens"

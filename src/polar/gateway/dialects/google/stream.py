@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects.base import BrokenStream, Problem, Reply, ReplyHead
+from polar.gateway.dialects.fields import arguments_object
 from polar.gateway.dialects.google.errors import error_body
-from polar.gateway.dialects.reading import arguments_object
 from polar.types import Delta, ToolCall
 
 _FINISH = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "aborted": "OTHER"}

@@ -17,7 +17,8 @@ from polar.gateway.dialects.base import (
     digest_item,
     digest_rest,
 )
-from polar.gateway.dialects.openai_chat.fields import (
+from polar.gateway.dialects.fields import bad, items, positive, stop_texts
+from polar.gateway.dialects.openai_chat.request import (
     read_asked,
     read_flag,
     refuse_fields,
@@ -26,8 +27,7 @@ from polar.gateway.dialects.openai_chat.fields import (
 )
 from polar.gateway.dialects.openai_chat.stream import DONE, broken_stream, wire_usage
 from polar.gateway.dialects.openai_errors import openai_error
-from polar.gateway.dialects.reading import bad, items, positive, stop_texts
-from polar.gateway.dialects.writing import data_event
+from polar.gateway.dialects.sse import data_event
 from polar.types import Delta, TokenIds, token_ids
 
 DEFAULT_MAX_TOKENS = 16

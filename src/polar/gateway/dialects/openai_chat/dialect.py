@@ -22,16 +22,7 @@ from polar.gateway.dialects.base import (
     digest_item,
     digest_rest,
 )
-from polar.gateway.dialects.openai_chat.fields import (
-    read_asked,
-    read_flag,
-    refuse_fields,
-    refuse_several_samples,
-    wants_usage,
-)
-from polar.gateway.dialects.openai_chat.stream import FINISH, ChatStream, wire_message, wire_usage
-from polar.gateway.dialects.openai_errors import openai_error
-from polar.gateway.dialects.reading import (
+from polar.gateway.dialects.fields import (
     Content,
     arguments_text,
     bad,
@@ -43,6 +34,15 @@ from polar.gateway.dialects.reading import (
     stop_texts,
     text,
 )
+from polar.gateway.dialects.openai_chat.request import (
+    read_asked,
+    read_flag,
+    refuse_fields,
+    refuse_several_samples,
+    wants_usage,
+)
+from polar.gateway.dialects.openai_chat.stream import FINISH, ChatStream, wire_message, wire_usage
+from polar.gateway.dialects.openai_errors import openai_error
 from polar.types import Message, Tool, ToolCall
 
 REFUSED = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from polar.gateway.dialects.base import BrokenStream, ChatRequest, Problem, Reply, ReplyHead
+from polar.gateway.dialects.fields import freeform_input
 from polar.gateway.dialects.openai_errors import openai_error_body
-from polar.gateway.dialects.reading import freeform_input
-from polar.gateway.dialects.writing import data_event
+from polar.gateway.dialects.sse import data_event
 from polar.types import Delta, FinishReason, Message, ToolCall
 
 DONE = b"data: [DONE]\n\n"

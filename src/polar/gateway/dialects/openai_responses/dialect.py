@@ -20,12 +20,12 @@ from polar.gateway.dialects.base import (
     digest_item,
     digest_rest,
 )
+from polar.gateway.dialects.fields import bad, fields, positive
 from polar.gateway.dialects.openai_errors import openai_error
-from polar.gateway.dialects.openai_responses.input import input_items, read_conversation
-from polar.gateway.dialects.openai_responses.output import Writer
+from polar.gateway.dialects.openai_responses.messages import input_items, read_conversation
+from polar.gateway.dialects.openai_responses.reply import Writer
 from polar.gateway.dialects.openai_responses.stream import ResponsesStream
 from polar.gateway.dialects.openai_responses.tools import Toolbox
-from polar.gateway.dialects.reading import bad, fields, positive
 
 REFUSED = {
     "previous_response_id": "nothing is kept between requests: send the whole input",

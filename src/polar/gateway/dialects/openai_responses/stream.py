@@ -6,8 +6,8 @@ from typing import Any
 
 from polar.gateway.dialects.base import BrokenStream, ChatRequest, Overflow, Problem, Reply, ReplyHead
 from polar.gateway.dialects.openai_errors import openai_message
-from polar.gateway.dialects.openai_responses.output import Said, Writer, said_of, summary_part, text_part
-from polar.gateway.dialects.writing import named_event
+from polar.gateway.dialects.openai_responses.reply import Said, Writer, said_of, summary_part, text_part
+from polar.gateway.dialects.sse import named_event
 from polar.types import Delta
 
 _CALL_TEXTS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects import reading
-from polar.gateway.dialects.reading import bad, fields
+from polar.gateway.dialects import fields as reading
+from polar.gateway.dialects.fields import bad, fields
 from polar.types import Tool
 
 TOOL_SEARCH = "tool_search"

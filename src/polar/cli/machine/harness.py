@@ -1,0 +1,210 @@
+"""`polar harness ls|install|check`: which harnesses there are, which are in the cache, and whether they work."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polar.cli.output import console, one_line, print_json, print_table
+
+if TYPE_CHECKING:
+    from polar.harnesses.base import Harness, NpmPack
+
+harness = typer.Typer(no_args_is_help=True, help="Harnesses: list them, bring them into the cache, try them out.")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@harness.command("ls")
+def ls(json: JsonOption = False) -> None:
+    """List the harnesses Polar knows: the version each is pinned to, whether it is installed, the APIs it speaks.
+
+    A size is that of all packages a harness needs. Node is one of them for some, and there only once.
+    """
+    from polar.config import cache_dir
+
+    rows = [_row(name) for name in _known()]
+    if json:
+        print_json({"cache": str(cache_dir() / "npm"), "harnesses": rows})
+    else:
+        columns = ("harness", "version", "installed", "#size", "APIs")
+        print_table(columns, [_cells(row) for row in rows])
+
+
+@harness.command("install")
+def install(
+    names: Annotated[list[str] | None, typer.Argument(help="Harnesses, such as pi or codex.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that Polar knows: about 0.5 GB to download.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Bring harnesses and what they need into the cache that all runs on this machine share.
+
+    A session does so by itself; this does it before, where there is a network. What is there is not fetched again,
+    and what is broken off leaves nothing behind. POLAR_CACHE moves the cache.
+
+        polar harness install pi codex
+    """
+    from polar.errors import PolarError
+
+    if every == bool(names):
+        raise PolarError("name the harnesses to install, or give --all; `polar harness ls` lists them")
+    packs = _packs_of(_known() if every else names or [])
+    rows = asyncio.run(_fetch_all(packs, quiet=json))
+    if json:
+        print_json({"packages": rows})
+    elif not rows:
+        console().print("nothing is needed")
+
+
+@harness.command("check")
+def check(
+    names: Annotated[list[str], typer.Argument(help="Harnesses, or your own as module:Class.")],
+    options: Annotated[str | None, typer.Option(help="Options for them, as JSON.", metavar="JSON")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Try harnesses out without a model and without a network.
+
+    Each must be in the cache, tell the version it is pinned to, and go through a session: started in the local
+    runtime at a gateway on loopback, with an engine that says the same to everything. Exit code 1 when one fails.
+
+        polar harness check pi
+        polar harness check shell --options '{"argv": ["my-agent"]}'
+    """
+    from polar.cli.machine.harness_check import checks_of, run_checks
+
+    given = _parsed(options)
+    results: list[dict[str, Any]] = []
+    for name in names:
+        rows = asyncio.run(run_checks(name, checks_of(name, given)))
+        results += rows
+        if not json:
+            _print(rows)
+    if json:
+        print_json({"ok": all(row["ok"] for row in results), "checks": results})
+    if not all(row["ok"] for row in results):
+        raise typer.Exit(1)
+
+
+def _known() -> list[str]:
+    from polar import registry
+
+    return sorted(registry.BUILT_IN["harness"])
+
+
+def _made(name: str) -> Harness | None:
+    """None: it takes options that only a task can give. That is a command of the user's; nothing is installed."""
+    from polar import registry
+    from polar.errors import ConfigError
+    from polar.types import Spec
+
+    plugin = registry.find("harness", name)
+    try:
+        registry.options_of("harness", plugin, {})
+    except ConfigError:
+        return None
+    return registry.make("harness", Spec(name=name))
+
+
+def _row(name: str) -> dict[str, Any]:
+    from polar import registry
+    from polar.errors import HarnessError
+
+    apis = list(getattr(registry.find("harness", name), "apis", ()))
+    row: dict[str, Any] = {"harness": name, "version": None, "installed": True, "packages": [], "apis": apis}
+    made = _made(name)
+    if made is None:
+        return row
+    try:
+        packs = [_pack_row(pack) for pack in made.requirements()]
+    except HarnessError as error:  # its programs are not published for this machine
+        return {**row, "version": made.version, "installed": False, "problem": str(error)}
+    installed = all(pack["installed"] for pack in packs)
+    return {**row, "version": made.version, "installed": installed, "packages": packs}
+
+
+def _pack_row(pack: NpmPack) -> dict[str, Any]:
+    from polar.harnesses.programs.install import cached
+
+    folder = cached(pack)
+    size = None if folder is None else _size_bytes(folder)
+    return {
+        "package": pack.package,
+        "version": pack.version,
+        "installed": folder is not None,
+        "size_bytes": size,
+    }
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    sizes = [pack["size_bytes"] for pack in row["packages"] if pack["installed"]]
+    installed = row.get("problem") or ("yes" if row["installed"] else "partly" if sizes else "no")
+    if row["version"] is None:
+        installed = "needs nothing"
+    return (
+        row["harness"],
+        row["version"] or "-",
+        installed,
+        megabytes(sum(sizes)),
+        ", ".join(row["apis"]) or "any",
+    )
+
+
+def megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes else "-"
+
+
+def _packs_of(names: list[str]) -> list[NpmPack]:
+    """Each once, whoever needs it."""
+    made = [harness for harness in map(_made, names) if harness is not None]
+    return list(dict.fromkeys(pack for harness in made for pack in harness.requirements()))
+
+
+async def _fetch_all(packs: list[NpmPack], *, quiet: bool) -> list[dict[str, Any]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from polar.harnesses.programs.install import cached
+    from polar.harnesses.programs.install import install as fetch
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    errors = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    rows: list[dict[str, Any]] = []
+    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as progress:
+        bar = progress.add_task("", total=len(packs))
+        for pack in packs:
+            progress.update(bar, description=f"{pack.package} {pack.version}")
+            there = cached(pack) is not None
+            await fetch([pack])
+            row = _pack_row(pack) | {"fetched": not there}
+            told = "fetched" if row["fetched"] else "there already"
+            errors.print(f"{pack.package} {pack.version}  {megabytes(row['size_bytes'])}  {told}")
+            progress.advance(bar)
+            rows.append(row)
+    return rows
+
+
+def _parsed(options: str | None) -> dict[str, Any]:
+    import orjson
+
+    from polar.errors import PolarError
+
+    try:
+        value = orjson.loads(options or "{}")
+    except orjson.JSONDecodeError as error:
+        raise PolarError(f"--options is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise PolarError("--options wants a JSON object")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        text = f"{'ok  ' if row['ok'] else 'FAIL'} {row['harness']} {row['check']}: {one_line(row['found'], 400)}"
+        console().print(text, style=None if row["ok"] else "red")

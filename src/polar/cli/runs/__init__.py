@@ -1,0 +1,1 @@
+"""Commands about runs of this machine: run, look, replay, audit."""

@@ -1,0 +1,296 @@
+"""`polar audit`: a run's traces proven again from what is on disk, and scored by an engine where asked."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polar.cli.output import console, print_json, print_table, visible
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from rich.progress import Progress
+
+    from polar.audit.rescoring import Limits, ScoredToken
+    from polar.audit.run import SessionAudit
+    from polar.config import Config
+    from polar.engines.base import Scorer
+    from polar.store.journal import Journal
+    from polar.store.paths import RunPaths
+    from polar.types import Finding
+
+EXIT_FINDINGS = 1
+SHOWN_FINDINGS = 50
+CONTEXT_TOKENS = 24
+
+
+def audit(  # noqa: PLR0913 - each is an option of the command
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="A run's id, or the beginning of it; else the latest.")] = None,
+    session: Annotated[
+        list[str] | None, typer.Option(help="Only this session, by its id or the beginning of it.")
+    ] = None,
+    engine: Annotated[bool, typer.Option("--engine", help="Also score tokens with the engine.")] = False,
+    config: Annotated[Path | None, typer.Option(help="A polar.toml for the engine, else the run's own.")] = None,
+    positions: Annotated[int, typer.Option(min=0, help="Tokens to score in each trace; 0: all.")] = 64,
+    max_mean: Annotated[float, typer.Option(min=0, help="Most mean |captured - scored| of the run.")] = 1e-3,
+    max_abs: Annotated[float, typer.Option(min=0, help="Most |captured - scored| of one token.")] = 0.05,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Prove every trainable token of a run again. Exit code 1 when anything is not as it must be.
+
+    Reads the journal and the traces files; with --engine the tokens are also scored in their contexts.
+    """
+    from polar.audit.rescoring import Limits
+    from polar.cli.runs.stored import runs_dir_of
+    from polar.store.paths import find_run
+
+    paths = find_run(runs_dir_of(ctx.obj), run)
+    plan = _Plan(session or [], config if engine else None, engine, positions, Limits(max_mean, max_abs))
+    report = asyncio.run(_audit(paths, plan))
+    print_json(report.as_json()) if json else report.print()
+    if report.findings:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    sessions: list[str]
+    """Empty: all."""
+    config: Path | None
+    engine: bool
+    positions: int
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class _Report:
+    run_id: str
+    audits: list[SessionAudit]
+    run_findings: list[Finding]
+    """Of the run as a whole: sessions that are missing."""
+    scored: list[ScoredToken] | None
+    """None: no engine was asked."""
+    score_findings: list[Finding]
+    texts: list[str]
+    """What stands before each of the worst tokens, and the token."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        of_sessions = [finding for audit in self.audits for finding in audit.findings]
+        return of_sessions + self.run_findings + self.score_findings
+
+    @property
+    def proven(self) -> int:
+        """Sessions that there was something to prove of."""
+        return sum(audit.certificate is not None for audit in self.audits)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "ok": not self.findings,
+            "proven": self.proven,
+            "sessions": [
+                {
+                    "session_id": audit.session_id,
+                    "note": audit.note,
+                    "certificate": audit.certificate.model_dump(mode="json") if audit.certificate else None,
+                    "findings": [finding.model_dump(mode="json") for finding in audit.findings],
+                }
+                for audit in self.audits
+            ],
+            "run_findings": [finding.model_dump(mode="json") for finding in self.run_findings],
+            "scores": self._scores(),
+            "score_findings": [finding.model_dump(mode="json") for finding in self.score_findings],
+        }
+
+    def _scores(self) -> dict[str, Any] | None:
+        from polar.audit.rescoring import gaps_of
+
+        if self.scored is None:
+            return None
+        summary = asdict(gaps_of(self.scored))
+        for worst, text in zip(summary["worst"], self.texts, strict=True):
+            worst["text"] = text
+        return summary
+
+    def print(self) -> None:
+        columns = ["session", "#calls", "#traces", "#sampled", "#trainable", "#dropped", "#findings", "note"]
+        print_table(columns, [_row(audit) for audit in self.audits], title=f"run {self.run_id}")
+        out, found = console(), self._lines()
+        if self.scored is not None:
+            self._print_scores()
+        if not found and not self.proven:
+            out.print("\nnothing to prove: none of these sessions has traces", style="yellow")
+            return
+        if not found:
+            out.print(
+                "\nexact: every sampled token stands once, in the context it was sampled in "
+                f"({self.proven} of {len(self.audits)} sessions have traces)"
+            )
+            return
+        out.print(f"\n{len(found)} findings", style="red")
+        for line in found[:SHOWN_FINDINGS]:
+            out.print(f"  {visible(line)}", style="red")
+        if len(found) > SHOWN_FINDINGS:
+            out.print(f"  and {len(found) - SHOWN_FINDINGS} more; --json has them all", style="red")
+
+    def _lines(self) -> list[str]:
+        """The findings, each with its session where it is one's own."""
+        own = [f"session {audit.session_id}, {finding}" for audit in self.audits for finding in audit.findings]
+        return own + [str(finding) for finding in (*self.run_findings, *self.score_findings)]
+
+    def _print_scores(self) -> None:
+        from polar.audit.rescoring import gaps_of
+
+        out, gaps = console(), gaps_of(self.scored or [])
+        if gaps.mean is None:
+            out.print("\nno token was scored")
+            return
+        out.print(
+            f"\n{gaps.tokens} tokens scored, |captured - scored|: "
+            f"mean {gaps.mean:.3g}, p99 {gaps.p99:.3g}, max {gaps.max:.3g}"
+        )
+        rows = [
+            (worst.session_id, *map(str, (worst.trace_index, worst.position)), *_values(worst), visible(text, "⏎"))
+            for worst, text in zip(gaps.worst, self.texts, strict=True)
+        ]
+        columns = ["session", "#trace", "#position", "#captured", "#scored", "#gap", "in its context"]
+        print_table(columns, rows, title="the widest")
+
+
+def _values(token: ScoredToken) -> tuple[str, ...]:
+    return f"{token.captured:.5f}", f"{token.scored:.5f}", f"{token.gap:.2g}"
+
+
+def _row(audit: SessionAudit) -> tuple[str, ...]:
+    made = audit.certificate
+    counts = (
+        ("-",) * 5
+        if made is None
+        else tuple(
+            str(count)
+            for count in (made.calls, made.traces, made.sampled_tokens, made.trainable_tokens, made.dropped_tokens)
+        )
+    )
+    inexact = (
+        f"{made.inexact_traces} traces not exact, by their own account" if made and made.inexact_traces else ""
+    )
+    return (visible(audit.session_id), *counts, str(len(audit.findings)), visible(audit.note or inexact))
+
+
+async def _audit(run: RunPaths, plan: _Plan) -> _Report:
+    from polar.audit.records import run_findings
+    from polar.audit.rescoring import findings_of, gaps_of
+    from polar.store.journal import Journal
+
+    config = _config_of(run, plan.config) if plan.engine else None
+    with _progress() as bar:
+        async with _scorer(config, bar) as scorer, await Journal.open(run.journal, read_only=True) as journal:
+            chosen = _chosen(await journal.session_ids(), plan.sessions)
+            task = bar.add_task("proving", total=len(chosen))
+            of_run = [] if plan.sessions else await run_findings(journal, run, run.read_record())
+            audits: list[SessionAudit] = []
+            scored: list[ScoredToken] = []
+            for session_id in chosen:
+                audit = await _prove(journal, run, session_id)
+                if scorer is not None:
+                    scored += await _score(audit, scorer, plan.positions)
+                audits.append(replace(audit, calls=(), trajectory=None))
+                bar.advance(task)
+    if config is None:
+        return _Report(run.run_id, audits, of_run, None, [], [])
+    texts = await _texts(run, gaps_of(scored).worst)
+    return _Report(run.run_id, audits, of_run, scored, findings_of(scored, plan.limits), texts)
+
+
+async def _prove(journal: Journal, run: RunPaths, session_id: str) -> SessionAudit:
+    from polar.audit.run import audit_session
+
+    return await audit_session(journal, run, session_id)
+
+
+def _chosen(known: list[str], wanted: list[str]) -> list[str]:
+    """Sessions by their ids or the unique beginnings of them; all where none is named."""
+    from polar.errors import PolarError
+
+    found: list[str] = []
+    for name in wanted:
+        matches = [name] if name in known else [each for each in known if each.startswith(name)]
+        if len(matches) != 1:
+            raise PolarError(f"{len(matches)} sessions of the run begin with {name!r}; `polar ls RUN` lists them")
+        found += matches
+    return found or known
+
+
+def _progress() -> Progress:
+    """On stderr, and gone when it is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    parts = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*parts, console=Console(stderr=True), transient=True)
+
+
+def _config_of(run: RunPaths, given: Path | None) -> Config:
+    """The engine that sampled is the one to ask, unless the user names another."""
+    from polar import config as configuration
+
+    return configuration.load(given) if given is not None else run.read_record().config
+
+
+@asynccontextmanager
+async def _scorer(config: Config | None, bar: Progress) -> AsyncGenerator[Scorer | None]:
+    """The engine, started; none where there is no config for it."""
+    from polar import registry
+    from polar.engines.base import Engine, Scorer
+    from polar.errors import PolarError
+
+    if config is None:
+        yield None
+        return
+    engine: Engine = registry.make("engine", config.engine)
+    if not isinstance(engine, Scorer):
+        raise PolarError(f"engine {config.engine.name!r} cannot score tokens; name another with --config")
+    starting = bar.add_task(f"starting {config.engine.name}", total=None)
+    try:
+        await engine.start()
+        bar.remove_task(starting)
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[ScoredToken]:
+    """Traces that call their own context inexact are left out: they differ by their nature."""
+    from polar.audit.rescoring import positions_to_score, score_trace
+
+    trajectory = audit.trajectory
+    scored: list[ScoredToken] = []
+    for index, trace in enumerate(trajectory.traces if trajectory else ()):
+        if trajectory is not None and trace.context_exact:
+            chosen = positions_to_score(trace, audit.calls, limit, f"{audit.session_id} {index}")
+            scored += await score_trace(trajectory, index, chosen, scorer)
+    return scored
+
+
+async def _texts(run: RunPaths, worst: tuple[ScoredToken, ...]) -> list[str]:
+    """Of each token what stands before it, and the token itself in brackets."""
+    from polar.cli.runs.tokens import spelling
+    from polar.store.trajectories import read_trajectory
+
+    if not worst:
+        return []
+    spell = await spelling(run.read_record().config.model.spelling)
+    texts: list[str] = []
+    for token in worst:
+        trace = read_trajectory(run.session(token.session_id).traces).traces[token.trace_index]
+        ids = trace.prompt_ids + trace.response_ids[: token.position + 1]
+        texts.append(f"{spell(ids[-CONTEXT_TOKENS:-1])}⟦{spell(ids[-1:])}⟧")
+    return texts

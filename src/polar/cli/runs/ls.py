@@ -1,0 +1,195 @@
+"""`polar ls`: the runs, or the sessions of one run; of a server, the tasks or the sessions of one task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polar.cli.output import clock, number, one_line, print_json, print_table, seconds
+from polar.cli.service.remote import ServerOption, ask
+
+if TYPE_CHECKING:
+    from polar.cli.runs.stored import StoredRun
+    from polar.client import PolarClient
+    from polar.store.paths import RunPaths
+    from polar.types import Session, SessionResult, SessionStatus, TaskStatus
+
+
+def ls(
+    ctx: typer.Context,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN|TASK]", help="A run's id or its beginning; of a server, a task's id."),
+    ] = None,
+    server: ServerOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs, or the sessions of one run; with --server the tasks there, or the sessions of one task."""
+    if server is not None:
+        _ls_server(server, run, json=json)
+        return
+    from polar.cli.runs.stored import load_run, runs_dir_of
+    from polar.store.paths import find_run, list_runs
+
+    runs_dir = runs_dir_of(ctx.obj)
+    if run is None:
+        rows = [asyncio.run(_run_row(paths)) for paths in list_runs(runs_dir)]
+        print_json({"runs": rows}) if json else _print_runs(rows, str(runs_dir))
+        return
+    stored = asyncio.run(load_run(find_run(runs_dir, run)))
+    sessions = _session_rows(stored)
+    print_json({"run_id": stored.paths.run_id, "sessions": sessions}) if json else _print_sessions(sessions)
+
+
+async def _run_row(paths: RunPaths) -> dict[str, Any]:
+    """A run that cannot be read is listed with the reason, not hidden."""
+    from polar.cli.runs.stored import load_run
+    from polar.errors import PolarError
+
+    row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
+    row |= {"stages": {}, "stale": 0, "mean_reward": None, "left_out_of_mean": {}, "problem": None}
+    try:
+        record = paths.read_record()
+        row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
+        row |= _summary(await load_run(paths))
+    except PolarError as error:
+        row["problem"] = str(error)
+    return row
+
+
+def _summary(stored: StoredRun) -> dict[str, Any]:
+    from polar.cli.runs.summary import left_out_of_mean, mean_reward
+
+    return {
+        "stages": dict(Counter(row.lease.session.stage.value for row in stored.sessions)),
+        "stale": sum(result.stale for result in stored.results.values()),
+        "mean_reward": mean_reward(stored.results.values()),
+        "left_out_of_mean": left_out_of_mean(stored.results.values()),
+    }
+
+
+def _session_rows(stored: StoredRun) -> list[dict[str, Any]]:
+    """Calls are counted in the journal, where those of a session that is not done stand too."""
+    return [
+        _session_row(row.lease.session, stored.results.get(row.lease.session.session_id))
+        | {"calls": row.calls, "sampled_tokens": row.sampled_tokens}
+        for row in stored.sessions
+    ]
+
+
+def _session_row(session: Session | SessionStatus, result: SessionResult | None) -> dict[str, Any]:
+    statistics = result.statistics if result else None
+    return {
+        "session_id": session.session_id,
+        "task_id": session.task_id,
+        "attempt": session.attempt,
+        "stage": session.stage.value,
+        "reward": result.reward if result else None,
+        "trainable": result.trainable if result else False,
+        "untrainable_reason": result.untrainable_reason if result else "not_final",
+        "calls": statistics.calls if statistics else None,
+        "sampled_tokens": statistics.sampled_tokens if statistics else None,
+        "traces": statistics.traces if statistics else None,
+        "trainable_tokens": statistics.trainable_tokens if statistics else None,
+        "merge_rate": statistics.merge_rate if statistics else None,
+        "policy_updates": result.policy_updates if result else None,
+        "stale": result.stale if result else False,
+        "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
+    }
+
+
+def _ls_server(server: str, task_id: str | None, *, json: bool) -> None:
+    if task_id is None:
+        tasks = ask(server, lambda client: client.tasks())
+        values = [task.model_dump(mode="json", exclude={"session_ids"}) for task in tasks]
+        print_json({"server": server, "tasks": values}) if json else _print_tasks(tasks, server)
+        return
+    rows = ask(server, lambda client: _sessions_of_task(client, task_id))
+    print_json({"server": server, "task_id": task_id, "sessions": rows}) if json else _print_sessions(rows)
+
+
+async def _sessions_of_task(client: PolarClient, task_id: str) -> list[dict[str, Any]]:
+    from polar.cli.service.remote_sessions import results_of
+
+    task = await client.task(task_id)  # refused where there is none; a list would only be empty
+    results = await results_of(client, task_id)
+    sessions = await client.sessions(task_id, limit=task.num_samples)
+    return [_session_row(session, results.get(session.session_id)) for session in sessions]
+
+
+def _print_tasks(tasks: list[TaskStatus], server: str) -> None:
+    if not tasks:
+        typer.echo(f"no tasks at {server}; `polar submit` hands some in")
+        return
+    cells = [
+        (
+            task.task_id,
+            task.group_id or "-",
+            clock(task.submitted),
+            number(task.num_samples),
+            _stages(task.stages),
+            "done" if task.done else "",
+        )
+        for task in tasks
+    ]
+    print_table(["task", "group", "submitted", "#samples", "sessions", ""], cells)
+
+
+def _stages(counts: dict[str, int]) -> str:
+    return " ".join(f"{stage} {count}" for stage, count in counts.items()) or "-"
+
+
+def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
+    if not rows:
+        typer.echo(f"no runs in {runs_dir}; `polar run` starts one")
+        return
+    cells = [
+        (
+            row["run_id"],
+            clock(row["started"]) if row["started"] is not None else "-",
+            _took(row),
+            number(row["tasks"]),
+            row["problem"] or _outcome(row),
+            number(row["mean_reward"]),
+        )
+        for row in rows
+    ]
+    print_table(["run", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    left_out = sum(row["left_out_of_mean"].values())
+    return (
+        _stages(row["stages"])
+        + (f", {row['stale']} stale" if row["stale"] else "")
+        + (f", {left_out} left out of the mean" if left_out else "")
+    )
+
+
+def _took(row: dict[str, Any]) -> str:
+    """Nobody can tell a live run from a killed one by its record alone."""
+    if row["started"] is None or row["finished"] is None:
+        return "unfinished"
+    return seconds(row["finished"] - row["started"])
+
+
+def _print_sessions(rows: list[dict[str, Any]]) -> None:
+    cells = [
+        (
+            row["session_id"],
+            row["stage"] + (", stale" if row["stale"] else ""),
+            number(row["reward"]),
+            number(row["calls"]),
+            number(row["traces"]),
+            number(row["trainable_tokens"]),
+            number(row["merge_rate"]),
+            row["untrainable_reason"].removeprefix("not_final"),
+            one_line(f"{row['failure']['where']}: {row['failure']['message']}", 80) if row["failure"] else "",
+        )
+        for row in rows
+    ]
+    columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
+    print_table([*columns, "not trained on", "failure"], cells)

@@ -1,0 +1,155 @@
+"""`polar replay`: a stored session's calls built again, perhaps by another builder. Nothing is run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from polar.cli.output import console, number, print_json, print_table, visible
+
+if TYPE_CHECKING:
+    from polar.cli.runs.stored import RunSession
+    from polar.types import Spec, Trajectory
+
+
+LONGEST_NAME = 200
+"""Of a file, beside what surrounds it."""
+
+
+def replay(  # noqa: PLR0913 - each is an option of the command
+    ctx: typer.Context,
+    session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
+    builder: Annotated[str | None, typer.Option(help="The builder; by default the task's own.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the builder, as key=value; drift=heal is one.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Write traces.BUILDER.msgpack beside the original.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build a stored session's traces again from its calls; nothing is run."""
+    from polar.cli.runs.stored import load_session, runs_dir_of
+    from polar.store.trajectories import write_trajectory
+
+    options = _options_of(option or [])
+    stored = asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+    spec = _spec(stored, builder, options)
+    rebuilt = _build(stored, spec)
+    saved = _path_for(stored, spec) if save else None
+    if saved is not None:
+        write_trajectory(saved, rebuilt)
+    report = _report(stored, spec, rebuilt, saved)
+    print_json(report) if json else _print_report(report)
+
+
+def _options_of(pairs: list[str]) -> dict[str, Any]:
+    """Values are JSON where they read as such, else text."""
+    import orjson
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{pair!r} is not key=value", param_hint="--option")
+        try:
+            options[key] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def _spec(stored: RunSession, builder: str | None, options: dict[str, Any]) -> Spec:
+    from polar.types import Spec
+
+    own = stored.lease.task.builder
+    if builder is None or builder == own.name:
+        return Spec(name=own.name, options=own.options | options)
+    return Spec(name=builder, options=options)
+
+
+def _build(stored: RunSession, spec: Spec) -> Trajectory:
+    from polar import registry
+    from polar.errors import boundary
+
+    made = registry.make("builder", spec)
+    with boundary("builder"):
+        return made.build(stored.session_id, stored.calls)
+
+
+def _path_for(stored: RunSession, spec: Spec) -> Path:
+    """Named by the builder, and by its options where they are not the task's own."""
+    own = stored.lease.task.builder
+    chosen = {} if spec == own else spec.options
+    parts = [spec.name, *(f"{key}-{value}" for key, value in sorted(chosen.items()))]
+    name = ".".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts)
+    return stored.traces_path.with_name(f"traces.{name[:LONGEST_NAME]}.msgpack")
+
+
+def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
+    return {
+        "run_id": stored.run.run_id,
+        "session_id": stored.session_id,
+        "builder": spec.model_dump(mode="json"),
+        "stored": _stored_statistics(stored),
+        "rebuilt": rebuilt.statistics,
+        "traces": [
+            {
+                "kind": trace.kind,
+                "prompt_tokens": len(trace.prompt_ids),
+                "response_tokens": len(trace.response_ids),
+                "trainable_tokens": trace.trainable_tokens,
+                "context_exact": trace.context_exact,
+            }
+            for trace in rebuilt.traces
+        ],
+        "saved": str(saved) if saved else None,
+    }
+
+
+def _stored_statistics(stored: RunSession) -> dict[str, Any] | None:
+    if stored.result is not None:
+        return stored.result.statistics.model_dump(mode="json")
+    trajectory = stored.trajectory()
+    return trajectory.statistics if trajectory else None
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    before: dict[str, Any] = report["stored"] or {}
+    after: dict[str, Any] = report["rebuilt"]
+    out = console()
+    options = "".join(f" {visible(f'{key}={value}')}" for key, value in report["builder"]["options"].items())
+    title = f"session {report['session_id']}  run {report['run_id']}  builder {report['builder']['name']}{options}"
+    out.print(f"{title}\n")
+    rows = [
+        (name.replace("_", " "), _cell(before.get(name)), _cell(after.get(name)), _change(before, after, name))
+        for name in dict.fromkeys([*before, *after])
+    ]
+    print_table(["", "#stored", "#rebuilt", "#change"], rows)
+    out.print()
+    traces = [(str(index), *map(_cell, trace.values())) for index, trace in enumerate(report["traces"])]
+    print_table(["#trace", "kind", "#prompt", "#response", "#trainable", "exact"], traces)
+    if report["saved"]:
+        out.print(f"\nsaved to {report['saved']}")
+
+
+def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
+    """By how much a number differs; nothing where it does not, or where there is none to compare with."""
+    one, other = before.get(name), after.get(name)
+    if one == other or not (isinstance(one, int | float) and isinstance(other, int | float)):
+        return ""
+    return f"{other - one:+d}" if isinstance(other - one, int) else f"{other - one:+.3f}"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        counts = cast("dict[str, int]", value)
+        return ", ".join(f"{visible(reason)} {count}" for reason, count in counts.items()) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else number(value)

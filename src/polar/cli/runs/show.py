@@ -1,0 +1,275 @@
+"""`polar show`: one session's walk with the time of each step, its verdict and its traces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polar.cli.output import clock, console, number, one_line, print_json, print_table, seconds, visible
+from polar.cli.service.remote import ServerOption, ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from polar.cli.runs.stored import StoredSession
+    from polar.types import Call, SessionResult, Staleness, Trace
+
+
+def show(
+    ctx: typer.Context,
+    session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
+    run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
+    server: ServerOption = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show the traces, trainable tokens marked.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show one session: its walk, its calls, its score and its traces.
+
+    Of a local run, or with --server of a rollout server, which wants the whole id.
+    """
+    from polar.cli.runs.tokens import print_traces
+
+    stored = _load(ctx, session, run, server)
+    trajectory = stored.trajectory()
+    traces = trajectory.traces if trajectory else ()
+    if json:
+        print_json(_as_json(stored, traces, with_tokens=tokens))
+        return
+    _print_head(stored)
+    _print_walk(stored)
+    if stored.result is not None:
+        _print_verdict(stored.result)
+        _print_age(stored.result, stored.lease.task.staleness)
+        _print_certificate(stored.result)
+        _print_files(stored.result, _folder_of(stored))
+    _print_traces(traces)
+    if tokens:
+        print_traces(stored, traces)
+
+
+def _load(ctx: typer.Context, session: str, run: str | None, server: str | None) -> StoredSession:
+    """A run is always local, also where POLAR_SERVER is set."""
+    from polar.cli.runs.stored import load_session, runs_dir_of
+    from polar.cli.service.remote_sessions import load_from_server
+
+    if server is not None and run is None:
+        return ask(server, lambda client: load_from_server(client, session))
+    return asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+
+
+def _folder_of(stored: StoredSession) -> Path | None:
+    """None: on the node of the rollout server that ran it."""
+    from polar.cli.runs.stored import RunSession
+
+    return stored.run.session(stored.session_id).root if isinstance(stored, RunSession) else None
+
+
+def _as_json(stored: StoredSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
+    result = stored.result
+    folder = _folder_of(stored)
+    return {
+        **stored.origin,
+        "folder": str(folder) if folder else None,
+        "session": stored.lease.session.model_dump(mode="json"),
+        "task": stored.lease.task.model_dump(mode="json"),
+        "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in _timed(stored)],
+        "calls": [_call_json(call) for call in stored.calls],
+        "result": result.model_dump(mode="json") if result else None,
+        "traces": [_trace_json(trace, with_tokens=with_tokens) for trace in traces],
+    }
+
+
+def _call_json(call: Call) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id,
+        "parent_id": call.parent_id,
+        "continues": call.continues,
+        "break_reason": call.break_reason,
+        "kind": call.kind,
+        "arrived": call.times.arrived,
+        "rendered": call.times.rendered,
+        "sampled": call.times.sampled,
+        "prompt_tokens": call.prompt_tokens,
+        "evaluated_tokens": call.evaluated_tokens,
+        "sampled_tokens": len(call.completion_ids),
+        "cut_tokens": call.cut_tokens,
+        "finish_reason": call.finish_reason,
+        "received": call.received,
+        "tolerant": list(call.tolerant),
+        "lone_surrogates": call.lone_surrogates,
+        "policy_version": call.policy_version,
+        "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
+        "updated_within": call.updated_within,
+    }
+
+
+def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "kind": trace.kind,
+        "prompt_tokens": len(trace.prompt_ids),
+        "response_tokens": len(trace.response_ids),
+        "trainable_tokens": trace.trainable_tokens,
+        "calls": [span.call_id for span in trace.spans],
+        "policy_versions": list(trace.policy_versions),
+        "context_exact": trace.context_exact,
+        "reward": trace.reward,
+        "task_id": trace.task_id,
+        "group_id": trace.group_id,
+        "sample": trace.sample,
+        "attempt": trace.attempt,
+        "failure": trace.failure,
+    }
+    if not with_tokens:
+        return summary
+    arrays = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
+    return summary | {name: list(getattr(trace, name)) for name in arrays}
+
+
+def _timed(stored: StoredSession) -> list[tuple[Any, float, float | None]]:
+    """Stages with the seconds until the next one; the last has no end."""
+    ends = [at for _, at in stored.stages[1:]]
+    return [
+        (stage, at, ends[index] - at if index < len(ends) else None)
+        for index, (stage, at) in enumerate(stored.stages)
+    ]
+
+
+def _print_head(stored: StoredSession) -> None:
+    session, task = stored.lease.session, stored.lease.task
+    out = console()
+    origin = "  ".join(f"{name.removesuffix('_id')} {value}" for name, value in stored.origin.items())
+    out.print(f"session {session.session_id}  {origin}  attempt {session.attempt}  {session.stage}")
+    plugins = ("harness", "runtime", "builder", "evaluator")
+    out.print("  ".join(f"{kind} {getattr(task, kind).name}" for kind in plugins))
+    out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")
+
+
+def _print_walk(stored: StoredSession) -> None:
+    """Stages and calls as they happened, in seconds since the first."""
+    from rich.text import Text
+
+    steps = [(at, _stage_cells(stage.value, took)) for stage, at, took in _timed(stored)]
+    steps += [(call.times.arrived, _call_cells(call, stored.session_id)) for call in stored.calls]
+    steps.sort(key=lambda step: step[0])
+    start = steps[0][0] if steps else 0.0
+    columns = ["#at", "#took", "step", "#prompt", "#evaluated", "#sampled", "finish", "kind", "note"]
+    rows = [(Text(seconds(at - start)), *map(Text, cells)) for at, cells in steps]
+    print_table(columns, rows, title=f"walk from {clock(start)}" if steps else "no step is recorded yet")
+
+
+def _stage_cells(stage: str, took: float | None) -> tuple[str, ...]:
+    return (seconds(took), stage, "", "", "", "", "", "")
+
+
+def _call_cells(call: Call, session_id: str) -> tuple[str, ...]:
+    return (
+        seconds(call.times.sampled - call.times.arrived),
+        f"  call {_short(call.call_id, session_id)}",
+        str(call.prompt_tokens),
+        number(call.evaluated_tokens),
+        str(len(call.completion_ids)),
+        call.finish_reason,
+        call.kind,
+        visible(_note(call, session_id)),
+    )
+
+
+def _note(call: Call, session_id: str) -> str:
+    parent = _short(call.parent_id, session_id) if call.parent_id else ""
+    relation = f"continues {parent}" if call.continues else f"after {parent}" if parent else "starts"
+    notes = [relation, call.break_reason and f"break: {call.break_reason}", *call.tolerant]
+    notes.append("policy updated within" if call.updated_within or len(call.policy_spans) > 1 else "")
+    notes.append(f"{call.lone_surrogates} lone surrogates as U+FFFD" if call.lone_surrogates else "")
+    notes.append("" if call.received else "not received")
+    notes.append(f"{call.cut_tokens} cut off" if call.cut_tokens else "")
+    return ", ".join(note for note in notes if note)
+
+
+def _short(call_id: str, session_id: str) -> str:
+    return visible(call_id.removeprefix(f"{session_id}."))
+
+
+def _print_verdict(result: SessionResult) -> None:
+    out, statistics = console(), result.statistics
+    if result.score is not None:
+        metrics = "".join(f"  {name} {value:g}" for name, value in result.score.metrics.items())
+        out.print(f"\nreward {number(result.reward)}{visible(metrics)}")
+        for reason in result.score.reasons:
+            out.print(f"  {visible(reason)}")
+    if result.failure is not None:
+        failure = result.failure
+        whose = "the policy's doing" if failure.policy else "infrastructure"
+        out.print(
+            f"\nfailed in {failure.where} ({whose}): {failure.type}: {visible(failure.message)}", style="red"
+        )
+    if not result.trainable:
+        out.print(f"\nnot to be trained on: {result.untrainable_reason}")
+    if result.ended_by:
+        out.print(f"\nended by its budget: {visible(result.ended_by)} is used up")
+    out.print(
+        f"\n{statistics.calls} calls, {statistics.traces} traces, merge rate {number(statistics.merge_rate)}; "
+        f"{statistics.sampled_tokens} sampled tokens: {statistics.trainable_tokens} trainable, "
+        f"{statistics.dropped_tokens} dropped"
+        + (f"; {statistics.cut_tokens} more cut off after the end of a reply" if statistics.cut_tokens else "")
+    )
+    for word, counts in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
+        if counts:
+            out.print(f"{word}: " + ", ".join(f"{visible(why)} {count}" for why, count in counts.items()))
+
+
+def _print_age(result: SessionResult, bound: Staleness | None) -> None:
+    if not result.policy_updates:
+        return
+    allowed = "" if bound is None else f"; the task allows {bound.max_updates} ({bound.action})"
+    stale = "stale, " if result.stale else ""
+    console().print(f"{stale}policy updates since its first call: {result.policy_updates}{allowed}")
+
+
+def _print_certificate(result: SessionResult) -> None:
+    made = result.certificate
+    if made is None:
+        return
+    problems = ", ".join(f"{reason} {count}" for reason, count in made.reasons.items())
+    verdict = "exact" if made.exact else f"{made.findings} findings ({problems})" if made.findings else "not exact"
+    builder = f"{made.builder} {made.builder_version}".strip()
+    digests = f"calls {made.calls_digest[:12]}, traces {made.traces_digest[:12]}"
+    console().print(
+        f"certificate: {verdict}, {visible(builder)}, {digests}", style="red" if made.findings else None
+    )
+
+
+def _print_files(result: SessionResult, folder: Path | None) -> None:
+    """Logs are there in any case; the rest is what the task wanted."""
+    out = console()
+    where = f"in {folder}" if folder else f"in sessions/{result.session_id} of the run folder of its node"
+    out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)
+    for line in result.left_out:
+        out.print(f"  left out: {visible(line, newline=' ')}")
+    for line in result.notes:
+        out.print(f"note: {visible(line, newline=' ')}")
+
+
+def _print_traces(traces: tuple[Trace, ...]) -> None:
+    if not traces:
+        console().print("\nno traces")
+        return
+    rows = [
+        (
+            str(index),
+            trace.kind,
+            str(len(trace.prompt_ids)),
+            str(len(trace.response_ids)),
+            str(trace.trainable_tokens),
+            str(len(trace.spans)),
+            number(trace.reward),
+            "" if trace.context_exact else "context not exact",
+        )
+        for index, trace in enumerate(traces)
+    ]
+    print_table(
+        ["#trace", "kind", "#prompt", "#response", "#trainable", "#calls", "#reward", "note"],
+        rows,
+        title="\ntraces",
+    )

@@ -1,0 +1,1 @@
+"""Commands about the rollout service: server, nodes, tasks."""

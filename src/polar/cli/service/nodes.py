@@ -1,0 +1,50 @@
+"""`polar nodes`: the nodes of a rollout server, how each is and what it holds."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polar.cli.output import clock, one_line, print_json, print_table
+from polar.cli.service.remote import ServerOption, ask
+
+if TYPE_CHECKING:
+    from polar.types import NodeStatus
+
+SHOWN_SESSIONS = 4
+
+
+def nodes(
+    server: ServerOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the gateway nodes of a rollout server: whether they are well, why not, and the sessions they hold."""
+    found = ask(server, lambda client: client.nodes())
+    if json:
+        rows = [{**node.model_dump(mode="json"), "state": state_of(node)} for node in found]
+        print_json({"nodes": rows})
+    elif not found:
+        typer.echo("no node is registered: start one with `polar gateway --server URL`")
+    else:
+        print_table(("node", "name", "state", "#seen s ago", "#slots", "sessions", "why"), map(_row, found))
+
+
+def state_of(node: NodeStatus) -> str:
+    """`silent`: not heard of for so long that its sessions run elsewhere, or will."""
+    if not node.alive:
+        return "silent"
+    return "sick" if node.sick else "well"
+
+
+def _row(node: NodeStatus) -> tuple[str, ...]:
+    why = f"{node.sick.part}, since {clock(node.sick.since)}: {one_line(node.sick.why, 200)}" if node.sick else ""
+    seen_s = max(0.0, time.time() - node.last_seen)
+    return (node.node_id, node.name, state_of(node), f"{seen_s:.0f}", str(node.slots), _sessions(node), why)
+
+
+def _sessions(node: NodeStatus) -> str:
+    more = len(node.sessions) - SHOWN_SESSIONS
+    shown = " ".join(node.sessions[:SHOWN_SESSIONS])
+    return f"{shown} and {more} more" if more > 0 else shown or "-"

@@ -1,0 +1,106 @@
+"""A session read back from a rollout server, in the same form as one of a local run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from polar import config
+from polar.cli.runs.stored import StoredSession
+from polar.client import PolarClient, ServerError
+from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage, Trajectory
+
+EVENTS_S = 2.0
+"""How long the server's events are searched for a session that is not done; they begin with the very first."""
+ORDER = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
+
+Stages = list[tuple[Stage, float]]
+
+
+@dataclass(frozen=True)
+class ServerSession(StoredSession):
+    server: str
+    traces: Trajectory | None
+
+    @property
+    def origin(self) -> dict[str, str]:
+        return {"server": self.server}
+
+    def trajectory(self) -> Trajectory | None:
+        return self.traces
+
+    def renderer(self) -> Spec | None:
+        """That of the config here, which should name the model the server's nodes run."""
+        return config.load().model.spelling
+
+
+async def load_from_server(client: PolarClient, session_id: str) -> ServerSession:
+    lease = await client.lease(session_id)
+    result = (await client.session(session_id)).result
+    upload = await _upload(client, session_id)
+    calls = list(upload.calls) if upload else []
+    submitted = (await client.task(lease.session.task_id)).submitted
+    stages = (
+        stages_of(result, submitted, calls)
+        if result is not None and result.stage_s
+        else await _stages_told(client, lease, submitted)
+    )
+    traces = upload.trajectory if upload else None
+    return ServerSession(lease, stages, calls, result, server=client.url, traces=traces)
+
+
+async def results_of(client: PolarClient, task_id: str) -> dict[str, SessionResult]:
+    """Those there are, by session."""
+    found: dict[str, SessionResult] = {}
+    page = await client.result_page(task_id=task_id)
+    while page.results:
+        found |= {entry.result.session_id: entry.result for entry in page.results}
+        page = await client.result_page(task_id=task_id, after=page.cursor)
+    return found
+
+
+def stages_of(result: SessionResult, submitted: float, calls: Sequence[Call]) -> Stages:
+    """From the seconds its node measured. They say how long, not when: the walk is laid from the submission on,
+    and moved where that would leave a call outside of RUNNING."""
+    took = [(stage, result.stage_s[stage.value]) for stage in ORDER if stage.value in result.stage_s]
+    start = submitted
+    if calls:
+        before_s = sum(seconds for stage, seconds in took if ORDER.index(stage) < ORDER.index(Stage.RUNNING))
+        latest = min(call.times.arrived for call in calls)
+        earliest = max(call.times.sampled for call in calls) - result.stage_s.get(Stage.RUNNING.value, 0.0)
+        start = min(max(submitted + before_s, earliest), latest) - before_s
+    stages: Stages = []
+    for stage, seconds in took:
+        stages.append((stage, start))
+        start += seconds
+    return [*stages, (result.stage, start)]
+
+
+async def _upload(client: PolarClient, session_id: str) -> SessionUpload | None:
+    try:
+        return await client.upload(session_id)
+    except ServerError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+async def _stages_told(client: PolarClient, lease: Lease, submitted: float) -> Stages:
+    """As the server heard of them, which is with a node's next heartbeat."""
+    session = lease.session
+    stages: Stages = [(Stage.QUEUED, submitted)]
+    if session.stage is Stage.QUEUED and session.attempt == 1:
+        return stages
+    with suppress(TimeoutError):
+        async with asyncio.timeout(EVENTS_S), aclosing(client.events()) as events:
+            async for event in events:
+                if event.session_id != session.session_id or event.kind not in ("stage", "result"):
+                    continue
+                stage = Stage(event.data["stage"])
+                if stage is not stages[-1][0]:  # a lease is told of too, and changes no stage
+                    stages.append((stage, event.at))
+                if (stage, event.data["attempt"]) == (session.stage, session.attempt):
+                    break
+    return stages

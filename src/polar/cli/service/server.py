@@ -1,0 +1,121 @@
+"""`polar server`: the rollout server, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polar.cli.event_loop import run_served
+from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
+
+if TYPE_CHECKING:
+    from polar.cli.service.processes import Program
+    from polar.config import ServerConfig
+
+POLL_S = 0.02
+
+
+def server(  # noqa: PLR0913
+    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at.", show_default="polar.toml")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0: any free one.", show_default="polar.toml, else 8700")
+    ] = None,
+    database: Annotated[str | None, typer.Option(hidden=True)] = None,
+    log_level: LevelOption = LogLevel.INFO,
+    log_json: JsonOption = False,
+    address_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Take tasks from trainers and lease their sessions to gateway nodes.
+
+    The first start makes two tokens, readable only by you: the control token opens what trainers do, the node
+    token lets gateway nodes register.
+    """
+    from polar import config as configuration
+    from polar.config import ServerConfig
+
+    LogOptions(log_level, log_json).apply()
+    given = {"host": host, "port": port, "database": database}
+    chosen = configuration.load(config).server.model_dump()
+    run_served(
+        _serve(
+            ServerConfig.model_validate(chosen | {k: v for k, v in given.items() if v is not None}), address_file
+        )
+    )
+
+
+async def _serve(config: ServerConfig, address_file: Path | None) -> None:
+    from polar.cli.output import console
+    from polar.cli.service.processes import stop_requested
+    from polar.config import config_dir, make_secret
+    from polar.errors import PolarError
+    from polar.server.serve import RolloutServer
+    from polar.store.paths import write_whole
+
+    stop = stop_requested()
+    control_token, node_token = make_secret("control-token"), make_secret("node-token")
+    rollout = RolloutServer(config, control_token=control_token, node_token=node_token)
+    try:
+        await rollout.start()
+    except OSError as error:
+        raise PolarError(f"cannot listen at {config.host}:{config.port}: {error.strerror or error}") from error
+    try:
+        out = console()
+        out.print(f"rollout server at {rollout.base_url}")
+        out.print(f"its tokens are in {config_dir()}: control-token for trainers, node-token for gateway nodes")
+        if address_file is not None:
+            write_whole(address_file, rollout.base_url.encode())
+        ended = asyncio.create_task(rollout.wait())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if ended.done():
+            ended.result()
+        ended.cancel()
+    finally:
+        await rollout.stop()
+
+
+@dataclass
+class ServerChild:
+    """The server as a child process, found by the address it writes down."""
+
+    port: int
+    database: str | None
+    config: Path | None
+    address_file: Path
+    log: Path | None
+    log_options: LogOptions = field(default_factory=LogOptions)
+
+    def program(self) -> Program:
+        from polar.cli.service.processes import Program
+
+        return Program("server", self.arguments, self.log)
+
+    def arguments(self) -> list[str]:
+        port = self._address().rpartition(":")[2] or str(self.port)  # started again, it is where it was
+        database = ["--database", self.database] if self.database else []
+        config = ["--config", str(self.config)] if self.config else []
+        return [
+            "server",
+            "--port",
+            port,
+            *database,
+            *config,
+            *self.log_options.arguments(),
+            "--address-file",
+            str(self.address_file),
+        ]
+
+    async def address(self) -> str:
+        """Once it listens."""
+        while not (address := self._address()):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        return address
+
+    def _address(self) -> str:
+        return self.address_file.read_text() if self.address_file.exists() else ""

@@ -1,0 +1,137 @@
+"""Tasks handed to a server and followed to their end, and the outcome kept as a run of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
+
+from polar.cli.output import one_line
+from polar.client import ServerError
+from polar.store.trajectories import write_trajectory
+from polar.types import Event, Lease, Session, SessionResult, Stage
+
+if TYPE_CHECKING:
+    from polar.cli.runs.progress import RunProgress
+    from polar.client import PolarClient
+    from polar.store.journal import Journal
+    from polar.store.paths import RunPaths
+    from polar.types import TaskRequest
+
+POLL_S = 0.25
+CANCEL_S = 30.0
+"""How long cancelled sessions may take to end."""
+LIVE_STAGES = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
+
+
+class TasksUnderWay:
+    def __init__(
+        self, client: PolarClient, tasks: list[TaskRequest], progress: RunProgress, stop: asyncio.Event
+    ) -> None:
+        self._client = client
+        self._tasks = tasks
+        self._progress = progress
+        self._stop = stop
+        self._waited_for = {task.session_id(n) for task in tasks for n in range(task.num_samples)}
+        self._results: dict[str, SessionResult] = {}
+        self._ended_at: dict[str, float] = {}
+
+    async def wait_for_nodes(self) -> None:
+        """Until one node is there, or we are told to stop."""
+        while not self._stop.is_set() and not await self._client.nodes():  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+
+    async def run(self) -> None:
+        """Until every session has its result. Told to stop, it cancels those that have none yet."""
+        if self._stop.is_set():
+            return
+        for task in self._tasks:  # one after the other: they queue in the order of the file
+            await self._client.submit(task)
+        watching = asyncio.create_task(self._watch())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                await self._cancel_all()
+                await asyncio.wait([watching], timeout=CANCEL_S)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            stopping.cancel()
+            await asyncio.gather(watching, stopping, return_exceptions=True)
+
+    async def keep(self, paths: RunPaths, journal: Journal) -> None:
+        """All that the server holds of these sessions, where `polar ls`, `show` and `replay` look for it."""
+        tasks = {task.task_id: task for task in self._tasks}
+        for result in self.in_order():
+            session = Session(
+                session_id=result.session_id, task_id=result.task_id, index=result.index, attempt=result.attempt
+            )
+            await journal.add_session(Lease(session=session, task=tasks[result.task_id]))
+            for stage, at in _stage_times(result, self._ended_at[result.session_id]):
+                await journal.record_stage(result.session_id, stage, at)
+            await self._keep_upload(result.session_id, paths, journal)
+            await journal.save_result(result)
+
+    def in_order(self) -> list[SessionResult]:
+        """Of the file."""
+        order = {task.task_id: position for position, task in enumerate(self._tasks)}
+        return sorted(self._results.values(), key=lambda result: (order[result.task_id], result.index))
+
+    async def _keep_upload(self, session_id: str, paths: RunPaths, journal: Journal) -> None:
+        try:
+            upload = await self._client.upload(session_id)
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            return  # the session ended without a node, cancelled while it waited
+        for call in upload.calls:
+            await journal.append_call(call)
+        if upload.trajectory is not None:
+            write_trajectory(paths.session(session_id).create().traces, upload.trajectory)
+
+    async def _watch(self) -> None:
+        async with aclosing(self._client.events()) as events:
+            async for event in events:
+                await self._take(event)
+                if not self._waited_for:
+                    return
+
+    async def _take(self, event: Event) -> None:
+        if event.kind == "node":
+            self._tell_health(event)
+        if event.session_id is None:
+            return
+        if event.kind == "stage":
+            self._progress.stage_changed(event.session_id, Stage(event.data["stage"]), event.at)
+        elif event.kind == "result" and event.session_id in self._waited_for:
+            result = (await self._client.session(event.session_id)).result
+            assert result is not None, "the event comes with the result"
+            self._waited_for.remove(event.session_id)
+            self._results[event.session_id] = result
+            self._ended_at[event.session_id] = event.at
+            self._progress.stage_changed(event.session_id, result.stage, event.at)
+            self._progress.finished(result)
+
+    def _tell_health(self, event: Event) -> None:
+        """Whoever waits for results wants to hear why none come."""
+        if event.data.get("change") == "sick":
+            why = one_line(f"{event.data['part']}: {event.data['why']}", 300)
+            self._progress.console.print(f"{event.node_id} takes no sessions for now: {why}", style="yellow")
+        elif event.data.get("change") == "well":
+            self._progress.console.print(f"{event.node_id} is well again", style="yellow")
+
+    async def _cancel_all(self) -> None:
+        for task in self._tasks:
+            with suppress(ServerError):
+                await self._client.cancel_task(str(task.task_id))
+
+
+def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:
+    """When each stage began, by how long each took."""
+    times = [(result.stage, ended_at)]
+    for stage in reversed(LIVE_STAGES):
+        if stage.value in result.stage_s:
+            times.append((stage, times[-1][1] - result.stage_s[stage.value]))
+    return times[::-1]

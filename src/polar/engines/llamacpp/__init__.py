@@ -1,0 +1,1 @@
+"""The `llamacpp` engine: a llama.cpp server."""

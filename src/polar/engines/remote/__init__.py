@@ -1,0 +1,1 @@
+"""What engines share whose inference server is reached over HTTP."""

@@ -1,0 +1,247 @@
+"""vLLM's two routes for tokens on the wire: what is asked, what a stream says, and which logprob is whose.
+
+`/inference/v1/generate` is made for tokens and tells weight versions; `/v1/completions` is there on every server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from polar.engines.base import GenerateRequest, Piece
+from polar.engines.remote.prompt_json import Prompt
+from polar.engines.remote.server import RemoteServer, sampling_fields
+from polar.engines.remote.weight_versions import VersionSpan, spans_of, version_at
+from polar.errors import EngineDefect, EngineError
+from polar.types import logprobs, token_ids
+
+GENERATE = "/inference/v1/generate"
+COMPLETIONS = "/v1/completions"
+Route = Literal["/inference/v1/generate", "/v1/completions"]
+MISSING = -9999.0
+"""vLLM writes it where it has no logprob."""
+ID_NAME = "token_id:"
+FINISH: dict[str, Literal["stop", "length", "aborted"]] = {
+    "stop": "stop",
+    "tool_calls": "stop",
+    "length": "length",
+}
+
+
+class NamedLogprob(msgspec.Struct, frozen=True):
+    logprob: float | None = None
+    token_id: int | None = None
+    token: str = ""
+    """Versions before 0.32 name the id here."""
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True):
+    content: list[NamedLogprob] | None = None
+    """Of the route for tokens."""
+    token_logprobs: list[float | None] | None = None
+    tokens: list[str] = []
+
+
+class ScoredToken(msgspec.Struct, frozen=True):
+    logprob: float | None = None
+
+
+PromptLogprobs = list[dict[str, ScoredToken] | None]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    token_ids: list[int] | None = None
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: str | None = None
+    weight_versions: list[VersionSpan] | None = None
+    """On the last event, of the whole reply."""
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class CachedTokens(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    choices: list[Choice] = []
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+class ServerVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+def generation_body(
+    route: Route, model: str, request: GenerateRequest, max_tokens: int, prompt: Prompt
+) -> dict[str, Any]:
+    """`prompt`: the request's ids."""
+    knobs: dict[str, Any] = {
+        "n": 1,
+        **sampling_fields(request.sampling),
+        "max_tokens": max_tokens,
+        "min_tokens": 0,
+        "seed": request.seed,
+        "stop": [],
+        "stop_token_ids": list(request.stop_ids),
+        "skip_special_tokens": False,
+        "logprobs": 0,
+    }
+    if request.json_schema is not None:
+        # An empty schema allows anything, and vLLM takes it for none.
+        knobs["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
+    body = prompt_body(route, model, prompt, knobs)
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def score_body(route: Route, model: str, ids: list[int]) -> dict[str, Any]:
+    knobs: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+    return prompt_body(route, model, ids, knobs)
+
+
+def prompt_body(route: Route, model: str, ids: Prompt, knobs: dict[str, Any]) -> dict[str, Any]:
+    if route == GENERATE:
+        return {"model": model, "token_ids": ids, "sampling_params": {**knobs, "detokenize": False}}
+    return {
+        "model": model,
+        "prompt": ids,
+        "add_special_tokens": False,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        **knobs,
+    }
+
+
+class StreamedIds:
+    """One reply as its events arrive. Its last piece waits for the end: what the reply cost is told after it."""
+
+    def __init__(self, server: RemoteServer, route: Route) -> None:
+        self._server = server
+        self._route: Route = route
+        self._ids: list[int] = []
+        self._values: list[float] = []
+        self._count = 0
+        """Ids that were taken."""
+        self._last: Choice | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether there are ids that were not taken."""
+        return bool(self._ids)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether they are worth a piece of their own: those before the end come with it."""
+        return bool(self._ids) and self._last is None
+
+    def take(self, batch: Sequence[bytes]) -> None:
+        sampled: list[Choice] = []
+        try:
+            for event in self._server.read_all(batch, self._route, Event):
+                if event.error is not None:
+                    raise self._server.fault(self._route, event.error)
+                self._usage = event.usage or self._usage
+                for choice in event.choices:
+                    if choice.finish_reason is not None:
+                        self._last = choice
+                    elif choice.token_ids:
+                        sampled.append(choice)
+        finally:  # what came before an error was sampled all the same
+            self._keep(sampled)
+
+    def _keep(self, sampled: Sequence[Choice]) -> None:
+        try:
+            pairs = [paired(*sampled)]
+        except EngineDefect:  # in one of them; those before it are kept
+            pairs = map(paired, sampled)
+        for ids, values in pairs:
+            self._ids += ids
+            self._values += values
+
+    def taken(self) -> Piece:
+        """The ids since the last time."""
+        piece = Piece(token_ids(self._ids), logprobs(self._values))
+        self._count += len(self._ids)
+        self._ids, self._values = [], []
+        return piece
+
+    def end(self) -> Piece:
+        if self._last is None:
+            raise EngineError(f"vLLM at {self._server.url} ended a reply without a reason; see the server's log")
+        last, rest = last_piece(self._last, self._usage, self._count), self.taken()
+        return msgspec.structs.replace(last, ids=rest.ids + last.ids, logprobs=rest.logprobs + last.logprobs)
+
+
+def paired(*choices: Choice) -> tuple[list[int], list[float]]:
+    """The ids of events and a logprob for each, NaN where the server had none."""
+    ids = [token_id for choice in choices for token_id in choice.token_ids or ()]
+    given = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    entries = [entry for each in given for entry in each.content or ()]
+    if entries:
+        names: Sequence[int | None] = [entry.token_id for entry in entries]
+        if names != ids:
+            names = [_id_of(entry) for entry in entries]
+        values = [entry.logprob for entry in entries]
+    else:
+        names = [_named_id(name) for each in given for name in each.tokens]
+        values = [value for each in given for value in each.token_logprobs or ()]
+    if not ids and not values:
+        return [], []
+    if len(ids) != len(values) or names != ids:
+        raise EngineDefect(
+            f"vLLM gave {len(ids)} ids and {len(values)} logprobs that do not belong together; "
+            "use 0.13 or newer, with nothing between that rewrites its answers"
+        )
+    # `or_missing` of each, without a call for each token of each reply.
+    return ids, [value if value is not None and MISSING < value < math.inf else math.nan for value in values]
+
+
+def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:
+    """The end of a reply, of which `before` ids came in earlier pieces."""
+    ids, values = paired(choice)
+    details = usage.prompt_tokens_details if usage else None
+    cached = details.cached_tokens if details else None
+    spans = spans_of(choice.weight_versions)
+    return Piece(
+        ids=token_ids(ids),
+        logprobs=logprobs(values),
+        finish_reason=FINISH.get(choice.finish_reason or "", "aborted"),
+        evaluated_tokens=None if usage is None or cached is None else usage.prompt_tokens - cached,
+        policy_version=version_at(spans, before),
+        policy_spans=spans,
+    )
+
+
+def _id_of(entry: NamedLogprob) -> int | None:
+    return entry.token_id if entry.token_id is not None else _named_id(entry.token)
+
+
+def _named_id(name: str) -> int | None:
+    number = name.removeprefix(ID_NAME)
+    return int(number) if number != name and number.isdecimal() else None

@@ -1,0 +1,1 @@
+"""The gateway's HTTP side: connections, routes, bodies and their limits."""

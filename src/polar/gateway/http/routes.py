@@ -1,0 +1,126 @@
+"""Which path speaks which dialect. Explicit routes only: any other path is 404 and recorded nowhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from polar.gateway.dialects.anthropic import Anthropic
+from polar.gateway.dialects.base import Dialect, Problem
+from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.openai_chat import OpenAIChat, OpenAICompletions
+from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.http.handler import CountRoute, ModelRoute, RequestHead, Service, authenticate
+from polar.gateway.http.openapi import describe
+
+GENERATION_PATHS: dict[str, type[Dialect]] = {
+    "/v1/messages": Anthropic,
+    "/v1/chat/completions": OpenAIChat,
+    "/v1/completions": OpenAICompletions,
+    "/v1/responses": OpenAIResponses,
+}
+GOOGLE_VERSIONS = ("v1beta", "v1")
+GOOGLE_ACTIONS = {"generateContent": ModelRoute, "streamGenerateContent": ModelRoute, "countTokens": CountRoute}
+
+
+class ListingDialect(Dialect, Protocol):
+    """A dialect whose provider lists its models."""
+
+    def models(self, model: str, context_tokens: int, *, one: bool) -> bytes: ...
+
+
+def dialect_of(headers: Headers, path: str) -> ListingDialect:
+    """The dialect of a request to a path that several share."""
+    if path.startswith("/v1beta/") or "x-goog-api-key" in headers:
+        return Google()
+    return Anthropic() if "anthropic-version" in headers or path.startswith("/v1/messages") else OpenAIChat()
+
+
+def model_routes(service: Service) -> dict[str, ModelRoute]:
+    """The paths, without parameters, that sample a reply to a POST."""
+    return {path: ModelRoute(dialect(), service) for path, dialect in GENERATION_PATHS.items()}
+
+
+def make_routes(service: Service) -> list[Route]:
+    routes = [Route(path, route, methods=["POST"]) for path, route in model_routes(service).items()]
+    routes += [
+        Route("/v1/messages/count_tokens", CountRoute(Anthropic(), service), methods=["POST"]),
+        Route("/v1/responses/input_tokens", CountRoute(OpenAIResponses(), service), methods=["POST"]),
+        Route("/v1/responses", refuse_websocket, methods=["GET"]),
+        Route("/openapi.json", openapi, methods=["GET"]),
+        Route("/", hello, methods=["HEAD"]),
+        Route("/api/hello", hello, methods=["HEAD"]),
+    ]
+    for version in GOOGLE_VERSIONS:
+        routes += _google_routes(version, service)
+        routes += _listings(version, service)
+    return routes
+
+
+def _google_routes(version: str, service: Service) -> list[Route]:
+    path = f"/{version}/models/{{model:path}}"
+    served = [
+        Route(f"{path}:{action}", route(Google(), service, action), methods=["POST"])
+        for action, route in GOOGLE_ACTIONS.items()
+    ]
+    return [*served, Route(f"{path}:{{action}}", refuse_action, methods=["POST"])]
+
+
+def _listings(version: str, service: Service) -> list[Route]:
+    async def models(request: Request) -> Response:
+        dialect = dialect_of(request.headers, request.url.path)
+        model, asked = service.exchange.model, request.path_params.get("model")
+        try:
+            authenticate(service.slots, RequestHead.of(request.scope))
+            if asked is not None and asked.removeprefix("models/") != model:
+                raise Problem(404, "model_not_found", f"no such model; this gateway serves {model!r}")
+        except Problem as problem:
+            return answer(dialect, problem)
+        body = dialect.models(model, service.exchange.context_tokens, one=asked is not None)
+        return Response(body, media_type="application/json")
+
+    paths = (f"/{version}/models", f"/{version}/models/{{model:path}}")
+    return [Route(path, models, methods=["GET"]) for path in paths]
+
+
+async def refuse_action(request: Request) -> Response:
+    """What Google's models do beside replying and counting, such as `embedContent`."""
+    model, action = request.path_params["model"], request.path_params["action"]
+    served = ", ".join(GOOGLE_ACTIONS)
+    message = f"models/{model[:200]} is not supported for {action[:40]}: this gateway serves {served}"
+    return answer(Google(), Problem(404, "method_not_supported", message))
+
+
+async def refuse_websocket(request: Request) -> Response:
+    """A harness that asks for a WebSocket and is told so goes on over HTTP at once."""
+    problem = Problem(426, "upgrade_refused", "this path speaks plain HTTP: send a POST")
+    return answer(OpenAIResponses(), problem)
+
+
+async def openapi(_: Request) -> Response:
+    return Response(orjson.dumps(describe()), media_type="application/json")
+
+
+async def hello(_: Request) -> Response:
+    """Harnesses ask so whether anybody is there."""
+    return Response()
+
+
+async def not_found(request: Request, _: Exception) -> Response:
+    problem = Problem(404, "unknown_path", f"no such path: {request.method} {request.url.path}")
+    return answer(dialect_of(request.headers, request.url.path), problem)
+
+
+async def wrong_method(request: Request, _: Exception) -> Response:
+    problem = Problem(405, "wrong_method", f"{request.url.path} does not take {request.method}")
+    return answer(dialect_of(request.headers, request.url.path), problem)
+
+
+def answer(dialect: Dialect, problem: Problem) -> Response:
+    error = dialect.error(problem)
+    return Response(error.body, error.status, error.headers, media_type="application/json")

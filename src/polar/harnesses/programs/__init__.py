@@ -1,0 +1,1 @@
+"""Programs of harnesses: fetched, unpacked and kept in the cache."""

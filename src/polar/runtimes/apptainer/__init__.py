@@ -1,0 +1,1 @@
+"""The `apptainer` runtime: one instance for each session."""

@@ -1,0 +1,1 @@
+"""The `bubblewrap` runtime: unprivileged namespaces around each session."""

@@ -1,0 +1,1 @@
+"""The `docker` runtime: one container for each session, over the Docker Engine API."""

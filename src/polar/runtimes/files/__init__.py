@@ -1,0 +1,1 @@
+"""Files of a session, touched on its behalf without following its links outside."""

@@ -1,0 +1,158 @@
+"""Files of a session's folders, touched on behalf of others: paths that lead outside are refused, and removal
+copes with whatever an agent has left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
+from polar.runtimes.host.supervisor import View
+
+MAX_READ_BYTES = 256 * 2**20
+"""A file that grows without end must not take the node's memory along."""
+IN_THE_WAY = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.ENXIO,
+        errno.EPERM,
+        errno.ETXTBSY,
+    }
+)
+"""Errors that come of what a session's processes left there, and not of the machine."""
+MAX_LINKS = 40
+"""On the way of one path, as in the kernel."""
+
+
+def take_root(root: Path, own: Collection[str]) -> tuple[Path, bool]:
+    """Makes a session's folder: where it really is, and whether an earlier life has left something in it. Refused
+    where it holds anything but folders of the runtime's `own`, since it will be removed in the end."""
+    root = root.absolute()
+    left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    if strangers := [name for name in left if name not in own]:
+        raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return root.resolve(), bool(left)
+
+
+def inside(base: Path, path: str, view: View | None = None) -> Path:
+    """`path` under `base`, links followed; refused where it leads outside. In a `view` an absolute link leads
+    where it leads for the session's processes."""
+    if "\0" in path or not path or Path(path).is_absolute():
+        raise RuntimeFailure(f"{path!r} is not a relative path")
+    if path == "." and not os.path.islink(base):
+        return base
+    try:
+        found = _followed(base / path, view) if view is not None else (base / path).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise WorkspaceUnusable(f"{path!r} cannot be followed: {error}") from error
+    if not found.is_relative_to(base):
+        raise WorkspaceUnusable(f"{path!r} leads out of its folder")
+    return found
+
+
+def _followed(path: Path, view: View) -> Path:
+    """Down from the view's folder, which is where it is without links: nothing above it is the session's."""
+    here, ahead, links = view.source, list(reversed(path.relative_to(view.source).parts)), 0
+    while ahead:
+        name = ahead.pop()
+        step = here.parent if name == ".." else here / name
+        if not step.is_symlink():
+            here = step
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = step.readlink()
+        if target.is_relative_to(view.target):
+            target = view.source / target.relative_to(view.target)
+        if target.is_absolute():
+            here = Path("/")
+        ahead += [part for part in reversed(target.parts) if part != "/"]
+    return here
+
+
+def write_file(path: Path, content: bytes, mode: int) -> None:
+    """A pipe that stands there gives way: it would be waited at for ever, because nobody alive reads it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
+            path.unlink()
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+    except OSError as error:
+        raise cannot("write", path.name, error) from error
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited at for ever
+    except OSError as error:
+        raise cannot("read", path.name, error) from error
+    return read_opened(handle, path.name)
+
+
+def read_opened(handle: int, name: str) -> bytes:
+    """All of a plain file, whose descriptor is closed."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise NoSuchFile(f"{name!r} is not a file")
+    with open(handle, "rb") as file:
+        if found.st_size > MAX_READ_BYTES:
+            raise WorkspaceUnusable(
+                f"{name!r} has {found.st_size} bytes, more than the {MAX_READ_BYTES} read at once"
+            )
+        return file.read(found.st_size)  # and no more, should it grow meanwhile
+
+
+def cannot(act: str, name: str, error: OSError) -> RuntimeFailure:
+    """What an error of the file system means: something in the session's own way, or trouble of the node's."""
+    message = f"cannot {act} {name!r}: {error.strerror}"
+    if act == "read" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NoSuchFile(f"there is no {name!r}")
+    return WorkspaceUnusable(message) if error.errno in IN_THE_WAY else RuntimeFailure(message)
+
+
+def refuse_mounts(root: Path) -> None:
+    """A file system mounted below would be emptied with the folder, and it is not the session's."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:  # elsewhere than on Linux
+        return
+    resolved = root.resolve()
+    below = f"{resolved}/"
+    lines = [line for line in lines if resolved.name in line or "\\" in line]  # few: to compare paths costs more
+    points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
+    if found := next((point for point in points if f"{point}/".startswith(below)), None):
+        raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")
+
+
+def remove_tree(root: Path) -> None:
+    """Removes a folder whose processes are dead, also where folders in it are read-only, closed or very deep."""
+    if not os.path.lexists(root):
+        return
+    refuse_mounts(root)
+    try:
+        shutil.rmtree(root)
+    except (OSError, RecursionError):
+        subprocess.run(["chmod", "-R", "u+rwx", "--", str(root)], stderr=subprocess.DEVNULL)
+        removal = subprocess.run(
+            ["rm", "-rf", "--one-file-system", "--", str(root)], capture_output=True, text=True
+        )
+        if removal.returncode != 0:
+            raise RuntimeFailure(f"cannot remove {root}: {removal.stderr.strip()[:500]}") from None

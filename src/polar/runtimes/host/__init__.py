@@ -1,0 +1,1 @@
+"""What any runtime needs of Linux: processes, cgroups, namespaces, output of commands."""

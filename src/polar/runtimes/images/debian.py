@@ -1,0 +1,184 @@
+"""A Debian root file system as a tar: mmdebstrap puts it together, from where the machine's own apt gets packages.
+
+No image registry and no network address of ours: sources, their keys, proxies and time-outs are the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from polar.errors import RuntimeFailure
+from polar.runtimes.host.threads import in_thread
+from polar.runtimes.images.catalog import Recipe
+from polar.runtimes.images.programs import output_of, run_program
+
+DEFAULT_PACKAGES = ("ca-certificates", "git", "procps", "python3-minimal", "ripgrep")
+"""What harnesses and the commands they run look for in a bare image; a C library and a shell are there anyway."""
+PACKAGE_PATTERN = r"[a-z0-9][a-z0-9+.-]+"
+SUITE_PATTERN = r"[a-z][a-z0-9]*"
+APT = Path("/etc/apt")
+OS_RELEASE = Path("/etc/os-release")
+ALIASES = ("stable", "oldstable", "testing", "unstable", "sid")
+"""Names by which a machine's sources may call its own release."""
+POCKETS = ("", "-updates", "-security")
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
+"""A third of the size, and no program reads it."""
+KEPT = "/usr/share/doc/*/copyright"
+CARRIED = r'(Acquire::(?:(?:http|https|ftp)(?:::.+)?|Retries|Check-Valid-Until|Check-Date)) "([^"]+)";'
+"""Of apt's configuration what says how to reach the sources, as `apt-config dump` prints it."""
+NEUTRAL = (
+    ': >"$1/etc/resolv.conf"',
+    'echo localhost >"$1/etc/hostname"',
+    'chmod 644 "$1/etc/resolv.conf" "$1/etc/hostname"',
+    'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap"',
+)
+"""What mmdebstrap brings in from this machine, and is nobody's business inside."""
+
+
+APART = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+"""As root mmdebstrap mounts the machine's own /dev and /sys. Here nobody else sees that, and it ends with the
+build, however that ends; else whoever clears up behind one that was killed would reach into the machine."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A line or paragraph of apt's sources, as far as it matters here."""
+
+    uris: str
+    suites: tuple[str, ...]
+    components: str
+    signed_by: str = ""
+    """Files or fingerprints, or a whole key. Empty: any key that apt trusts."""
+
+    def paragraph(self) -> str:
+        key = f"Signed-By: {self.signed_by}\n" if self.signed_by else ""
+        suites = " ".join(self.suites)
+        return f"Types: deb\nURIs: {self.uris}\nSuites: {suites}\nComponents: {self.components}\n{key}"
+
+
+def debian_recipe(packages: Iterable[str] | None, suite: str | None) -> Recipe:
+    """Checked, with what is left open filled in: the packages a harness needs, the machine's own release."""
+    chosen = tuple(sorted(set(DEFAULT_PACKAGES if packages is None else packages)))
+    for name in chosen:
+        if not re.fullmatch(PACKAGE_PATTERN, name):
+            raise RuntimeFailure(f"{name!r} is not the name of a Debian package")
+    suite = suite or _own_release(OS_RELEASE)
+    if not re.fullmatch(SUITE_PATTERN, suite):
+        raise RuntimeFailure(f"{suite!r} is not the name of a Debian release, such as bookworm")
+    return Recipe(kind="debian", packages=chosen, suite=suite)
+
+
+async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
+    """The versions of what is in it. Made as root, else in a user namespace: mmdebstrap chooses."""
+    if shutil.which("mmdebstrap") is None:
+        raise RuntimeFailure(
+            "mmdebstrap makes Debian images and is not here: `apt-get install mmdebstrap uidmap`, or `make image`;"
+            " `--kind busybox` needs neither"
+        )
+    sources = tar.with_name("polar.sources")
+    found = mirrored(read_sources(APT), _own_release(OS_RELEASE), recipe.suite)
+    sources.write_text("\n".join(source.paragraph() for source in found))
+    argv = mmdebstrap(recipe, sources, tar, await output_of("apt-config", "dump", "Acquire"))
+    try:
+        if os.geteuid() == 0:
+            with tempfile.TemporaryDirectory(dir=tar.parent, prefix="work-") as work:
+                await run_program((*APART, "env", f"TMPDIR={work}", *argv), tell=_steps(tell))
+        else:  # makes its own namespaces, and files that only it can remove
+            await run_program(argv, tell=_steps(tell))
+    finally:
+        sources.unlink()
+    return await in_thread(versions_in, tar)
+
+
+def mmdebstrap(recipe: Recipe, sources: Path, tar: Path, configured: str) -> tuple[str, ...]:
+    without = (f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT)
+    carried = (f'--aptopt={name} "{value}"' for name, value in re.findall(CARRIED, configured))
+    return (
+        *("mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(recipe.packages)}"),
+        *(*without, f"--dpkgopt=path-include={KEPT}", *carried),
+        *(f"--customize-hook={command}" for command in NEUTRAL),
+        *(recipe.suite, str(tar), str(sources)),
+    )
+
+
+def read_sources(apt: Path) -> list[Source]:
+    """All that the machine's apt gets packages from."""
+    parts = apt / "sources.list.d"
+    one_line = [apt / "sources.list", *sorted(parts.glob("*.list"))]
+    found = [source for path in one_line if path.is_file() for source in _lines(path.read_text())]
+    return found + [source for path in sorted(parts.glob("*.sources")) for source in _paragraphs(path.read_text())]
+
+
+def mirrored(sources: Iterable[Source], own: str, suite: str) -> list[Source]:
+    """Those of the machine's own release, asked for `suite`; other vendors' packages have no place in an image."""
+    renamed = {
+        f"{name}{pocket}": f"{suite}{pocket}" for name in dict.fromkeys((own, *ALIASES)) for pocket in POCKETS
+    }
+    found = [
+        msgspec.structs.replace(source, suites=suites)
+        for source in sources
+        if (suites := tuple(renamed[name] for name in source.suites if name in renamed))
+    ]
+    if not any(suite in source.suites for source in found):
+        raise RuntimeFailure(f"apt's configuration here names no source of {own} packages to get {suite} from")
+    return found
+
+
+def versions_in(tar: Path) -> dict[str, str]:
+    """Of the packages installed in it."""
+    with tarfile.open(tar) as archive:
+        status = archive.extractfile("./var/lib/dpkg/status")
+        assert status is not None, "dpkg's list is a plain file"
+        text = status.read().decode()
+    fields = (dict(_fields(paragraph)) for paragraph in re.split(r"\n{2,}", text))
+    return {each["package"]: each["version"] for each in fields if each.get("status") == "install ok installed"}
+
+
+def _steps(tell: Callable[[str], None]) -> Callable[[str], None]:
+    def line(text: str) -> None:
+        if text.startswith("I: ") and text.endswith("..."):
+            tell(text.removeprefix("I: ").removesuffix("..."))
+
+    return line
+
+
+def _own_release(os_release: Path) -> str:
+    text = os_release.read_text() if os_release.is_file() else ""
+    named = re.search(r'^VERSION_CODENAME="?([a-z0-9]+)"?$', text, re.MULTILINE)
+    if named is None or not APT.is_dir():
+        raise RuntimeFailure("a Debian image needs a machine with apt to get packages from; this is none")
+    return named[1]
+
+
+def _lines(text: str) -> Iterator[Source]:
+    pattern = r"^deb[ \t]+(?:\[([^\]]*)\][ \t]*)?(\S+)[ \t]+(\S+)[ \t]+([^#\n]+)"
+    for options, uri, suite, components in re.findall(pattern, text, re.MULTILINE):
+        key = re.search(r"signed-by=(\S+)", options)
+        yield Source(uri, (suite,), components.strip(), key[1].replace(",", " ") if key else "")
+
+
+def _paragraphs(text: str) -> Iterator[Source]:
+    """Comments may stand between the lines of a paragraph."""
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for paragraph in re.split(r"\n\s*\n", plain):
+        fields = dict(_fields(paragraph))
+        if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes") != "no":
+            suites = tuple(fields.get("suites", "").split())
+            key = fields.get("signed-by", "")
+            yield Source(fields.get("uris", ""), suites, fields.get("components", ""), key)
+
+
+def _fields(paragraph: str) -> Iterator[tuple[str, str]]:
+    """A value goes on where the next lines are indented, and is kept as it stands: a key is such a value."""
+    for name, value in re.findall(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)", paragraph, re.MULTILINE):
+        yield name.lower(), value.rstrip()

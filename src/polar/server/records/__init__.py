@@ -1,0 +1,1 @@
+"""What the rollout server stores: one module for each kind of record, and their tables."""

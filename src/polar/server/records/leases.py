@@ -1,0 +1,214 @@
+"""Leases: which node holds which session, until when. A lost lease returns the session as its next attempt.
+
+A session waits (QUEUED, no lease), is held (a lease, whatever the stage) or has ended (a final stage, a result).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, case, func, select, update
+
+from polar.server.records import policy
+from polar.server.records.events import append, stage_news
+from polar.server.records.nodes import name_of, take_word, touch
+from polar.server.records.results import finish, made_by_server
+from polar.server.records.rows import EARLIER, SessionRow, row_of, rows_of
+from polar.server.records.sessions import session_from
+from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
+from polar.server.records.tasks import request_of
+from polar.server.refusals import Conflict
+from polar.server.state import Change
+from polar.types import (
+    EarlierAttempt,
+    Failure,
+    HandBack,
+    Heartbeat,
+    HeartbeatReply,
+    HeldSession,
+    Lease,
+    LeaseReply,
+    Stage,
+    TaskRequest,
+)
+
+MAX_REPLY_BYTES = 64 * 2**20
+"""Of tasks in one reply: each lease carries its task, and a task may be large."""
+KEPT_EARLIER = 200
+"""Earlier attempts that a session keeps, the newest of them."""
+_ORDER = [Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN]
+
+
+def lease(change: Change, node_id: str, room: int) -> LeaseReply:
+    """Up to `room` sessions, the most urgent and then the oldest first."""
+    touch(change, node_id)
+    rows = _next_in_line(change, room)
+    requests: dict[str, TaskRequest] = {}
+    for row in rows:
+        if row.task_id not in requests:
+            requests[row.task_id] = request_of(change.connection, row.task_id)
+    leases = tuple(
+        Lease(session=session_from(row, node_id), task=requests[row.task_id], earlier=row.earlier_attempts)
+        for row in rows
+    )
+    _grant(change, node_id, rows)
+    return LeaseReply(leases=leases, policy=policy.current(change.connection))
+
+
+def _next_in_line(change: Change, room: int) -> list[SessionRow]:
+    waiting = (
+        select(sessions).where(IS_WAITING).order_by(sessions.c.priority.desc(), sessions.c.number).limit(room)
+    )
+    chosen: list[SessionRow] = []
+    sizes: dict[str, int] = {}
+    total = 0
+    for row in rows_of(change.connection, waiting):
+        if row.task_id not in sizes:
+            size = select(func.length(tasks.c.body)).where(tasks.c.task_id == row.task_id)
+            sizes[row.task_id] = change.connection.execute(size).scalar_one()
+        total += sizes[row.task_id]
+        if chosen and total > MAX_REPLY_BYTES:
+            break
+        chosen.append(row)
+    return chosen
+
+
+def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
+    if not rows:
+        return
+    change.connection.execute(
+        update(sessions)
+        .where(sessions.c.session_id == bindparam("this"))
+        .values(node_id=node_id, lease_expires=change.lease_expires),
+        [{"this": row.session_id} for row in rows],
+    )
+    append(change, [stage_news(row, Stage.QUEUED, row.attempt, node_id) for row in rows])
+
+
+def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
+    touch(change, node_id)
+    take_word(change, node_id, beat)
+    held = {row.session_id: row for row in held_by(change, node_id)}
+    ours = [(held[one.session_id], one) for one in beat.sessions if _is_current(held.get(one.session_id), one)]
+    current = {one.session_id for _, one in ours}
+    _renew(change, ours)
+    return HeartbeatReply(
+        cancel=tuple(one.session_id for row, one in ours if row.cancel_requested),
+        # An old attempt is not called lost while the node also holds the newest: the name would mean both.
+        lost=tuple(dict.fromkeys(one.session_id for one in beat.sessions if one.session_id not in current)),
+        policy=policy.current(change.connection),
+    )
+
+
+def _is_current(row: SessionRow | None, one: HeldSession) -> bool:
+    return row is not None and row.attempt == one.attempt
+
+
+def _renew(change: Change, ours: Sequence[tuple[SessionRow, HeldSession]]) -> None:
+    if not ours:
+        return
+    moved = [(row, one.stage) for row, one in ours if _is_later(one.stage, Stage(row.stage))]
+    stages = {row.session_id: stage for row, stage in moved}
+    change.connection.execute(
+        update(sessions)
+        .where(sessions.c.session_id == bindparam("this"))
+        .values(lease_expires=change.lease_expires, stage=bindparam("now_in")),
+        [{"this": row.session_id, "now_in": stages.get(row.session_id, row.stage)} for row, _ in ours],
+    )
+    append(change, [stage_news(row, stage, row.attempt, row.node_id) for row, stage in moved])
+
+
+def _is_later(reported: Stage, known: Stage) -> bool:
+    """A late heartbeat takes nothing back, and only a result ends a session."""
+    return not reported.final and _ORDER.index(reported) > _ORDER.index(known)
+
+
+def hand_back(change: Change, node_id: str, given: HandBack) -> None:
+    touch(change, node_id)
+    row = row_of(change.connection, given.session_id)
+    if row.lease_expires is None or (row.node_id, row.attempt) != (node_id, given.attempt):
+        raise Conflict(f"session {given.session_id}: attempt {given.attempt} is not this node's; drop it")
+    give_back(change, [row], _Reason(given.where, given.why, given.counted))
+
+
+def leave(change: Change, node_id: str) -> None:
+    give_back(change, held_by(change, node_id), _Reason("node", "its node left"))
+
+
+def expire(change: Change) -> int:
+    """Takes back what its node was silent about for too long."""
+    silent = select(sessions).where(IS_HELD, sessions.c.lease_expires <= change.now).order_by(sessions.c.number)
+    rows = rows_of(change.connection, silent)
+    if rows:
+        change.wakes.add("policy")  # a pause waits for those who hold sessions
+    hopeless = [row for row in rows if not row.cancel_requested and row.losses + 1 >= change.config.max_attempts]
+    finish(change, [made_by_server(row, Stage.FAILED, _lost_node(row)) for row in hopeless])
+    names = {row.session_id for row in hopeless}
+    give_back(
+        change, [row for row in rows if row.session_id not in names], _Reason("node", "its node was lost"), 1
+    )
+    return len(rows)
+
+
+def _lost_node(row: SessionRow) -> Failure:
+    message = f"the node was lost in each of {row.losses + 1} attempts, the last one {row.node_id}, in {row.stage}"
+    return Failure(where="node", type="LostNode", message=message)
+
+
+def prolong(change: Change) -> None:
+    """After a time in which the server could not hear: every node gets a full lease to be heard of again."""
+    late = case(
+        (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
+    )
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=late))
+
+
+def held_by(change: Change, node_id: str) -> list[SessionRow]:
+    query = select(sessions).where(IS_HELD, sessions.c.node_id == node_id).order_by(sessions.c.number)
+    return rows_of(change.connection, query)
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why an attempt has no result."""
+
+    where: str
+    why: str
+    counted: bool = False
+
+
+def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losses: int = 0) -> None:
+    """Held sessions wait again as their next attempt, except those nobody wants any more."""
+    finish(change, [made_by_server(row, Stage.CANCELLED) for row in rows if row.cancel_requested])
+    again = [row for row in rows if not row.cancel_requested]
+    if not again:
+        return
+    change.connection.execute(
+        update(sessions)
+        .where(sessions.c.session_id == bindparam("this"))
+        .values(
+            stage=Stage.QUEUED.value,
+            attempt=sessions.c.attempt + 1,
+            losses=sessions.c.losses + losses,
+            node_id=None,
+            lease_expires=None,
+            earlier=bindparam("so_far"),
+        ),
+        [{"this": row.session_id, "so_far": _with(change, row, reason)} for row in again],
+    )
+    told = f"{reason.where}: {reason.why}"
+    append(change, [stage_news(row, Stage.QUEUED, row.attempt + 1, None, reason=told) for row in again])
+    change.wakes.add("queue")
+
+
+def _with(change: Change, row: SessionRow, reason: _Reason) -> str:
+    """The session's earlier attempts and the one that ends now, as JSON."""
+    ended = EarlierAttempt(
+        attempt=row.attempt,
+        node=name_of(change.connection, row.node_id),
+        where=reason.where,
+        why=reason.why if reason.counted or reason.where != "node" else f"{reason.why}, in {row.stage}",
+        counted=reason.counted,
+    )
+    return EARLIER.dump_json((*row.earlier_attempts, ended)[-KEPT_EARLIER:]).decode()

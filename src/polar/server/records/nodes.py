@@ -1,0 +1,116 @@
+"""Nodes: who is registered, with which key, when each was last heard of and what it told then."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, or_, select, update
+
+from polar.server.records import policy
+from polar.server.records.events import News, append
+from polar.server.records.tables import IS_HELD, nodes, sessions
+from polar.server.refusals import Invalid, Unauthorized
+from polar.server.state import Change
+from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration, Sickness
+
+FORGOTTEN_AFTER_S = 24 * 3600.0
+MAX_SLOTS = 2**31 - 1
+
+
+def sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def register(change: Change, registration: Registration) -> NodeCredentials:
+    if not registration.name.isprintable():
+        raise Invalid("name: must be printable")
+    if registration.slots > MAX_SLOTS:
+        raise Invalid(f"slots: at most {MAX_SLOTS}")
+    node_id, key = f"node-{secrets.token_hex(6)}", secrets.token_urlsafe(32)
+    row = {"node_id": node_id, "key_sha256": sha256(key), "registered": change.now, "last_seen": change.now}
+    change.connection.execute(insert(nodes).values(**row, **registration.model_dump()))
+    append(change, [_news(node_id, "registered", **registration.model_dump())])
+    return NodeCredentials(node_id=node_id, key=key, heartbeat_s=change.config.heartbeat_s)
+
+
+def key_sha256_of(connection: Connection, node_id: str) -> str | None:
+    return connection.execute(select(nodes.c.key_sha256).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+
+
+def touch(change: Change, node_id: str) -> None:
+    """The node was heard of now. It may have left since its key was checked."""
+    seen = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(last_seen=change.now))
+    if seen.rowcount != 1:
+        raise Unauthorized("no such node; register again")
+
+
+def take_word(change: Change, node_id: str, beat: Heartbeat) -> None:
+    """Of what it generates, under which policy, and whether it is well."""
+    _note_health(change, node_id, beat.sick)
+    told = {"generating": beat.generating, "heard_revision": beat.revision}
+    is_news = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
+    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, is_news).values(**told))
+    if news.rowcount:
+        change.wakes.add("policy")
+
+
+def _note_health(change: Change, node_id: str, sick: Sickness | None) -> None:
+    """An event for each change: that a node fell sick, of something else, or is well again."""
+    told = None if sick is None else sick.model_dump_json()
+    differs = nodes.c.sick.is_distinct_from(told)
+    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, differs).values(sick=told))
+    if news.rowcount:
+        data = {} if sick is None else {"part": sick.part, "why": sick.why}
+        append(change, [_news(node_id, "well" if sick is None else "sick", **data)])
+
+
+def name_of(connection: Connection, node_id: str | None) -> str:
+    """For people; the id where the node is not known any more."""
+    found = connection.execute(select(nodes.c.name).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+    return found or node_id or ""
+
+
+def remove(change: Change, node_id: str) -> None:
+    """The caller gives its sessions back."""
+    change.connection.execute(delete(nodes).where(nodes.c.node_id == node_id))
+    append(change, [_news(node_id, "left")])
+    change.wakes.add("policy")
+
+
+def forget(change: Change) -> None:
+    """Nodes that were not heard of for so long that nobody asks after them."""
+    silent = nodes.c.last_seen < change.now - FORGOTTEN_AFTER_S
+    gone = list(change.connection.execute(select(nodes.c.node_id).where(silent)).scalars())
+    if gone:
+        change.connection.execute(delete(nodes).where(nodes.c.node_id.in_(gone)))
+        append(change, [_news(node_id, "forgotten") for node_id in gone])
+
+
+def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
+    revision = policy.current(connection).revision
+    held: dict[str, list[str]] = {}
+    query = select(sessions.c.node_id, sessions.c.session_id).where(IS_HELD).order_by(sessions.c.number)
+    for node_id, session_id in connection.execute(query):
+        held.setdefault(node_id, []).append(session_id)
+    rows = connection.execute(select(nodes).order_by(nodes.c.registered, nodes.c.node_id))
+    return [
+        NodeStatus(
+            node_id=row.node_id,
+            name=row.name,
+            slots=row.slots,
+            registered=row.registered,
+            last_seen=row.last_seen,
+            alive=row.last_seen > alive_since,
+            sessions=tuple(held.get(row.node_id, ())),
+            generating=row.generating,
+            heard=row.heard_revision == revision,
+            sick=None if row.sick is None else Sickness.model_validate_json(row.sick),
+        )
+        for row in rows
+    ]
+
+
+def _news(node_id: str, what: str, **more: Any) -> News:
+    return News("node", node_id=node_id, data={"change": what, **more})

@@ -1,0 +1,93 @@
+"""Tasks: taken in with all their sessions at once, and how they stand."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, insert, select
+
+from polar.server.records.events import News, append
+from polar.server.records.tables import sessions, tasks
+from polar.server.refusals import Conflict, unknown
+from polar.server.state import Change
+from polar.types import FINAL_STAGES, Stage, TaskRequest, TaskStatus
+
+
+def named(task: TaskRequest) -> TaskRequest:
+    return task if task.task_id else task.model_copy(update={"task_id": f"task-{secrets.token_hex(6)}"})
+
+
+def submit(change: Change, task: TaskRequest) -> TaskStatus:
+    """Takes a task that has an id."""
+    known = select(tasks.c.number).where(tasks.c.task_id == task.task_id)
+    if change.connection.execute(known).first() is not None:
+        raise Conflict(f"task_id: there is a task {task.task_id!r} already; choose another id, or none")
+    change.connection.execute(insert(tasks).values(**_task_row(task), submitted=change.now))
+    change.connection.execute(insert(sessions), [_session_row(task, index) for index in range(task.num_samples)])
+    append(change, [News("task", task.task_id, data={"num_samples": task.num_samples, "group_id": task.group_id})])
+    change.wakes.add("queue")
+    return status(change.connection, str(task.task_id))
+
+
+def _task_row(task: TaskRequest) -> dict[str, Any]:
+    return {
+        "task_id": task.task_id,
+        "group_id": task.group_id,
+        "num_samples": task.num_samples,
+        "callback_url": task.callback_url,
+        "body": json.dumps(task.model_dump(mode="json")),
+    }
+
+
+def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
+    return {
+        "session_id": task.session_id(index),
+        "task_id": task.task_id,
+        "group_id": task.group_id,
+        "index": index,
+        "priority": task.priority,
+    }
+
+
+def status(connection: Connection, task_id: str) -> TaskStatus:
+    found = _statuses(connection, select(tasks).where(tasks.c.task_id == task_id))
+    if not found:
+        raise unknown("task", task_id)
+    ids = select(sessions.c.session_id).where(sessions.c.task_id == task_id).order_by(sessions.c.number)
+    return found[0].model_copy(update={"session_ids": tuple(connection.execute(ids).scalars())})
+
+
+def newest(connection: Connection, limit: int) -> list[TaskStatus]:
+    return _statuses(connection, select(tasks).order_by(tasks.c.number.desc()).limit(limit))
+
+
+def request_of(connection: Connection, task_id: str) -> TaskRequest:
+    """As it was submitted, with its id."""
+    body = connection.execute(select(tasks.c.body).where(tasks.c.task_id == task_id)).scalar_one()
+    return TaskRequest.model_validate(json.loads(body))
+
+
+def _statuses(connection: Connection, query: Select[Any]) -> list[TaskStatus]:
+    rows = connection.execute(query).all()
+    counts = (
+        select(sessions.c.task_id, sessions.c.stage, func.count())
+        .where(sessions.c.task_id.in_([row.task_id for row in rows]))
+        .group_by(sessions.c.task_id, sessions.c.stage)
+    )
+    stages: dict[str, dict[str, int]] = {row.task_id: {} for row in rows}
+    for task_id, stage, count in connection.execute(counts):
+        stages[task_id][stage] = count
+    return [_status(row, stages[row.task_id]) for row in rows]
+
+
+def _status(row: Any, stages: dict[str, int]) -> TaskStatus:
+    return TaskStatus(
+        task_id=row.task_id,
+        group_id=row.group_id,
+        num_samples=row.num_samples,
+        submitted=row.submitted,
+        stages=stages,
+        done=all(Stage(stage) in FINAL_STAGES for stage in stages),
+    )

@@ -1,0 +1,1 @@
+"""Files of a session: how its workspace begins, what it changed, what is kept of it."""

@@ -1,0 +1,1 @@
+"""Checks that a renderer keeps its promises, made before a node serves with it."""

@@ -1,0 +1,176 @@
+"""The vocabulary inside a GGUF file, as an encoder that gives the same ids as llama.cpp.
+
+Content and control are kept apart: `encode` never makes a control token, whatever the text says, and a control
+token is only ever had by name. Reading a GGUF takes seconds, so the tokenizer built from it is cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFReader
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from polar.config import cache_dir
+from polar.errors import ConfigError
+from polar.store.paths import write_whole
+from polar.tokens.renderers.encoder import TextEncoder
+from polar.tokens.replies.scan import Scanner
+
+CONTROL_TYPE = 3
+USER_DEFINED_TYPE = 4
+PRE_TOKENIZERS = ("smollm",)
+"""Of llama.cpp's names for how text is cut before merging, those rebuilt here and compared with the engine."""
+NOTHING = "(?!)"
+"""A pattern that fits nowhere."""
+CACHE_FORMAT = 1
+"""Part of a cached file's name; grows when the same GGUF must be built into something else."""
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's way to write bytes as printable characters."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+class Vocabulary:
+    """Text to ids and back for one model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # Control tokens are added tokens marked special: with this flag their text in content stays text.
+        tokenizer.encode_special_tokens = True
+        self._encoder = TextEncoder(tokenizer)
+        added = tokenizer.get_added_tokens_decoder()
+        self._control = {token.content: i for i, token in added.items() if token.special}
+        names = sorted(self._control, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, names)) or NOTHING)
+        self._spelled = Scanner(pattern, max(map(len, names), default=0))
+        """Splits a text so that every second part names a control token; of two that fit, the longer."""
+        self._bytes = bytes_by_id(tokenizer)
+        self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+        """Two vocabularies with the same one encode alike."""
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def bounded(self, context_tokens: int) -> Vocabulary:
+        """The same for a model with this context: see `TextEncoder.bounded`."""
+        other = copy(self)
+        other._encoder = self._encoder.bounded(context_tokens)
+        return other
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of content: text that spells a control token stays plain text. Bytes the model has no token for
+        are left out, as llama.cpp does it; SmolLM2 lacks some ASCII control characters and rare planes."""
+        return self._encoder.encode(text)
+
+    def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """Ids of the parts of one prompt, as content."""
+        return self._encoder.encode_each(texts)
+
+    def encode_layout(self, text: str) -> list[int]:
+        """Ids of a prompt that is laid out already: control tokens where they are spelled."""
+        parts = self._spelled.split(text)
+        ids = next(contents := self._encoder.encode_each(parts[::2]))
+        for name, content in zip(parts[1::2], contents, strict=True):
+            ids += [self._control[name], *content]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text with control tokens spelled out; bytes that form no character become U+FFFD."""
+        return b"".join(self._bytes[i] for i in ids).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of a token, which may be a part of a character."""
+        return self._bytes[token_id]
+
+    def control(self, name: str) -> int:
+        """The id of a control token such as `<|im_end|>`."""
+        if name not in self._control:
+            raise ConfigError(f"no control token {name!r}; this vocabulary has {', '.join(self._control)}")
+        return self._control[name]
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return frozenset(self._control.values())
+
+
+def bytes_by_id(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of each token of a byte-level tokenizer; added tokens as they are spelled."""
+    byte_of = _byte_of_character()
+    added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(ids.values()) + 1)
+    for token, token_id in ids.items():
+        text = added.get(token_id)
+        table[token_id] = text.encode() if text is not None else bytes(byte_of[c] for c in token)
+    return table
+
+
+def load_vocabulary(gguf_path: Path) -> Vocabulary:
+    """The vocabulary of a GGUF file, from the cache where it was read before."""
+    cached = _cache_path(gguf_path)
+    if not cached.exists():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(cached, build_tokenizer(gguf_path).to_str().encode())
+    return Vocabulary(Tokenizer.from_file(str(cached)))
+
+
+def _cache_path(gguf_path: Path) -> Path:
+    if not gguf_path.is_file():
+        raise ConfigError(f"no GGUF file at {gguf_path}; correct the option `gguf`")
+    state = gguf_path.stat()
+    key = f"{CACHE_FORMAT}:{gguf_path.resolve()}:{state.st_size}:{state.st_mtime_ns}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return cache_dir() / "vocabularies" / f"{gguf_path.stem}-{digest}.tokenizer.json"
+
+
+def build_tokenizer(gguf_path: Path) -> Tokenizer:
+    """A byte-level BPE tokenizer with the GGUF's tokens, merges and control tokens."""
+    try:
+        fields: dict[str, Any] = GGUFReader(gguf_path).fields
+    except ValueError as error:
+        raise ConfigError(f"{gguf_path} is not a GGUF file: {error}") from error
+    kind, cut = (_content(fields, name) for name in ("model", "pre"))
+    if kind != "gpt2" or cut not in PRE_TOKENIZERS:
+        raise ConfigError(
+            f"{gguf_path.name} has the vocabulary {kind}/{cut}; Polar rebuilds only "
+            f"gpt2/{', gpt2/'.join(PRE_TOKENIZERS)} exactly: use a renderer with the model's own tokenizer"
+        )
+    return _assemble(*(_content(fields, name) for name in ("tokens", "token_type", "merges")))
+
+
+def _content(fields: dict[str, Any], name: str) -> Any:
+    field = fields.get(f"tokenizer.ggml.{name}")
+    return None if field is None else field.contents()
+
+
+def _assemble(tokens: list[str], types: list[int], merges: list[str]) -> Tokenizer:
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    # Any: the package types its lists of tokens only in part.
+    tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_added(tokens, types, CONTROL_TYPE))
+    tokenizer.add_tokens(_added(tokens, types, USER_DEFINED_TYPE))
+    return tokenizer
+
+
+def _added(tokens: list[str], types: list[int], wanted: int) -> list[AddedToken]:
+    return [
+        AddedToken(token, special=wanted == CONTROL_TYPE, normalized=False)
+        for token, kind in zip(tokens, types, strict=True)
+        if kind == wanted
+    ]

@@ -1,0 +1,1 @@
+"""Replies: sampled ids to text, reasoning and tool calls."""

@@ -1,0 +1,145 @@
+"""Reads replies of families that think first and whose tags are tokens of their own: `<think>`, `</think>`,
+`<tool_call>`, `</tool_call>`. Only the token is the tag; text that spells one is text.
+
+A reply reasons if its prompt ends inside `<think>` or if it begins with that tag; the first `</think>` ends it,
+and from there on both tags are text. A `<tool_call>` in the reasoning is a draft if `</think>` comes after it and
+ends the reasoning if none does, so what follows it is held back until that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from polar.tokens.replies.reply_text import Body, Characters, Margins
+from polar.types import Delta, TokenIds
+
+
+class IdTags(msgspec.Struct, frozen=True):
+    """What a family's tags and ends of turn are among its ids."""
+
+    think: int
+    think_end: int
+    tool_call: int
+    tool_call_end: int
+    stop_ids: frozenset[int]
+
+    def thinking_at_end(self, prompt_ids: TokenIds) -> bool:
+        """Whether the prompt's last turn is inside `<think>`."""
+        for token_id in reversed(prompt_ids):
+            if token_id == self.think_end or token_id in self.stop_ids:
+                return False
+            if token_id == self.think:
+                return True
+        return False
+
+
+class IdTagReader:
+    """White space at the ends of reasoning and content is layout."""
+
+    reasoning_tokens: int
+    """Ids between the tags of the reasoning, the tags themselves not counted; a draft counts once it is known to
+    be one."""
+
+    def __init__(self, tags: IdTags, token_bytes: Sequence[bytes], *, thinking: bool, calls: bool = True) -> None:
+        self.reasoning_tokens = 0
+        self._tags = tags
+        self._tag_ids = {tags.think, tags.think_end, tags.tool_call, tags.tool_call_end}
+        self._token_bytes = token_bytes
+        self._phase: Literal["opening", "reasoning", "draft", "body", "ended"]
+        self._phase = "reasoning" if thinking else "opening"
+        self._draft: list[int] = []
+        """Ids since a `<tool_call>` in the reasoning."""
+        self._data: list[bytes] = []
+        """Bytes of the text that no tag has interrupted yet."""
+        self._characters = Characters()
+        self._reasoning = Margins()
+        self._body = Body(to_the_letter=False, calls=calls)
+        self._deltas: list[Delta] = []
+
+    def feed(self, ids: TokenIds) -> Sequence[Delta]:
+        for token_id in ids:
+            self._take(token_id)
+        self._say(self._text())
+        return self._taken()
+
+    def finish(self) -> Sequence[Delta]:
+        self._end_text()
+        draft, self._draft = self._draft, []
+        if draft:
+            self._phase = "body"
+            for token_id in draft:
+                self._take(token_id)
+            self._end_text()
+        self._body.finish()
+        return self._taken()
+
+    def _take(self, token_id: int) -> None:
+        if self._phase == "ended":
+            return
+        if token_id in self._tags.stop_ids:
+            self._end_text()
+            self._phase = "ended"
+        elif self._phase == "draft":
+            self._draft.append(token_id)
+            if token_id == self._tags.think_end:
+                self._end_draft()
+        elif token_id not in self._tag_ids:
+            self._take_text(token_id)
+        elif self._phase != "reasoning" or token_id != self._tags.think:  # thinking already: says nothing
+            self._end_text()
+            self._take_tag(token_id)
+
+    def _take_text(self, token_id: int) -> None:
+        self.reasoning_tokens += self._phase == "reasoning"
+        if token_id < len(self._token_bytes):  # models have room for more ids than their tokenizers use
+            self._data.append(self._token_bytes[token_id])
+
+    def _take_tag(self, token_id: int) -> None:
+        tags, body = self._tags, self._body
+        if self._phase == "opening":
+            self._phase = "reasoning" if token_id == tags.think else "body"
+            if self._phase == "reasoning":
+                return
+        if self._phase == "reasoning" and token_id == tags.think_end:
+            self._phase = "body"
+        elif self._phase == "reasoning" and token_id == tags.tool_call:
+            self._phase, self._draft = "draft", [token_id]
+        elif self._phase == "body" and token_id == tags.tool_call and not body.in_block:
+            body.open_block()
+        elif self._phase == "body" and token_id == tags.tool_call_end and body.in_block:
+            body.close_block()
+        else:
+            self._take_text(token_id)
+
+    def _end_draft(self) -> None:
+        draft, self._draft = self._draft[:-1], []
+        self._phase = "reasoning"
+        for token_id in draft:
+            if token_id != self._tags.think:
+                self._take_text(token_id)
+        self._end_text()
+        self._phase = "body"
+
+    def _text(self) -> str:
+        data, self._data = self._data, []
+        return self._characters.feed(b"".join(data))
+
+    def _end_text(self) -> None:
+        self._say(self._text() + self._characters.finish())
+
+    def _say(self, text: str) -> None:
+        if self._phase == "reasoning":
+            certain = self._reasoning.feed(text)
+            if certain:
+                self._deltas.append(Delta(reasoning=certain))
+            return
+        if self._phase == "opening" and text.strip():
+            self._phase = "body"
+        self._body.text(text)
+
+    def _taken(self) -> Sequence[Delta]:
+        deltas, self._deltas = self._deltas, []
+        return [*deltas, *self._body.taken()]

@@ -1,0 +1,170 @@
+"""`polar run` as a user meets it: a scripted model, a shell harness, real everything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from polar.cli.app import app
+from waiting import HANG_S, blocked_until
+
+AGENT = """
+import json, os, urllib.request
+body = {"model": "m", "messages": [{"role": "user", "content": os.environ["POLAR_INSTRUCTION"]}]}
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(body).encode(),
+    {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+)
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
+"""
+ENGINE = """
+import asyncio
+from polar.store.weights import default_weights
+from polar.testing import ScriptedEngine
+from polar.tokens.renderers.gguf_vocabulary import load_vocabulary
+from polar.types import Strict
+
+class Engine(ScriptedEngine):
+    class Options(Strict):
+        pass
+
+    def __init__(self, options):
+        super().__init__(None, lambda turn, prompt: "Hello.")
+
+    async def start(self):
+        self.encoder = load_vocabulary(await default_weights())
+        return await super().start()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's project: a config with an engine of their own, an agent, a task file."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "my_engine.py").write_text(ENGINE)
+    (tmp_path / "polar.toml").write_text('[engine]\nname = "my_engine:Engine"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_tasks(tmp_path, f"{sys.executable} {tmp_path}/agent.py > said.txt", "grep Hello said.txt")
+    return tmp_path
+
+
+def write_tasks(folder: Path, command: str, check: str, **fields: Any) -> None:
+    task = {
+        "task_id": "say",
+        "instruction": "Say hello.",
+        "num_samples": 2,
+        "harness": {"name": "shell", "options": {"command": command}},
+        "evaluator": {"name": "test_on_output", "options": {"command": check}},
+        **fields,
+    }
+    (folder / "tasks.jsonl").write_text(json.dumps(task) + "\n")
+
+
+def polar(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_run_ends_in_a_table_and_what_to_do_next(folder: Path) -> None:
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 0, result.output
+    assert "1.0 1.0" in result.stdout and "merge rate" in result.stdout
+    assert "each in exactly one trace, + 0 dropped" in result.stdout
+    assert " show say-0 --tokens" in result.stdout
+    listed = json.loads(polar("ls", "--json").stdout)["runs"]
+    assert [(run["stages"], run["mean_reward"]) for run in listed] == [({"COMPLETED": 2}, 1.0)]
+    assert listed[0]["finished"] is not None
+
+
+def test_json_is_all_there_is_on_stdout(folder: Path) -> None:
+    value = json.loads(polar("run", "tasks.jsonl", "--json", "--samples", "3").stdout)
+    assert (value["sessions"], value["mean_reward"], len(value["results"])) == (3, 1.0, 3)
+    assert value["sampled_tokens"] == value["trainable_tokens"] > 0
+    assert [r["session_id"] for r in value["results"]] == ["say-0", "say-1", "say-2"]
+    assert (folder / value["path"] / value["results"][0]["traces"]).is_file()
+
+
+def test_a_failure_of_the_policy_is_no_failure_of_the_run(folder: Path) -> None:
+    write_tasks(folder, f"{sys.executable} {folder}/agent.py > said.txt; exit 1", "false")
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 0
+    assert "0.0 0.0" in result.stdout
+
+
+def test_a_failure_of_the_infrastructure_is_one(folder: Path) -> None:
+    write_tasks(folder, "no-such-agent", "true")
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 1
+    assert "no-such-agent" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            '{"instruction": "x", "harness": "codexx"}',
+            "unknown harness 'codexx'; known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell",
+        ),
+        ('{"instruction": "x", "num_samples": -1}', "num_samples"),
+        ("{}", "instruction: missing"),
+        ('{"instruction": "x", "task_id": "../up"}', "task_id"),
+        ("", "empty"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_runs(folder: Path, content: str, words: str) -> None:
+    (folder / "tasks.jsonl").write_text(content)
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2
+    assert words in result.stderr and "Traceback" not in result.output
+    assert not (folder / "polar-runs").exists()
+
+
+def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path) -> None:
+    with (folder / "big.jsonl").open("wb") as file:
+        file.truncate(50 * 2**20)
+    result = polar("run", "big.jsonl")
+    assert result.exit_code == 2 and "split it" in result.stderr
+
+
+def test_a_missing_file_and_a_missing_config(folder: Path) -> None:
+    assert "no such file" in polar("run", "absent.toml").stderr
+    assert "no config file" in polar("run", "tasks.jsonl", "--config", "absent.toml").stderr
+
+
+def test_an_engine_that_does_not_start_is_said_in_one_line(folder: Path) -> None:
+    (folder / "polar.toml").write_text('[engine]\nname = "embedded"\noptions = { gguf = "absent.gguf" }\n')
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2
+    assert "no GGUF file at absent.gguf" in result.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
+    folder: Path, how: signal.Signals
+) -> None:
+    started = folder / "started"
+    write_tasks(folder, f"{sys.executable} {folder}/agent.py; touch {started}; sleep 600", "true", num_samples=1)
+    command = [sys.executable, "-c", "from polar.cli.app import main; main()", "run", "tasks.jsonl", "--json"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(folder)}
+    )
+    try:
+        blocked_until(started.exists)
+        process.send_signal(how)
+        output, errors = process.communicate(timeout=HANG_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    value = json.loads(output)
+    assert [(r["stage"], r["statistics"]["calls"]) for r in value["results"]] == [("CANCELLED", 1)]
+    assert value["trainable_tokens"] > 0
+    assert list((folder / value["path"]).glob("sessions/*/place")) == []
