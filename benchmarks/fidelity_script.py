@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.base import Renderer
 from polar.types import TokenIds
 
@@ -148,16 +148,16 @@ def spaced(arguments: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=3)
 
 
-def script_of(harness: str, renderer: Renderer, *, thinks: bool) -> Callable[[int, TokenIds], Reply]:
+def script_of(harness: str, renderer: Renderer, *, thinks: bool) -> Callable[[int, TokenIds], ScriptedReply]:
     """The first step whose mark the prompt does not hold: so a harness that asks twice is told the same."""
     conversation = steps(harness)
 
-    def reply(_: int, prompt_ids: TokenIds) -> Reply:
+    def reply(_: int, prompt_ids: TokenIds) -> ScriptedReply:
         prompt = renderer.decode(prompt_ids)
         if not re.search(rf'\n{TOOLS[harness].shell}\(|"name": "{TOOLS[harness].shell}"', prompt):
-            return Reply(ids=(*renderer.encode(TITLE), renderer.stop_ids[0]))
+            return ScriptedReply(ids=(*renderer.encode(TITLE), renderer.stop_ids[0]))
         step = next((step for step in conversation if step.mark not in prompt), conversation[-1])
-        return Reply(ids=(*_spelled(renderer, _text(step, thinks=thinks)), renderer.stop_ids[0]))
+        return ScriptedReply(ids=(*_spelled(renderer, _text(step, thinks=thinks)), renderer.stop_ids[0]))
 
     return reply
 

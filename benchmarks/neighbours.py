@@ -110,7 +110,7 @@ async def open_bench(stack: AsyncExitStack, renderer: SmolLM2Renderer, context_t
     started = await engine.start()
     exchange = Exchange(TokenMode(renderer, engine, started), PolicyGate(), started, journal, "polar")
     server = GatewayServer(GatewayApp(slots, exchange, config), config)
-    slots.base_url, slots.doors = server.base_url, server
+    slots.base_url, slots.listeners = server.base_url, server
     await server.start()
     stack.push_async_callback(server.stop)
     return Bench(slots, journal, context_tokens)

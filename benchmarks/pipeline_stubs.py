@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from polar.evaluators.base import Evidence
 from polar.harnesses.base import HarnessContext, Launch
-from polar.runtimes.base import Command, Finished, Place
+from polar.runtimes.base import Command, Finished, SessionFolders
 from polar.tokens.digest import digest_of
 from polar.types import (
     Call,
@@ -46,10 +46,10 @@ class StubRuntime(Sleeper):
 
     workspace = home = "/"
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         await asyncio.sleep(self._seconds)
 
-    async def door(self) -> None:
+    async def listener(self) -> None:
         pass
 
     async def exec(self, command: Command) -> Finished:

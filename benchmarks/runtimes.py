@@ -31,7 +31,7 @@ from page import origin, table, write_section
 
 from polar import registry
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Place, Runtime
+from polar.runtimes.base import Command, Runtime, SessionFolders
 from polar.runtimes.host.processes import OWNER, Family, find, owner
 from polar.types import Spec
 
@@ -59,8 +59,10 @@ async def one_round(name: str, clock: Clock, folder: Path) -> None:
     runtime: Runtime = registry.make("runtime", Spec(name=name))
     with ExitStack() as doors:
         try:
-            await clock.time(name, "start", runtime.start(Place("bench", folder / "place", folder / "logs")))
-            listener = await clock.time(name, "door", runtime.door())
+            await clock.time(
+                name, "start", runtime.start(SessionFolders("bench", folder / "place", folder / "logs"))
+            )
+            listener = await clock.time(name, "door", runtime.listener())
             if listener is not None:
                 doors.enter_context(listener)  # pyright: ignore[reportArgumentType]
             finished = await clock.time(name, "exec", runtime.exec(Command(argv=("true",))))
@@ -122,8 +124,8 @@ async def crowd(name: str, sessions: int, folder: Path) -> Crowd:
     async def start(number: int, runtime: Runtime) -> None:
         async with gate:
             base = folder / f"{name}-{number}"
-            await runtime.start(Place(f"bench-{number}", base / "place", base / "logs"))
-            if (listener := await runtime.door()) is not None:
+            await runtime.start(SessionFolders(f"bench-{number}", base / "place", base / "logs"))
+            if (listener := await runtime.listener()) is not None:
                 doors.enter_context(listener)
 
     async def use(_: int, runtime: Runtime) -> None:

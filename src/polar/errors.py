@@ -45,7 +45,7 @@ class SchemaRefused(EngineError):
     """The engine cannot hold a reply to the JSON schema it was given."""
 
 
-class ConversationRefused(EngineError):
+class ChatRefused(EngineError):
     """The engine lays prompts out itself, and the model's template does not take this conversation."""
 
 

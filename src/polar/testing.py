@@ -32,7 +32,7 @@ class Encoder(Protocol):
     def token_bytes(self, token_id: int) -> bytes: ...
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ScriptedReply(msgspec.Struct, frozen=True):
     """One turn of the script. A plain string or a list of ids stands for a reply with just that."""
 
     text: str = ""
@@ -51,7 +51,7 @@ class Reply(msgspec.Struct, frozen=True):
     without_logprobs: bool = False
 
 
-Turn = Reply | str | Sequence[int]
+Turn = ScriptedReply | str | Sequence[int]
 Script = Sequence[Turn] | Callable[[int, TokenIds], Turn]
 """The replies of each session in order, or a function of the turn (from 0) and the prompt."""
 
@@ -156,18 +156,18 @@ class ScriptedEngine:
                     f"tokens: sampled {seen.completion_ids}; keep the sampled ids and append to them"
                 )
 
-    def _reply(self, turn: int, request: GenerateRequest) -> Reply:
+    def _reply(self, turn: int, request: GenerateRequest) -> ScriptedReply:
         if callable(self._script):
             chosen = self._script(turn, request.prompt_ids)
         elif turn < len(self._script):
             chosen = self._script[turn]
         else:
             raise EngineError(f"the script of {len(self._script)} replies has none for turn {turn}; add one")
-        if isinstance(chosen, Reply):
+        if isinstance(chosen, ScriptedReply):
             return chosen
-        return Reply(text=chosen) if isinstance(chosen, str) else Reply(ids=tuple(chosen))
+        return ScriptedReply(text=chosen) if isinstance(chosen, str) else ScriptedReply(ids=tuple(chosen))
 
-    async def _pieces(self, seen: SeenRequest, reply: Reply) -> AsyncGenerator[Piece]:
+    async def _pieces(self, seen: SeenRequest, reply: ScriptedReply) -> AsyncGenerator[Piece]:
         ids, reason = self._sampled(seen.request, reply)
         size = self._piece_tokens
         first = len(ids) if reply.block_after is None else reply.block_after
@@ -185,7 +185,7 @@ class ScriptedEngine:
         yield Piece(token_ids(), logprobs(), finish_reason=reason, evaluated_tokens=evaluated)
 
     def _sampled(
-        self, request: GenerateRequest, reply: Reply
+        self, request: GenerateRequest, reply: ScriptedReply
     ) -> tuple[list[int], Literal["stop", "length", "aborted"]]:
         scripted = [*split_once(self.encoder, reply.text), *request.stop_ids[:1]]
         ids = scripted if reply.ids is None else list(reply.ids)
@@ -196,7 +196,7 @@ class ScriptedEngine:
             return ids, "aborted"
         return ids, "stop" if ends or len(ids) < request.max_tokens else "length"
 
-    def _piece(self, seen: SeenRequest, ids: list[int], reply: Reply) -> Piece:
+    def _piece(self, seen: SeenRequest, ids: list[int], reply: ScriptedReply) -> Piece:
         first = len(seen.whole)
         values = [math.nan if reply.without_logprobs else pseudo_logprob(first + i, t) for i, t in enumerate(ids)]
         seen.completion_ids = [*seen.completion_ids, *ids]

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from polar.engines.base import Conversation, ConversationPiece, ConversingEngine, EngineInfo, Scorer
+from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt, EngineInfo, Scorer
 from polar.engines.remote.chat_proof import prove_conversing
-from polar.errors import ContextOverflow, ConversationRefused, SchemaRefused
+from polar.errors import ChatRefused, ContextOverflow, SchemaRefused
 from polar.types import Message, Sampling, TokenIds, Tool, ToolCall, token_ids
 
 LOOK = Tool(
@@ -24,8 +24,8 @@ LOOK = Tool(
 GREETING = (Message(role="user", content="Say hi."),)
 
 
-def talk(*messages: Message, session_id: str = "s", max_tokens: int | None = 8, **more: Any) -> Conversation:
-    return Conversation(
+def talk(*messages: Message, session_id: str = "s", max_tokens: int | None = 8, **more: Any) -> ChatPrompt:
+    return ChatPrompt(
         messages=messages or GREETING,
         tools=more.pop("tools", ()),
         stop=more.pop("stop", ()),
@@ -40,7 +40,7 @@ def talk(*messages: Message, session_id: str = "s", max_tokens: int | None = 8, 
 class Heard:
     """A whole reply, after the checks that every reply must pass."""
 
-    def __init__(self, pieces: list[ConversationPiece]) -> None:
+    def __init__(self, pieces: list[ChatPiece]) -> None:
         assert [bool(part.prompt_ids) for part in pieces] == [True] + [False] * (len(pieces) - 1)
         ended = [part.piece.finish_reason is not None for part in pieces]
         assert ended == [False] * (len(pieces) - 1) + [True]
@@ -65,67 +65,63 @@ class Heard:
         )
 
 
-async def hear(engine: ConversingEngine, conversation: Conversation) -> Heard:
+async def hear(engine: ChatEngine, conversation: ChatPrompt) -> Heard:
     return Heard([piece async for piece in engine.converse(conversation)])
 
 
 class ConversingContract:
-    async def test_the_engine_passes_its_self_test(self, engine: ConversingEngine) -> None:
+    async def test_the_engine_passes_its_self_test(self, engine: ChatEngine) -> None:
         await prove_conversing(engine)
 
-    async def test_the_prompt_spells_the_conversation(self, engine: ConversingEngine) -> None:
+    async def test_the_prompt_spells_the_conversation(self, engine: ChatEngine) -> None:
         asked = talk(Message(role="system", content="Be brief, Zoë."), *GREETING, max_tokens=1)
         text = await engine.decode((await hear(engine, asked)).prompt_ids)
         assert text.endswith("<|im_start|>assistant\n")
         assert "Be brief, Zoë.<|im_end|>" in text
         assert "Say hi.<|im_end|>" in text
 
-    async def test_what_is_said_is_what_the_ids_spell(self, engine: ConversingEngine) -> None:
+    async def test_what_is_said_is_what_the_ids_spell(self, engine: ChatEngine) -> None:
         heard = await hear(engine, talk(max_tokens=12))
         assert heard.ids
         assert heard.content
         assert (await engine.decode(heard.ids)).startswith(heard.content)
 
-    async def test_every_id_has_a_logprob(self, engine: ConversingEngine) -> None:
+    async def test_every_id_has_a_logprob(self, engine: ChatEngine) -> None:
         heard = await hear(engine, talk(max_tokens=12))
         assert all(-1e4 < value <= 0 for value in heard.logprobs)
 
-    async def test_logprobs_are_those_of_the_ids_in_their_context(self, engine: ConversingEngine) -> None:
+    async def test_logprobs_are_those_of_the_ids_in_their_context(self, engine: ChatEngine) -> None:
         assert isinstance(engine, Scorer)
         heard = await hear(engine, talk(max_tokens=12))
         ids = heard.prompt_ids + heard.ids
         scored = await engine.score(ids, range(len(heard.prompt_ids), len(ids)))
         assert heard.logprobs == pytest.approx(scored.tolist(), abs=1e-3)
 
-    async def test_the_same_seed_gives_the_same_ids(self, engine: ConversingEngine) -> None:
+    async def test_the_same_seed_gives_the_same_ids(self, engine: ChatEngine) -> None:
         one, other = [await hear(engine, talk(session_id=name, seed=11)) for name in ("one", "two")]
         assert one.ids == other.ids
 
-    async def test_a_prompt_is_counted_as_it_is_laid_out(
-        self, engine: ConversingEngine, calling: Conversation
-    ) -> None:
+    async def test_a_prompt_is_counted_as_it_is_laid_out(self, engine: ChatEngine, calling: ChatPrompt) -> None:
         for asked in (talk(), calling):
             assert await engine.count(asked) == len((await hear(engine, asked)).prompt_ids)
 
-    async def test_max_tokens_ends_a_reply_as_length(self, engine: ConversingEngine) -> None:
+    async def test_max_tokens_ends_a_reply_as_length(self, engine: ChatEngine) -> None:
         heard = await hear(engine, talk(max_tokens=3, temperature=0))
         assert (len(heard.ids), heard.finish_reason, heard.stop_sequence) == (3, "length", "")
 
-    async def test_a_reply_may_take_what_the_context_leaves(
-        self, engine: ConversingEngine, info: EngineInfo
-    ) -> None:
+    async def test_a_reply_may_take_what_the_context_leaves(self, engine: ChatEngine, info: EngineInfo) -> None:
         heard = await hear(engine, talk(max_tokens=None, temperature=0))
         assert len(heard.ids) > 8
         assert len(heard.prompt_ids) + len(heard.ids) <= info.context_tokens + 1
 
-    async def test_more_than_fits_may_be_asked_for(self, engine: ConversingEngine, info: EngineInfo) -> None:
+    async def test_more_than_fits_may_be_asked_for(self, engine: ChatEngine, info: EngineInfo) -> None:
         long = Message(role="user", content="one two " * 300)
         asked = talk(long, max_tokens=10 * info.context_tokens, temperature=0)
         heard = await hear(engine, asked)
         assert heard.ids
         assert len(heard.prompt_ids) + len(heard.ids) <= info.context_tokens + 1
 
-    async def test_a_stop_text_ends_a_reply_and_its_ids_stay(self, engine: ConversingEngine) -> None:
+    async def test_a_stop_text_ends_a_reply_and_its_ids_stay(self, engine: ChatEngine) -> None:
         free = await hear(engine, talk(max_tokens=8, temperature=0))
         stop = free.content[6:9]
         heard = await hear(engine, talk(max_tokens=8, temperature=0, stop=(stop,)))
@@ -135,9 +131,7 @@ class ConversingContract:
         assert stop in await engine.decode(heard.ids)
         assert heard.logprobs == pytest.approx(free.logprobs[: len(heard.ids)], abs=1e-3)
 
-    async def test_a_call_comes_whole_and_as_it_was_written(
-        self, engine: ConversingEngine, calling: Conversation
-    ) -> None:
+    async def test_a_call_comes_whole_and_as_it_was_written(self, engine: ChatEngine, calling: ChatPrompt) -> None:
         heard = await hear(engine, calling)
         assert [(call.name, json.loads(call.arguments)) for call in heard.calls] == [("look", {"path": "e.txt"})]
         assert heard.finish_reason == "stop"
@@ -147,7 +141,7 @@ class ConversingContract:
         assert heard.calls[0].call_id
 
     async def test_the_next_turn_shows_the_call_and_its_result(
-        self, engine: ConversingEngine, calling: Conversation
+        self, engine: ChatEngine, calling: ChatPrompt
     ) -> None:
         call = ToolCall("look", '{"path": "é.txt"}', "c9")
         result = Message(role="tool", content="a poem", tool_call_id="c9")
@@ -160,7 +154,7 @@ class ConversingContract:
         assert "a poem" in text
 
     async def test_a_conversation_that_leaves_no_room_is_refused(
-        self, engine: ConversingEngine, info: EngineInfo
+        self, engine: ChatEngine, info: EngineInfo
     ) -> None:
         long = talk(Message(role="user", content="one two " * info.context_tokens))
         with pytest.raises(ContextOverflow) as raised:
@@ -169,16 +163,14 @@ class ConversingContract:
         assert raised.value.prompt_tokens == await engine.count(long) > info.context_tokens
 
     async def test_a_conversation_that_the_template_does_not_take_is_refused(
-        self, engine: ConversingEngine, refused: Conversation
+        self, engine: ChatEngine, refused: ChatPrompt
     ) -> None:
-        with pytest.raises(ConversationRefused, match="begins with its user"):
+        with pytest.raises(ChatRefused, match="begins with its user"):
             await hear(engine, refused)
-        with pytest.raises(ConversationRefused, match="begins with its user"):
+        with pytest.raises(ChatRefused, match="begins with its user"):
             await engine.count(refused)
 
-    async def test_a_schema_holds_the_reply_and_the_logprobs_are_the_models(
-        self, engine: ConversingEngine
-    ) -> None:
+    async def test_a_schema_holds_the_reply_and_the_logprobs_are_the_models(self, engine: ChatEngine) -> None:
         assert isinstance(engine, Scorer)
         heard = await hear(engine, talk(max_tokens=40, json_schema={"const": {"a": [1, 2]}}))
         assert json.loads(heard.content) == {"a": [1, 2]}
@@ -188,11 +180,11 @@ class ConversingContract:
         assert heard.logprobs == pytest.approx(scored.tolist(), abs=1e-3)
         assert min(heard.logprobs) < -1
 
-    async def test_a_schema_that_cannot_be_held_is_refused(self, engine: ConversingEngine) -> None:
+    async def test_a_schema_that_cannot_be_held_is_refused(self, engine: ChatEngine) -> None:
         with pytest.raises(SchemaRefused, match="json_schema"):
             await hear(engine, talk(json_schema={"type": "no such type"}))
 
-    async def test_several_conversations_at_once(self, engine: ConversingEngine) -> None:
+    async def test_several_conversations_at_once(self, engine: ChatEngine) -> None:
         asked = [talk(session_id=f"at-once-{n}", max_tokens=4, temperature=0) for n in range(4)]
         heard = await asyncio.gather(*(hear(engine, conversation) for conversation in asked))
         assert len({tuple(reply.ids) for reply in heard}) == 1
@@ -207,5 +199,5 @@ class ConversingContract:
         assert evaluated is not None
         assert after["evaluated_tokens"] - before["evaluated_tokens"] == evaluated
 
-    async def test_no_ids_are_no_text(self, engine: ConversingEngine) -> None:
+    async def test_no_ids_are_no_text(self, engine: ChatEngine) -> None:
         assert await engine.decode(token_ids()) == ""

@@ -11,7 +11,7 @@ from workshop import WRITE, Workshop, agent_task, shell_task
 from polar.data.source import TaskFileSource
 from polar.evaluators.pytest_report import outcomes_of
 from polar.node import Node
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Stage
 from waiting import until
 
@@ -82,7 +82,7 @@ class TestTime:
             await serving
 
         tasks = [agent_task(task_id=name) for name in "abc"]
-        script = [Reply(text=SCRIPT[0], block_after=1), "Done."]
+        script = [ScriptedReply(text=SCRIPT[0], block_after=1), "Done."]
         await workshop.run(script, tasks, during=until_all_are_ready, init=1, running=1, ready=2)
         assert {result.stage for result in workshop.results.values()} == {Stage.COMPLETED}
 

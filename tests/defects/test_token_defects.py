@@ -14,7 +14,7 @@ from talk import Talk, assistant, system, user
 from polar.audit.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import HarnessError
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.base import Renderer
 from polar.tokens.digest import digest_of
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
@@ -219,7 +219,9 @@ class TestCapture:
 
     async def test_a_broken_generation_is_no_quiet_success(self, open_gateway: OpenGateway) -> None:
         """10: an engine that breaks off, or gives no logprobs, left no trace of it."""
-        gateway = await open_gateway([Reply(text="half", abort=True), Reply(text="mute", without_logprobs=True)])
+        gateway = await open_gateway(
+            [ScriptedReply(text="half", abort=True), ScriptedReply(text="mute", without_logprobs=True)]
+        )
         slot = await gateway.open()
         for text in ("a", "b"):
             await gateway.post(slot, {"messages": [{"role": "user", "content": text}]})

@@ -11,7 +11,7 @@ from aiohttp import test_utils, web
 from playbook import BASH_TOOL, Gateway, OpenGateway
 
 from polar.engines.remote.server import RemoteServer, StreamOptions
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Policy, Slot
 from waiting import hang_limit, until
 
@@ -55,7 +55,7 @@ async def test_a_stream_says_how_long_its_prompt_was(open_gateway: OpenGateway) 
 
 async def test_the_first_words_come_while_the_rest_is_sampled(open_gateway: OpenGateway) -> None:
     """16: a whole turn was held back, and clients gave up and asked again."""
-    gateway = await open_gateway([Reply(text="The first words and then the last ones.", block_after=4)])
+    gateway = await open_gateway([ScriptedReply(text="The first words and then the last ones.", block_after=4)])
     slot = await gateway.open()
     headers = {"authorization": f"Bearer {slot.key}"}
     body = {"messages": GO, "stream": True}
@@ -74,7 +74,7 @@ async def test_the_first_words_come_while_the_rest_is_sampled(open_gateway: Open
 
 async def test_a_silent_stream_is_kept_awake(open_gateway: OpenGateway) -> None:
     """16: no sign of life while the engine was at work."""
-    gateway = await open_gateway([Reply(text="late", block_after=0)], heartbeat_s=0.02)
+    gateway = await open_gateway([ScriptedReply(text="late", block_after=0)], heartbeat_s=0.02)
     slot = await gateway.open()
     headers = {"authorization": f"Bearer {slot.key}"}
     async with (
@@ -143,7 +143,7 @@ async def test_an_unknown_key_opens_nothing(open_gateway: OpenGateway) -> None:
 class TestUpstream:
     async def test_a_busy_engine_is_told_as_such_and_asked_again(self, open_gateway: OpenGateway) -> None:
         """19: a busy engine failed the call for good."""
-        gateway = await open_gateway([Reply(busy_s=0.01), "Hi."])
+        gateway = await open_gateway([ScriptedReply(busy_s=0.01), "Hi."])
         client = gateway.client(await gateway.open(), max_retries=2)
         reply = await client.chat.completions.create(model="polar", messages=GO)
         assert reply.choices[0].message.content == "Hi."

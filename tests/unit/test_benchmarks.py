@@ -11,7 +11,7 @@ import pytest
 
 from polar import registry
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalRuntime
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
@@ -69,7 +69,7 @@ def test_a_benchmark_prints_its_table_and_its_command(smollm2: SmolLM2Renderer, 
 class Imageless(LocalRuntime):
     """Installed, but nobody has built the image it starts from."""
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         raise RuntimeFailure("there is no image 'polar-base'")
 
 

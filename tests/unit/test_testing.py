@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from contracts.engine_contract import ask, whole
 from polar.errors import ContextOverflow, EngineBusy, EngineError
-from polar.testing import Encoder, Reply, ScriptedEngine, encoder_of, pseudo_logprob, split_once
+from polar.testing import Encoder, ScriptedEngine, ScriptedReply, encoder_of, pseudo_logprob, split_once
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_a_script_that_is_over_says_so(encoder: Encoder) -> None:
 
 
 async def test_a_blocked_reply_waits_to_be_released(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(ids=(1, 2, 3, 4), block_after=2)])
+    engine = await started(encoder, [ScriptedReply(ids=(1, 2, 3, 4), block_after=2)])
     pieces = engine.generate(ask([9]))
     assert list((await anext(pieces)).ids) == [1, 2]
     rest = asyncio.ensure_future(anext(pieces))
@@ -136,7 +136,7 @@ async def test_a_blocked_reply_waits_to_be_released(encoder: Encoder) -> None:
 
 
 async def test_the_tokens_before_a_block_come_in_pieces(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(ids=(1, 2, 3, 4, 5, 6), block_after=5)], piece_tokens=2)
+    engine = await started(encoder, [ScriptedReply(ids=(1, 2, 3, 4, 5, 6), block_after=5)], piece_tokens=2)
     pieces = engine.generate(ask([9]))
     assert [list((await anext(pieces)).ids) for _ in range(3)] == [[1, 2], [3, 4], [5]]
     engine.release()
@@ -144,7 +144,7 @@ async def test_the_tokens_before_a_block_come_in_pieces(encoder: Encoder) -> Non
 
 
 async def test_a_busy_engine_says_when_to_ask_again(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(busy_s=1.5), [5]])
+    engine = await started(encoder, [ScriptedReply(busy_s=1.5), [5]])
     with pytest.raises(EngineBusy) as refused:
         await whole(engine, ask([9]))
     assert refused.value.retry_after_s == 1.5
@@ -160,7 +160,7 @@ async def test_the_script_is_asked_for_schemas_too(encoder: Encoder) -> None:
 
 
 async def test_closing_a_blocked_reply_ends_it(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(text="hello", block_after=1)])
+    engine = await started(encoder, [ScriptedReply(text="hello", block_after=1)])
     pieces = engine.generate(ask([9]))
     await anext(pieces)
     assert engine.active == 1
@@ -170,14 +170,16 @@ async def test_closing_a_blocked_reply_ends_it(encoder: Encoder) -> None:
 
 
 async def test_an_error_comes_after_the_tokens(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(ids=(1, 2), error="the engine caught fire")])
+    engine = await started(encoder, [ScriptedReply(ids=(1, 2), error="the engine caught fire")])
     with pytest.raises(EngineError, match="caught fire"):
         await whole(engine, ask([9]))
     assert engine.requests[0].completion_ids == [1, 2]
 
 
 async def test_an_aborted_reply_and_one_without_logprobs(encoder: Encoder) -> None:
-    engine = await started(encoder, [Reply(ids=(1, 2), abort=True), Reply(ids=(3,), without_logprobs=True)])
+    engine = await started(
+        encoder, [ScriptedReply(ids=(1, 2), abort=True), ScriptedReply(ids=(3,), without_logprobs=True)]
+    )
     assert (await whole(engine, ask([9]))).finish_reason == "aborted"
     assert math.isnan((await whole(engine, ask([8]))).logprobs[0])
 

@@ -99,7 +99,7 @@ class Scorer(Protocol):
         ...
 
 
-class Conversation(msgspec.Struct, frozen=True):
+class ChatPrompt(msgspec.Struct, frozen=True):
     """What is asked of an engine that lays the prompt out itself."""
 
     messages: tuple[Message, ...]
@@ -114,7 +114,7 @@ class Conversation(msgspec.Struct, frozen=True):
     json_schema: dict[str, Any] | None = None
 
 
-class ConversationPiece(msgspec.Struct, frozen=True):
+class ChatPiece(msgspec.Struct, frozen=True):
     piece: Piece
     deltas: tuple[Delta, ...] = ()
     """What the ids so far say and was not said before, as the engine reads it. Tool calls come whole."""
@@ -125,18 +125,18 @@ class ConversationPiece(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class ConversingEngine(Protocol):
+class ChatEngine(Protocol):
     """An engine that can also lay out prompts and read replies itself: chat mode."""
 
     counts_by_sampling: bool
     """Whether `count` makes the engine generate, which it must not while generation is paused."""
 
-    def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`, for a conversation
         that the model's template refuses `ConversationRefused`."""
         ...
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, conversation: ChatPrompt) -> int:
         """How many tokens the prompt has. Raises as `converse` does."""
         ...
 

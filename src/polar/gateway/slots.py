@@ -171,12 +171,12 @@ def sealed_problem() -> Problem:
     return Problem(400, "session_sealed", "this session has ended; no further calls are served")
 
 
-class DoorKeeper(Protocol):
+class ListenerServer(Protocol):
     """Serves sessions at sockets of their own."""
 
-    async def open_door(self, session_id: str, listener: socket.socket) -> str: ...
+    async def open_listener(self, session_id: str, listener: socket.socket) -> str: ...
 
-    async def close_door(self, session_id: str) -> None: ...
+    async def close_listener(self, session_id: str) -> None: ...
 
 
 class SlotTable:
@@ -190,14 +190,14 @@ class SlotTable:
         self._by_session: dict[str, OpenSlot] = {}
         self.base_url = ""
         """Known when the gateway listens."""
-        self.doors: DoorKeeper | None = None
+        self.listeners: ListenerServer | None = None
 
     def find(self, key: str) -> OpenSlot | None:
         return self._by_key.get(key)
 
-    async def open(self, lease: Lease, profile: CallProfile, door: socket.socket | None = None) -> Slot:
+    async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None = None) -> Slot:
         slot = OpenSlot(lease, profile, CallForest(profile.matching))
-        base_url = self.base_url if door is None else await self._open_door(slot.session_id, door)
+        base_url = self.base_url if listener is None else await self._open_listener(slot.session_id, listener)
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
         return Slot(base_url=base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)
@@ -221,9 +221,9 @@ class SlotTable:
                 await slot.seal()
             finally:
                 del self._by_key[slot.key]
-                if self.doors is not None:
-                    await self.doors.close_door(session_id)
+                if self.listeners is not None:
+                    await self.listeners.close_listener(session_id)
 
-    async def _open_door(self, session_id: str, door: socket.socket) -> str:
-        assert self.doors is not None, "a gateway that serves sessions has a server"
-        return await self.doors.open_door(session_id, door)
+    async def _open_listener(self, session_id: str, listener: socket.socket) -> str:
+        assert self.listeners is not None, "a gateway that serves sessions has a server"
+        return await self.listeners.open_listener(session_id, listener)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from polar import __version__, registry
 from polar.config import Config
-from polar.engines.base import ConversingEngine, Engine, EngineInfo
+from polar.engines.base import ChatEngine, Engine, EngineInfo
 from polar.engines.remote.chat_proof import prove_conversing
 from polar.errors import ConfigError, failure_of
 from polar.gateway.calls.call_service import Exchange
@@ -182,7 +182,7 @@ async def open_node(
             slots = SlotTable(journal, config.model.name, info.context_tokens)
             exchange = Exchange(mode, gate, info, journal, config.model.name)
             server = GatewayServer(GatewayApp(slots, exchange, config.gateway, threads), config.gateway)
-            slots.base_url, slots.doors = server.base_url, server
+            slots.base_url, slots.listeners = server.base_url, server
             health = NodeHealth(checks_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
@@ -215,7 +215,7 @@ async def _mode(
 ) -> Mode:
     if prompts.renderer is not None:
         return TokenMode(prompts.renderer, engine, info, threads)
-    if not isinstance(engine, ConversingEngine):
+    if not isinstance(engine, ChatEngine):
         raise ConfigError(
             f'engine {info.name!r} has no chat endpoint: set [model] mode = "tokens" and a renderer, or choose an '
             "engine that lays prompts out itself (docs/engines.md)"

@@ -15,11 +15,11 @@ from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.options import RuntimeOptions
 
 
-class Tool(msgspec.Struct, frozen=True):
+class Program(msgspec.Struct, frozen=True):
     """A folder of the node that the session may read and not write: a harness, the Node program it needs."""
 
     name: str
-    """What a runtime with a file system of its own calls it; `Runtime.tool` says where."""
+    """What a runtime with a file system of its own calls it; `Runtime.program` says where."""
     source: Path
 
 
@@ -27,12 +27,12 @@ HOME = "/home/polar"
 """Of a session whose runtime has a file system of its own."""
 
 
-def tool_path(tool: Tool) -> str:
-    """Where a tool is in such a runtime."""
-    return f"/opt/polar/{tool.name}"
+def program_path(program: Program) -> str:
+    """Where a program is in such a runtime."""
+    return f"/opt/polar/{program.name}"
 
 
-class Place(msgspec.Struct, frozen=True):
+class SessionFolders(msgspec.Struct, frozen=True):
     """The folders of a session on the node, made by the runtime under `root`."""
 
     session_id: str
@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
     base: Path | None = None
     """A folder whose content the workspace begins with. It is shared: the session never changes it. A runtime lays
     the workspace over it where it can and copies it where it cannot."""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Program, ...] = ()
     launcher: Launcher | None = None
     """The node's, for a runtime that starts its commands with it. None: the runtime starts one of its own."""
 
@@ -97,9 +97,9 @@ class Runtime(Protocol):
         """Ends and removes what nodes that died have left of this runtime on this machine. How much that was."""
         ...
 
-    async def start(self, place: Place) -> None: ...
+    async def start(self, place: SessionFolders) -> None: ...
 
-    async def door(self) -> socket.socket | None:
+    async def listener(self) -> socket.socket | None:
         """A socket that listens on loopback inside the runtime's own network, for the gateway to serve. None: the
         runtime shares the node's network, or has none to call a model from."""
         ...
@@ -135,8 +135,8 @@ class Runtime(Protocol):
         """Ends every process and removes workspace and home. May be called twice."""
         ...
 
-    def tool(self, tool: Tool) -> str:
-        """Where processes inside find a tool of the place."""
+    def program(self, program: Program) -> str:
+        """Where processes inside find one of the session's programs."""
         ...
 
     @property

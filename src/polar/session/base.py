@@ -24,8 +24,8 @@ class SessionSource(Protocol):
 
 
 class Slots(Protocol):
-    async def open(self, lease: Lease, profile: CallProfile, door: socket.socket | None) -> Slot:
-        """`door`: a socket that listens in the session's own network; None: it reaches the gateway's address."""
+    async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None) -> Slot:
+        """`listener`: in the session's own network. None: the session reaches the gateway's address."""
         ...
 
     async def seal(self, session_id: str) -> None:

@@ -15,7 +15,7 @@ from polar import registry
 from polar.errors import boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.programs.install import install
-from polar.runtimes.base import Place, Runtime, Tool
+from polar.runtimes.base import Program, Runtime, SessionFolders
 from polar.runtimes.host.threads import in_thread
 from polar.session.files.keep import make_clear
 from polar.session.files.patch import note_baseline
@@ -31,7 +31,7 @@ async def init(live: LiveSession) -> None:
         harness = await call_foreign("harness", spec, _LoadedHarness, spec)
         live.harness_version = harness.version
         installed = await install(harness.packs)
-        tools = {name: Tool(folder.name, folder) for name, folder in installed.items()}
+        tools = {name: Program(folder.name, folder) for name, folder in installed.items()}
     runtime = await _start(live, tuple(tools.values()))
     with _part(live, "files"):
         for path, text in live.task.files.items():
@@ -39,12 +39,12 @@ async def init(live: LiveSession) -> None:
     with _part(live, "prepare"):
         await prepare(runtime, live.task)
     with _part(live, "runtime"):
-        door = await runtime.door()
-        if door is not None:
-            live.teardown.callback(door.close)
+        listener = await runtime.listener()
+        if listener is not None:
+            live.teardown.callback(listener.close)
     with _part(live, "gateway"):
         slots = live.services.slots
-        live.slot = await slots.open(live.lease, harness.profile, door)
+        live.slot = await slots.open(live.lease, harness.profile, listener)
         live.teardown.push_async_callback(slots.close, live.session_id)
     with _part(live, "harness"):
         context = HarnessContext(
@@ -53,7 +53,7 @@ async def init(live: LiveSession) -> None:
             session_id=live.session_id,
             workspace=runtime.workspace,
             home=runtime.home,
-            installed={name: Path(runtime.tool(tool)) for name, tool in tools.items()},
+            installed={name: Path(runtime.program(tool)) for name, tool in tools.items()},
         )
         live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
@@ -86,7 +86,7 @@ def _part(live: LiveSession, where: str) -> Generator[None]:
         yield
 
 
-async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
+async def _start(live: LiveSession, tools: tuple[Program, ...]) -> Runtime:
     with _part(live, "files"):
         base = await base_of(live.task.workspace)
     with _part(live, "runtime"):
@@ -97,7 +97,7 @@ async def _start(live: LiveSession, tools: tuple[Tool, ...]) -> Runtime:
         paths = live.paths
         await in_thread(make_clear, paths)
         launcher = live.services.launcher
-        await runtime.start(Place(live.session_id, paths.place, paths.logs, base, tools, launcher))
+        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, base, tools, launcher))
     return runtime
 
 

@@ -6,7 +6,7 @@ Where it does not, the first difference and both texts are kept, and the call st
 
 from __future__ import annotations
 
-from polar.tokens.forest import CallForest, Place
+from polar.tokens.forest import Attachment, CallForest
 from polar.tokens.prompt_builder import PreparedPrompt, branched, continued
 from polar.types import Drift, TokenIds
 
@@ -21,7 +21,7 @@ UNREADABLE = "\ufffd"
 class Departure:
     """A prompt that leaves its parent's tokens. What the tokens say is the engine's to tell; see `explained`."""
 
-    def __init__(self, place: Place, expected_ids: TokenIds, prompt_ids: TokenIds) -> None:
+    def __init__(self, place: Attachment, expected_ids: TokenIds, prompt_ids: TokenIds) -> None:
         self.place = place
         self.prompt_ids = prompt_ids
         self.position = first_difference(expected_ids, prompt_ids)
@@ -29,7 +29,7 @@ class Departure:
         self.found_ids = prompt_ids[self.position :]
 
 
-def compared(forest: CallForest, place: Place, prompt_ids: TokenIds) -> PreparedPrompt | Departure:
+def compared(forest: CallForest, place: Attachment, prompt_ids: TokenIds) -> PreparedPrompt | Departure:
     """How the prompt of a request hangs together with what came before."""
     if place.parent is None:
         return branched(place, prompt_ids)

@@ -19,7 +19,7 @@ from polar.types import Call, Matching, Message, TokenIds, Tool, token_ids
 EMPTY_TURN = ("empty_turn",)
 
 
-class Node(msgspec.Struct, frozen=True):
+class StoredCall(msgspec.Struct, frozen=True):
     """A stored call."""
 
     call: Call
@@ -32,16 +32,16 @@ class Node(msgspec.Struct, frozen=True):
     declared: Declared
     has_assistant: bool
     """Whether its request brought an assistant message that is no echo of a stored reply."""
-    nearest_assistant: Node | None
+    nearest_assistant: StoredCall | None
     """The nearest call before it whose request did."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Attachment(msgspec.Struct, frozen=True):
     """Where a request attaches."""
 
     messages: Sequence[Message]
     tools: tuple[Tool, ...]
-    parent: Node | None
+    parent: StoredCall | None
     known: int = 0
     """How many messages the parent's request and its reply make up."""
     why_new_root: str = ""
@@ -84,7 +84,7 @@ class CallForest:
     def __init__(self, matching: Matching | None = None) -> None:
         """`matching`: what the harness does to its history."""
         self._matcher = Matcher(matching)
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, StoredCall] = {}
         self._ends: dict[bytes, list[str]] = {}
         """Path of a call's request and its reply, to the calls that end there, oldest first."""
         self._received: set[str] = set()
@@ -97,7 +97,7 @@ class CallForest:
         """The latest call and the items of its raw request. Kept for one call only: kept for each, they are the
         square of the session."""
 
-    def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
+    def find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Attachment:
         place = self._find(messages, tools)
         if not self._recent.newest_has_empty_turns:
             return place
@@ -107,15 +107,15 @@ class CallForest:
             return place
         return msgspec.structs.replace(without, overlooked=(*EMPTY_TURN, *without.overlooked))
 
-    def _find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Place:
+    def _find(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Attachment:
         paths = self._paths_of(messages, tools)
         for count in range(len(messages) - 1, 0, -1):
             nodes = [self._nodes[call_id] for call_id in self._ends.get(paths[count], ())]
             candidates = [node for node in nodes if self._is_told_alike(node, messages)]
             if candidates:
                 parent = self._choose(candidates, messages)
-                return Place(messages, tools, parent, count, overlooked=self._overlooked(parent, messages))
-        return Place(messages, tools, None, why_new_root=self._why_new_root(paths))
+                return Attachment(messages, tools, parent, count, overlooked=self._overlooked(parent, messages))
+        return Attachment(messages, tools, None, why_new_root=self._why_new_root(paths))
 
     def add(self, call: Call, *, attachable: bool = True) -> None:
         """Stores a call so that later requests can attach to it. An aborted one has no end to attach to, and a
@@ -131,7 +131,7 @@ class CallForest:
         if attachable:
             self._seen.update(paths)
         digest = parent.digest if parent and call.continues else TokenDigest()
-        node = Node(
+        node = StoredCall(
             call=call,
             messages=len(call.new_messages) + (parent.messages if parent else 0),
             end=extend_path(paths[-1], self._matcher.key(call.response, declared)),
@@ -146,7 +146,7 @@ class CallForest:
         if attachable and call.finish_reason != "aborted":
             self._ends.setdefault(node.end, []).append(call.call_id)
 
-    def prompt_ids(self, node: Node) -> TokenIds:
+    def prompt_ids(self, node: StoredCall) -> TokenIds:
         """The whole prompt of a call, put together."""
         call, parts = node.call, [node.call.new_prompt_ids]
         while call.continues and call.parent_id:
@@ -161,7 +161,7 @@ class CallForest:
         """How many items a raw request begins with that its parent's began with too."""
         return common_items(self._items_of(self._nodes[parent_id]), tuple(items)) if parent_id else 0
 
-    def _items_of(self, node: Node) -> tuple[bytes, ...]:
+    def _items_of(self, node: StoredCall) -> tuple[bytes, ...]:
         """The digests of a call's whole raw request, put together from what each call had that was new."""
         if self._last_items[0] == node.call.call_id:
             return self._last_items[1]
@@ -181,7 +181,7 @@ class CallForest:
         """The harness has the reply, so it may be the one it goes on from. Safe beside a `find` in a thread."""
         self._received.add(call_id)
 
-    def _is_told_alike(self, node: Node, messages: Sequence[Message]) -> bool:
+    def _is_told_alike(self, node: StoredCall, messages: Sequence[Message]) -> bool:
         """Whether the request's own assistant messages, those that are no echo of a stored reply, reason as they
         did when the call was made. Only where a reply was sampled here may its reasoning be missing."""
         teller = node if node.has_assistant else node.nearest_assistant
@@ -191,13 +191,13 @@ class CallForest:
             teller = teller.nearest_assistant
         return True
 
-    def _overlooked(self, node: Node, messages: Sequence[Message]) -> tuple[str, ...]:
+    def _overlooked(self, node: StoredCall, messages: Sequence[Message]) -> tuple[str, ...]:
         told = [pair for pair in self._told(node, messages) if pair[0] != pair[1]]
         echo = (node.call.response, messages[node.messages])
         found = [name for pair in (*reversed(told), echo) for name in self._matcher.tolerances(*pair)]
         return tuple(dict.fromkeys(found))
 
-    def _told(self, node: Node, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
+    def _told(self, node: StoredCall, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
         """What the harness said in a stored call and those before it, beside what it says there now. The echoes of
         replies are left out."""
         while True:
@@ -206,12 +206,12 @@ class CallForest:
                 return
             node = self._nodes[node.call.parent_id]
 
-    def _choose(self, nodes: list[Node], messages: Sequence[Message]) -> Node:
+    def _choose(self, nodes: list[StoredCall], messages: Sequence[Message]) -> StoredCall:
         """Of calls with the same visible reply the one whose tool calls, and those of the calls before it, the
         harness names by their ids, then the one whose reasoning it sent back, then one that it has received, then
         the one with the least to overlook, then the latest. What a harness leaves out says nothing."""
 
-        def likeness(node: Node) -> tuple[int, bool, bool, int]:
+        def likeness(node: StoredCall) -> tuple[int, bool, bool, int]:
             reply, echo = node.call.response, messages[node.messages]
             thought = bool(echo.reasoning) and reply.reasoning == echo.reasoning
             received = node.call.call_id in self._received
@@ -219,7 +219,7 @@ class CallForest:
 
         return nodes[0] if len(nodes) == 1 else max(reversed(nodes), key=likeness)
 
-    def _named(self, node: Node, messages: Sequence[Message]) -> int:
+    def _named(self, node: StoredCall, messages: Sequence[Message]) -> int:
         """How many tool calls of a stored call, and of those it follows, the request has under the same ids: in
         the echo of the reply, or in the results behind it. Equal branches differ in nothing else."""
         found = 0
@@ -267,7 +267,7 @@ class CallForest:
         return "resampled" if paths[-1] in self._seen else "history_rewritten"
 
 
-def _told_by(node: Node, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
+def _told_by(node: StoredCall, messages: Sequence[Message]) -> Iterable[tuple[Message, Message]]:
     """The same of one call alone."""
     call = node.call
     told = call.new_messages[1:] if call.parent_id else call.new_messages

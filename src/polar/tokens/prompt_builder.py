@@ -13,7 +13,7 @@ import msgspec
 
 from polar.tokens.base import Renderer
 from polar.tokens.digest import TokenDigest
-from polar.tokens.forest import CallForest, Place
+from polar.tokens.forest import Attachment, CallForest
 from polar.types import Drift, Message, TokenIds, Tool
 
 
@@ -43,7 +43,7 @@ class Prompting:
         place = self._forest.find(messages, tools)
         return self.bridge(place) or self.render(place)
 
-    def bridge(self, place: Place) -> PreparedPrompt | None:
+    def bridge(self, place: Attachment) -> PreparedPrompt | None:
         """The parent's exact tokens and what is new. None where there is no parent, or its family cannot go on
         from it exactly."""
         if place.parent is None:
@@ -56,12 +56,12 @@ class Prompting:
         prompt_ids.extend(bridge)
         return continued(place, prompt_ids, len(bridge))
 
-    def render(self, place: Place) -> PreparedPrompt:
+    def render(self, place: Attachment) -> PreparedPrompt:
         """The whole request, on a branch of its own."""
         return branched(place, self._renderer.render(place.messages, place.tools))
 
 
-def continued(place: Place, prompt_ids: TokenIds, new_tokens: int) -> PreparedPrompt:
+def continued(place: Attachment, prompt_ids: TokenIds, new_tokens: int) -> PreparedPrompt:
     """A prompt that begins with the parent's prompt and completion; `new_tokens` come after them."""
     assert place.parent is not None
     new_prompt_ids = prompt_ids[len(prompt_ids) - new_tokens :]
@@ -77,7 +77,7 @@ def continued(place: Place, prompt_ids: TokenIds, new_tokens: int) -> PreparedPr
     )
 
 
-def branched(place: Place, prompt_ids: TokenIds, drift: Drift | None = None) -> PreparedPrompt:
+def branched(place: Attachment, prompt_ids: TokenIds, drift: Drift | None = None) -> PreparedPrompt:
     """A prompt that goes on from no stored tokens."""
     parent = place.parent
     why = place.edited or (drift.kind if drift else "bridge_refused")

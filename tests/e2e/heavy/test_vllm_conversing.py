@@ -13,7 +13,7 @@ import pytest_asyncio
 from vllm_server import VllmServer, converted, installed
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
-from polar.engines.base import Conversation, EngineInfo, GenerateRequest, Piece
+from polar.engines.base import ChatPrompt, EngineInfo, GenerateRequest, Piece
 from polar.engines.remote.chat_proof import prove_conversing
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import EngineError
@@ -56,7 +56,7 @@ async def thinking(server: VllmServer) -> AsyncIterator[VllmEngine]:
 
 
 @pytest.fixture
-def calling() -> Conversation:
+def calling() -> ChatPrompt:
     """A model of this size calls a tool if it did nothing else before."""
     turns: list[Message] = []
     for name in "abcd":
@@ -70,7 +70,7 @@ def calling() -> Conversation:
 
 
 @pytest.fixture
-def refused() -> Conversation:
+def refused() -> ChatPrompt:
     return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
 
 
@@ -89,7 +89,7 @@ class TestVllmConversing(ConversingContract):
         assert (await engine.decode(heard.ids)) == heard.content + "<|im_end|>"
         assert -5 < heard.logprobs[-1] < 0
 
-    async def test_a_call_that_the_room_cuts_off_is_none(self, engine: VllmEngine, calling: Conversation) -> None:
+    async def test_a_call_that_the_room_cuts_off_is_none(self, engine: VllmEngine, calling: ChatPrompt) -> None:
         whole = await hear(engine, calling)
         cut = await hear(
             engine, talk(*calling.messages, tools=(LOOK,), max_tokens=len(whole.ids) - 14, temperature=0)

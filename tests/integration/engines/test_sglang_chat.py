@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from fake_sglang_chat import FakeSglangChat
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
-from polar.engines.base import Conversation, EngineInfo
+from polar.engines.base import ChatPrompt, EngineInfo
 from polar.engines.remote.chat_proof import prove_conversing
 from polar.engines.sglang.engine import SglangEngine, SglangOptions
 from polar.errors import EngineDefect
@@ -57,11 +57,11 @@ class TestSglangConversing(ConversingContract):
         return started[1]
 
     @pytest.fixture
-    def calling(self) -> Conversation:
+    def calling(self) -> ChatPrompt:
         return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
 
     @pytest.fixture
-    def refused(self) -> Conversation:
+    def refused(self) -> ChatPrompt:
         return talk(Message(role="assistant", content="Hello."))
 
 

@@ -16,10 +16,10 @@ from fake_vllm import CONTEXT_TOKENS, Handler
 from fake_vllm_chat import FakeVllmChat
 
 from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
-from polar.engines.base import Conversation, ConversingEngine, EngineInfo
+from polar.engines.base import ChatEngine, ChatPrompt, EngineInfo
 from polar.engines.remote.chat_proof import prove_conversing
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
-from polar.errors import ConversationRefused, EngineBusy, EngineDefect, EngineError
+from polar.errors import ChatRefused, EngineBusy, EngineDefect, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, ToolCall
 from waiting import until
@@ -51,12 +51,12 @@ async def opened(fake: FakeVllmChat) -> AsyncIterator[Opener]:
 
 
 @pytest.fixture
-def calling() -> Conversation:
+def calling() -> ChatPrompt:
     return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
 
 
 @pytest.fixture
-def refused() -> Conversation:
+def refused() -> ChatPrompt:
     return talk(Message(role="assistant", content="Hello."))
 
 
@@ -82,7 +82,7 @@ class TestVllmConversingByContract(ConversingContract):
 
 async def test_the_request_says_everything(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened(chat_template_kwargs={"enable_thinking": True}, priority=2)
-    assert isinstance(engine, ConversingEngine)
+    assert isinstance(engine, ChatEngine)
     await hear(engine, talk(session_id="a-session", max_tokens=3, temperature=0.5, top_k=9, stop=("###",)))
     body, headers = fake.bodies[-1], fake.headers[-1]
     assert (body["model"], body["priority"], body["stop"]) == ("toy", 2, ["###"])
@@ -115,7 +115,7 @@ async def test_a_server_that_reads_no_calls_names_the_flags(fake: FakeVllmChat, 
     assert (await hear(engine, talk())).ids
     with pytest.raises(EngineError, match=r"start it with --enable-auto-tool-choice --tool-call-parser") as raised:
         await prove_conversing(engine)
-    assert not isinstance(raised.value, ConversationRefused)
+    assert not isinstance(raised.value, ChatRefused)
 
 
 async def test_closing_the_iterator_closes_the_connection(fake: FakeVllmChat, opened: Opener) -> None:
@@ -190,7 +190,7 @@ async def test_a_reply_that_cannot_be_trained_on_is_an_error(
     fake.instead = answer
     with pytest.raises(kind, match=said) as raised:
         await hear(engine, talk())
-    assert not isinstance(raised.value, ConversationRefused)
+    assert not isinstance(raised.value, ChatRefused)
 
 
 async def test_a_missing_logprob_is_nan_and_counted(fake: FakeVllmChat, opened: Opener) -> None:

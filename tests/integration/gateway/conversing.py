@@ -11,8 +11,8 @@ import aiohttp
 from playbook import Gateway
 
 from polar.config import GatewayConfig
-from polar.engines.base import Conversation, ConversationPiece, EngineInfo, GenerateRequest, Piece
-from polar.errors import ContextOverflow, ConversationRefused, EngineError
+from polar.engines.base import ChatPiece, ChatPrompt, EngineInfo, GenerateRequest, Piece
+from polar.errors import ChatRefused, ContextOverflow, EngineError
 from polar.gateway.calls.call_service import Exchange
 from polar.gateway.calls.chat_mode import ChatMode
 from polar.gateway.calls.policy_gate import PolicyGate
@@ -34,13 +34,13 @@ class ConversingScript(ScriptedEngine):
         super().__init__(vocabulary, script, strict=False, info=info)
         self.renderer = renderer
         self.context_tokens = info.context_tokens
-        self.conversations: list[Conversation] = []
+        self.conversations: list[ChatPrompt] = []
         self.hides_prompts = False
         self.refuses = ""
         self.mute = False
         self.counted = 0
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, conversation: ChatPrompt) -> int:
         self.counted += 1
         return len(self._laid_out(conversation))
 
@@ -49,7 +49,7 @@ class ConversingScript(ScriptedEngine):
             raise EngineError("no such route")
         return self.renderer.decode(ids)
 
-    async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         self.conversations.append(conversation)
         prompt_ids = self._laid_out(conversation)
         room = self.context_tokens - len(prompt_ids)
@@ -63,18 +63,16 @@ class ConversingScript(ScriptedEngine):
             session_id=conversation.session_id,
             seed=conversation.seed,
         )
-        yield ConversationPiece(
-            Piece(token_ids(), logprobs()), prompt_ids=None if self.hides_prompts else prompt_ids
-        )
+        yield ChatPiece(Piece(token_ids(), logprobs()), prompt_ids=None if self.hides_prompts else prompt_ids)
         ids = token_ids()
         async for piece in self.generate(request):
             ids.extend(piece.ids)
             said = deltas_of(self.renderer.parse(prompt_ids, ids)) if piece.finish_reason else ()
-            yield ConversationPiece(piece, tuple(said))
+            yield ChatPiece(piece, tuple(said))
 
-    def _laid_out(self, conversation: Conversation) -> TokenIds:
+    def _laid_out(self, conversation: ChatPrompt) -> TokenIds:
         if self.refuses:
-            raise ConversationRefused(self.refuses)
+            raise ChatRefused(self.refuses)
         return self.renderer.render(conversation.messages, conversation.tools)
 
 

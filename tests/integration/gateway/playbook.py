@@ -52,7 +52,7 @@ class Gateway:
         self,
         session_id: str = "s1",
         profile: CallProfile | None = None,
-        door: socket.socket | None = None,
+        listener: socket.socket | None = None,
         **task: Any,
     ) -> Slot:
         lease = Lease(
@@ -60,7 +60,7 @@ class Gateway:
             task=TaskRequest.model_validate({"instruction": "go", **task}),
         )
         await self.journal.add_session(lease)
-        return await self.slots.open(lease, profile or CallProfile(), door)
+        return await self.slots.open(lease, profile or CallProfile(), listener)
 
     def client(self, slot: Slot, **options: Any) -> AsyncOpenAI:
         """The official SDK, pointed at the slot."""
@@ -100,7 +100,7 @@ async def running_gateway(
     gate, started = PolicyGate(), await engine.start()
     exchange = Exchange(TokenMode(renderer, engine, started), gate, started, journal, "polar")
     server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
-    slots.base_url, slots.doors = server.base_url, server
+    slots.base_url, slots.listeners = server.base_url, server
     await server.start()
     stack.push_async_callback(server.stop)
     http = await stack.enter_async_context(aiohttp.ClientSession())

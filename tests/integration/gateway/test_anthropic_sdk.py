@@ -13,7 +13,7 @@ from anthropic import AsyncAnthropic
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 from pydantic import BaseModel
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Slot
 
@@ -124,7 +124,7 @@ async def test_the_events_of_a_stream(open_gateway: OpenGateway) -> None:
 
 
 async def test_a_stream_is_kept_awake_while_the_engine_is_silent(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="At last.", block_after=2)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text="At last.", block_after=2)], heartbeat_s=0.05)
     slot = await gateway.open()
     body = {"model": "m", "max_tokens": 99, "messages": HELLO, "stream": True}
     headers = {"authorization": f"Bearer {slot.key}"}
@@ -266,14 +266,14 @@ class TestModels:
 
 class TestErrors:
     async def test_the_sdk_asks_again_when_the_engine_fails(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(error="busy"), "Better."])
+        gateway = await open_gateway([ScriptedReply(error="busy"), "Better."])
         reply = await ask(sdk(gateway, await gateway.open()), HELLO)
         assert reply.content[0].text == "Better."
         received = [(call.finish_reason, call.received) for call in await gateway.calls()]
         assert received == [("aborted", False), ("stop", True)]
 
     async def test_an_engine_failure_has_the_providers_type(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(error="out of memory")])
+        gateway = await open_gateway([ScriptedReply(error="out of memory")])
         with pytest.raises(anthropic.InternalServerError, match="out of memory") as caught:
             await ask(sdk(gateway, await gateway.open(), max_retries=0), HELLO)
         body: Any = caught.value.body
@@ -281,14 +281,14 @@ class TestErrors:
         assert caught.value.request_id == body["request_id"]
 
     async def test_a_stream_that_breaks_is_cut(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(text="Half a sentence that goes on", error="gone")])
+        gateway = await open_gateway([ScriptedReply(text="Half a sentence that goes on", error="gone")])
         with pytest.raises(httpx2.RemoteProtocolError):
             await ask(sdk(gateway, await gateway.open(), max_retries=0), HELLO, stream=True)
         (kept,) = await gateway.calls()
         assert kept.finish_reason == "aborted" and not kept.received
 
     async def test_a_session_that_ends_meanwhile_says_so(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(text="Half a sentence that", block_after=2)])
+        gateway = await open_gateway([ScriptedReply(text="Half a sentence that", block_after=2)])
         client = sdk(gateway, await gateway.open(), max_retries=0)
         asked: Any = {"model": "polar", "max_tokens": 50, "messages": HELLO}
         async with client.messages.stream(**asked) as events:

@@ -15,7 +15,7 @@ from playbook import BASH_TOOL, Gateway, vocabulary_of
 from polar import registry
 from polar.audit.certificate import certify
 from polar.engines.base import EngineInfo
-from polar.testing import Reply, Script
+from polar.testing import Script, ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, Policy, Spec, TrajectoryStatistics
 from waiting import until
@@ -37,9 +37,9 @@ async def open_chat(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerator[
         yield open_one
 
 
-def as_encoded(renderer: SmolLM2Renderer, text: str) -> Reply:
+def as_encoded(renderer: SmolLM2Renderer, text: str) -> ScriptedReply:
     """Sampled in the very tokens into which the template's text is encoded again."""
-    return Reply(ids=(*renderer.encode(text), renderer.stop_ids[0]))
+    return ScriptedReply(ids=(*renderer.encode(text), renderer.stop_ids[0]))
 
 
 def statistics_of(calls: list[Call]) -> TrajectoryStatistics:
@@ -114,7 +114,7 @@ async def test_the_engine_gets_the_task_s_sampling_and_the_harness_s_words(open_
 
 
 async def test_a_stream_begins_at_once_and_counts_the_prompt(open_chat: OpenChat) -> None:
-    gateway = await open_chat([Reply(text=BOATS, block_after=3)])
+    gateway = await open_chat([ScriptedReply(text=BOATS, block_after=3)])
     client = gateway.client(await gateway.open())
     stream = await client.chat.completions.create(
         model="polar", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -189,7 +189,7 @@ async def test_an_engine_that_hides_the_prompt_is_a_defect(open_chat: OpenChat) 
 
 
 async def test_what_was_sampled_of_a_broken_reply_is_kept_as_aborted(open_chat: OpenChat) -> None:
-    gateway = await open_chat([Reply(text=BOATS, error="the card is on fire")])
+    gateway = await open_chat([ScriptedReply(text=BOATS, error="the card is on fire")])
     status, body, _ = await gateway.post(await gateway.open(), {"messages": HELLO})
     assert status == 502 and "on fire" in body["error"]["message"]
     (call,) = await gateway.calls()
@@ -199,7 +199,7 @@ async def test_what_was_sampled_of_a_broken_reply_is_kept_as_aborted(open_chat: 
 
 
 async def test_sealing_breaks_a_conversation_off(open_chat: OpenChat) -> None:
-    gateway = await open_chat([Reply(text=BOATS, block_after=2)])
+    gateway = await open_chat([ScriptedReply(text=BOATS, block_after=2)])
     slot = await gateway.open()
     pending = asyncio.create_task(gateway.post(slot, {"messages": HELLO}))
     await until(lambda: gateway.engine.requests and gateway.engine.requests[0].completion_ids)

@@ -16,7 +16,7 @@ from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.http.connection import AsgiMessage, Connection
 from polar.gateway.http.handler import ModelRoute, Service
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Slot, logprobs, token_ids
 from waiting import hang_limit, until
 
@@ -339,7 +339,7 @@ class TestSealing:
     async def test_a_client_that_does_not_read_does_not_hold_sealing_up(
         self, open_gateway: OpenGateway, stalls_at: str
     ) -> None:
-        script = Reply(text="Hello to you.", block_after=None if stalls_at == "reply" else 2)
+        script = ScriptedReply(text="Hello to you.", block_after=None if stalls_at == "reply" else 2)
         gateway = await open_gateway([script], heartbeat_s=0.01)
         slot = await gateway.open()
         route = _route_of(gateway)

@@ -20,7 +20,7 @@ from playbook import Gateway, OpenGateway
 from polar.builders.prefix_merging import PrefixMerging
 from polar.engines.base import GenerateRequest, Piece
 from polar.gateway.calls.generation import Generation
-from polar.testing import Reply, ScriptedEngine
+from polar.testing import ScriptedEngine, ScriptedReply
 from polar.types import Call, Slot
 from waiting import hang_limit, until
 
@@ -117,7 +117,7 @@ def quiet_files() -> None:
 
 
 async def test_every_question_has_one_reply_however_often_it_is_cut(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway(lambda turn, ids: Reply(text=TEXT, block_after=6), linger_s=60)
+    gateway = await open_gateway(lambda turn, ids: ScriptedReply(text=TEXT, block_after=6), linger_s=60)
     questions = await open_questions(gateway)
     before = open_files()
 

@@ -14,7 +14,7 @@ from google import genai
 from google.genai import errors, types
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Slot
 from waiting import hang_limit
@@ -174,7 +174,7 @@ async def test_a_chat_keeps_a_streamed_turn(open_gateway: OpenGateway) -> None:
 
 
 async def test_the_sdk_survives_heartbeats(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Hello to you, my friend.", block_after=3)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text="Hello to you, my friend.", block_after=3)], heartbeat_s=0.05)
     chat = connect(gateway, await gateway.open()).chats.create(model="polar")
     chunks: list[types.GenerateContentResponse] = []
     async for chunk in await chat.send_message_stream("hello"):
@@ -259,7 +259,7 @@ async def test_a_refused_field_is_named(open_gateway: OpenGateway) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta"])
 async def test_a_stream_without_alt_is_one_array(open_gateway: OpenGateway, version: str) -> None:
-    gateway = await open_gateway([Reply(text="Hello to you.", block_after=2)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text="Hello to you.", block_after=2)], heartbeat_s=0.05)
     slot = await gateway.open()
     url = f"{slot.base_url}/{version}/models/polar:streamGenerateContent?key={slot.key}"
     async with gateway.http.post(url, json=HELLO) as response:
@@ -275,7 +275,7 @@ async def test_a_stream_without_alt_is_one_array(open_gateway: OpenGateway, vers
 
 async def test_a_broken_stream_is_cut_after_the_error(open_gateway: OpenGateway) -> None:
     """Google's clients read the error before the cut; others would take a whole body for a whole reply."""
-    gateway = await open_gateway([Reply(text="Hello to you.", error="out of memory")])
+    gateway = await open_gateway([ScriptedReply(text="Hello to you.", error="out of memory")])
     slot = await gateway.open()
     url = f"{slot.base_url}/v1beta/models/polar:streamGenerateContent?alt=sse"
     async with gateway.http.post(url, json=HELLO, headers={"x-goog-api-key": slot.key}) as response:
@@ -290,7 +290,7 @@ async def test_a_broken_stream_is_cut_after_the_error(open_gateway: OpenGateway)
 
 
 async def test_a_broken_array_is_cut(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Hello to you.", error="out of memory")])
+    gateway = await open_gateway([ScriptedReply(text="Hello to you.", error="out of memory")])
     slot = await gateway.open()
     url = f"{slot.base_url}/v1beta/models/polar:streamGenerateContent"
     async with gateway.http.post(url, json=HELLO, headers={"x-goog-api-key": slot.key}) as response:
@@ -299,7 +299,7 @@ async def test_a_broken_array_is_cut(open_gateway: OpenGateway) -> None:
 
 
 async def test_the_sdk_raises_the_error_of_a_broken_stream(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Hello to you.", error="out of memory")])
+    gateway = await open_gateway([ScriptedReply(text="Hello to you.", error="out of memory")])
     client = connect(gateway, await gateway.open())
     chunks: list[types.GenerateContentResponse] = []
     with pytest.raises(errors.ServerError) as caught:
@@ -310,7 +310,7 @@ async def test_the_sdk_raises_the_error_of_a_broken_stream(open_gateway: OpenGat
 
 
 async def test_a_lost_client_ends_the_generation(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Hello to you.", block_after=2)], linger_s=0.0)
+    gateway = await open_gateway([ScriptedReply(text="Hello to you.", block_after=2)], linger_s=0.0)
     slot = await gateway.open()
     url = f"{slot.base_url}/v1beta/models/polar:streamGenerateContent?alt=sse&key={slot.key}"
     async with gateway.http.post(url, json=HELLO) as response:

@@ -17,7 +17,7 @@ from waiting import hang_limit
 ASK = {"model": "polar", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def door() -> socket.socket:
+def a_listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
 
@@ -41,7 +41,7 @@ async def is_served(gateway: Gateway, slot: Slot) -> bool:
     return (await gateway.post(slot, ASK))[0] == 200
 
 
-@pytest.mark.parametrize("has_door", [True, False])
+@pytest.mark.parametrize("has_listener", [True, False])
 @pytest.mark.parametrize(
     ("beginning", "piece"),
     [
@@ -53,10 +53,10 @@ async def is_served(gateway: Gateway, slot: Slot) -> bool:
     ids=["path", "headers", "one-header", "trailers"],
 )
 async def test_a_head_without_end_is_hung_up_on(
-    open_gateway: OpenGateway, has_door: bool, beginning: bytes, piece: bytes
+    open_gateway: OpenGateway, has_listener: bool, beginning: bytes, piece: bytes
 ) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door() if has_door else None)
+    slot = await gateway.open(listener=a_listener() if has_listener else None)
     async with connected(slot) as (_, writer):
         writer.write(beginning)
         with pytest.raises(ConnectionError):
@@ -68,7 +68,7 @@ async def test_a_head_without_end_is_hung_up_on(
 
 async def test_a_head_in_pieces_is_no_offence(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     async with connected(slot) as (reader, writer):
         writer.write(b"HEAD / HTTP/1.1\r\n")
         for number in range(20):
@@ -81,9 +81,12 @@ async def test_a_head_in_pieces_is_no_offence(open_gateway: OpenGateway) -> None
 async def test_a_session_has_so_many_connections_and_no_more(
     open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "DOOR_CONNECTIONS", 2)
+    monkeypatch.setattr(wire, "LISTENER_CONNECTIONS", 2)
     gateway = await open_gateway(["Hello."])
-    greedy, other = await gateway.open("s1", door=door()), await gateway.open("s2", door=door())
+    greedy, other = (
+        await gateway.open("s1", listener=a_listener()),
+        await gateway.open("s2", listener=a_listener()),
+    )
     async with connected(greedy) as first, connected(greedy) as second:
         assert await is_let_in(*first) and await is_let_in(*second)
         async with connected(greedy) as third:
@@ -102,12 +105,12 @@ async def is_let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         return False
 
 
-async def test_bodies_under_way_at_a_door_are_counted_together(
+async def test_bodies_under_way_at_one_listener_are_counted_together(
     open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.gateway.http.server.DOOR_BODIES", 2)
+    monkeypatch.setattr("polar.gateway.http.server.LISTENER_BODIES", 2)
     gateway = await open_gateway(["Hello."], max_body_bytes=10_000)
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     key = f"authorization: Bearer {slot.key}"
     head = f"POST /v1/chat/completions HTTP/1.1\r\n{key}\r\ncontent-length: 9000\r\n\r\n".encode()
     async with connected(slot) as first, connected(slot) as second, connected(slot) as third:
@@ -125,7 +128,7 @@ async def test_bodies_under_way_at_a_door_are_counted_together(
 
 async def test_connections_end_with_the_slot(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     async with connected(slot) as (reader, writer):
         assert await is_let_in(reader, writer)
         await gateway.slots.close("s1")

@@ -8,7 +8,7 @@ import pytest
 from playbook import BASH_TOOL, OpenGateway, assert_tokens_hold_together
 from wire_dialects import WIRE_DIALECTS, WireDialect
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 
 CALL = '<tool_call>{"name": "bash", "arguments": {"command":"ls"}}</tool_call>'
 TOOL = BASH_TOOL["function"]
@@ -32,7 +32,7 @@ NONE: dict[str, dict[str, Any]] = {
 async def test_a_call_without_tools_is_text(
     open_gateway: OpenGateway, dialect: WireDialect, choice: str, stream: bool
 ) -> None:
-    gateway = await open_gateway([Reply(text=f"See: {CALL}"), "Fine."])
+    gateway = await open_gateway([ScriptedReply(text=f"See: {CALL}"), "Fine."])
     slot = await gateway.open()
     more = NONE[dialect.name] if choice == "none" else {}
     for turns in (["go"], ["go", f"See: {CALL}", "on"]):

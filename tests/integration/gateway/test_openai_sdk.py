@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from polar.engines.base import GenerateRequest, Piece
 from polar.errors import EngineBusy
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import token_ids
 
@@ -224,7 +224,7 @@ class TestCompletions:
 class TestErrors:
     @pytest.mark.parametrize("stream", [True, False])
     async def test_an_engine_that_fails_once_is_asked_again(self, open_gateway: OpenGateway, stream: bool) -> None:
-        gateway = await open_gateway([Reply(error="busy"), "Better."])
+        gateway = await open_gateway([ScriptedReply(error="busy"), "Better."])
         chat: Any = gateway.client(await gateway.open()).chat.completions
         reply = await chat.create(model="polar", messages=HELLO, stream=stream)
         if stream:
@@ -236,7 +236,7 @@ class TestErrors:
 
     async def test_a_stream_that_breaks_is_a_lost_connection(self, open_gateway: OpenGateway) -> None:
         gateway = await open_gateway(
-            [Reply(text="A beginning of some length, then nothing.", error="gone"), "Whole."]
+            [ScriptedReply(text="A beginning of some length, then nothing.", error="gone"), "Whole."]
         )
         chat = gateway.client(await gateway.open()).chat.completions
         stream = await chat.create(model="polar", messages=HELLO, stream=True)

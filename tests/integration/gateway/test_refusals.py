@@ -12,7 +12,7 @@ import pytest
 from playbook import BASH_TOOL, Gateway, OpenGateway
 from wire_dialects import WIRE_DIALECTS, WireDialect
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Slot
 from waiting import until
 
@@ -192,7 +192,7 @@ async def test_budgets_end_a_session_in_the_providers_terms(open_gateway: OpenGa
 
 class TestEngineFailure:
     async def test_a_plain_call_gets_a_status_that_invites_a_retry(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(error="out of memory"), "Better."])
+        gateway = await open_gateway([ScriptedReply(error="out of memory"), "Better."])
         slot = await gateway.open()
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["type"]) == (502, "true", "server_error")
@@ -202,7 +202,7 @@ class TestEngineFailure:
         assert gateway.slots.outcome("s1").failures == (), "its own retry clears it"
 
     async def test_the_sdk_retries_by_itself(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(error="busy"), "Better."])
+        gateway = await open_gateway([ScriptedReply(error="busy"), "Better."])
         reply = await gateway.client(await gateway.open()).chat.completions.create(model="polar", messages=HELLO)
         assert reply.choices[0].message.content == "Better."
         assert [(c.finish_reason, c.received) for c in await gateway.calls()] == [
@@ -211,7 +211,7 @@ class TestEngineFailure:
         ]
 
     async def test_a_stream_is_cut_and_has_no_clean_end(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(text="Half a", error="gone")])
+        gateway = await open_gateway([ScriptedReply(text="Half a", error="gone")])
         stream = await gateway.client(await gateway.open(), max_retries=0).chat.completions.create(
             model="polar", messages=HELLO, stream=True
         )
@@ -222,12 +222,12 @@ class TestEngineFailure:
         assert kept.finish_reason == "aborted" and not kept.received and len(kept.completion_ids) > 0
 
     async def test_an_engine_that_aborts_is_not_a_quiet_success(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(text="Half", abort=True)])
+        gateway = await open_gateway([ScriptedReply(text="Half", abort=True)])
         assert (await gateway.post(await gateway.open(), {"messages": HELLO}))[0] == 502
         assert [c.finish_reason for c in await gateway.calls()] == ["aborted"]
 
     async def test_missing_logprobs_are_kept_as_missing(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(text="Hm.", without_logprobs=True)])
+        gateway = await open_gateway([ScriptedReply(text="Hm.", without_logprobs=True)])
         assert (await gateway.post(await gateway.open(), {"messages": HELLO}))[0] == 200
         (call,) = await gateway.calls()
         assert all(value != value for value in call.logprobs)
@@ -240,7 +240,7 @@ async def start_blocked(gateway: Gateway, slot: Slot, stream: bool) -> aiohttp.C
 
 
 async def test_a_stream_begins_at_once_and_is_kept_awake(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="At last.", block_after=2)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text="At last.", block_after=2)], heartbeat_s=0.05)
     response = await start_blocked(gateway, await gateway.open(), stream=True)
     lines = [await response.content.readline() for _ in range(8)]  # the engine has not finished yet
     assert gateway.engine.active == 1
@@ -253,7 +253,7 @@ async def test_a_stream_begins_at_once_and_is_kept_awake(open_gateway: OpenGatew
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_ends_its_generation(open_gateway: OpenGateway, stream: bool) -> None:
-    gateway = await open_gateway([Reply(text="Nobody hears this.", block_after=3), "Next."], linger_s=0)
+    gateway = await open_gateway([ScriptedReply(text="Nobody hears this.", block_after=3), "Next."], linger_s=0)
     slot = await gateway.open()
     opened = gateway.slots.find(slot.key)
     assert opened
@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_ends_its_generation(open_gateway: OpenGatewa
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_sealing_breaks_off_what_runs(open_gateway: OpenGateway, stream: bool) -> None:
-    gateway = await open_gateway([Reply(text="Never finished.", block_after=2)])
+    gateway = await open_gateway([ScriptedReply(text="Never finished.", block_after=2)])
     slot = await gateway.open()
     body = orjson.dumps({"messages": HELLO, "stream": stream})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: {slot.key}\r\nconnection: close\r\n"

@@ -11,7 +11,7 @@ from openai.types.responses import Response
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 from pydantic import BaseModel
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 BASH: dict[str, Any] = {
@@ -155,7 +155,7 @@ async def test_the_events_of_a_stream(open_gateway: OpenGateway) -> None:
 
 
 async def test_heartbeats_are_events_of_the_response(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply("At last.", block_after=0)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply("At last.", block_after=0)], heartbeat_s=0.05)
     stream = await (await client_of(gateway)).responses.create(model="polar", input="go", stream=True)
     beats = 0
     text = ""
@@ -247,12 +247,12 @@ class TestRefusals:
             assert response.status == 426
 
     async def test_the_sdk_asks_again_when_the_engine_fails(self, open_gateway: OpenGateway) -> None:
-        gateway = await open_gateway([Reply(error="gone"), "Here again."])
+        gateway = await open_gateway([ScriptedReply(error="gone"), "Here again."])
         reply = await (await client_of(gateway)).responses.create(model="polar", input="go")
         assert reply.output_text == "Here again." and len(gateway.engine.requests) == 2
 
     async def test_a_stream_that_an_engine_breaks_is_cut(self, open_gateway: OpenGateway) -> None:
-        blocked = Reply("Half of a reply and more.", block_after=4, error="gone")
+        blocked = ScriptedReply("Half of a reply and more.", block_after=4, error="gone")
         gateway = await open_gateway([blocked])
         client = await client_of(gateway, max_retries=0)
         stream = await client.responses.create(model="polar", input="go", stream=True)

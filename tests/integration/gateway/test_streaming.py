@@ -11,7 +11,7 @@ import orjson
 import pytest
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Slot, TokenIds
 from waiting import hang_limit
@@ -122,7 +122,7 @@ def said(wire: Wire, events: list[Payload]) -> str:
 async def test_the_text_up_to_token_k_is_there_while_the_engine_waits_after_it(
     open_gateway: OpenGateway, wire: Wire
 ) -> None:
-    gateway = await open_gateway([Reply(text=TEXT, block_after=6)])
+    gateway = await open_gateway([ScriptedReply(text=TEXT, block_after=6)])
     listener = await listen(gateway, await gateway.open(), wire)
     sampled = gateway.engine.encoder.decode(gateway.engine.requests[0].completion_ids)
     assert gateway.engine.active == 1 and TEXT.startswith(sampled) and len(sampled) > 10
@@ -141,7 +141,7 @@ async def test_a_call_goes_out_while_the_next_one_is_sampled(
     open_gateway: OpenGateway, wire: Wire, smollm2: SmolLM2Renderer
 ) -> None:
     first = smollm2._vocabulary.encode(f"Looking.\n{CALL}")  # pyright: ignore[reportPrivateUsage]
-    gateway = await open_gateway([Reply(text=f"Looking.\n{CALL}\n{CALL}", block_after=len(first) + 4)])
+    gateway = await open_gateway([ScriptedReply(text=f"Looking.\n{CALL}\n{CALL}", block_after=len(first) + 4)])
     listener = await listen(gateway, await gateway.open(), wire, **wire.tools)
     await listener.hear(lambda events: "ls -la" in orjson.dumps(events).decode())
     assert gateway.engine.active == 1 and said(wire, listener.events) == "Looking."
@@ -152,7 +152,7 @@ async def test_a_call_goes_out_while_the_next_one_is_sampled(
 async def test_it_begins_at_once_and_is_kept_awake_in_the_dialects_own_way(
     open_gateway: OpenGateway, wire: Wire
 ) -> None:
-    gateway = await open_gateway([Reply(text=TEXT, block_after=0)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text=TEXT, block_after=0)], heartbeat_s=0.05)
     listener = await listen(gateway, await gateway.open(), wire)
     await listener.hear(lambda events: sum(map(wire.is_heartbeat, events)) >= 3)
     assert said(wire, listener.events) == "" and gateway.engine.active == 1
@@ -161,7 +161,7 @@ async def test_it_begins_at_once_and_is_kept_awake_in_the_dialects_own_way(
 
 
 async def test_no_comment_is_ever_sent(open_gateway: OpenGateway, wire: Wire) -> None:
-    gateway = await open_gateway([Reply(text=TEXT, block_after=3)], heartbeat_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text=TEXT, block_after=3)], heartbeat_s=0.05)
     listener = await listen(gateway, await gateway.open(), wire)
     await asyncio.sleep(0.2)
     gateway.engine.release()
@@ -169,7 +169,7 @@ async def test_no_comment_is_ever_sent(open_gateway: OpenGateway, wire: Wire) ->
 
 
 async def test_a_failure_at_once_is_a_status(open_gateway: OpenGateway, wire: Wire) -> None:
-    gateway = await open_gateway([Reply(error="no memory"), Reply(busy_s=3.0)])
+    gateway = await open_gateway([ScriptedReply(error="no memory"), ScriptedReply(busy_s=3.0)])
     slot = await gateway.open()
     headers = {"authorization": f"Bearer {slot.key}"}
     async with gateway.http.post(slot.base_url + wire.path, json=wire.body, headers=headers) as failed:
@@ -179,7 +179,7 @@ async def test_a_failure_at_once_is_a_status(open_gateway: OpenGateway, wire: Wi
 
 
 async def test_a_failure_half_way_never_looks_like_an_end(open_gateway: OpenGateway, wire: Wire) -> None:
-    gateway = await open_gateway([Reply(text=TEXT, block_after=4, error="no memory"), TEXT])
+    gateway = await open_gateway([ScriptedReply(text=TEXT, block_after=4, error="no memory"), TEXT])
     slot = await gateway.open()
     listener = await listen(gateway, slot, wire)
     await listener.hear(lambda events: bool(said(wire, events)))
@@ -215,7 +215,7 @@ class WholeOnly:
 async def test_a_family_that_is_read_as_a_whole_is_streamed_as_a_whole(
     open_gateway: OpenGateway, wire: Wire, smollm2: SmolLM2Renderer
 ) -> None:
-    script = [Reply(text=f"{TEXT} {CALL}", block_after=6)]
+    script = [ScriptedReply(text=f"{TEXT} {CALL}", block_after=6)]
     gateway = await open_gateway(script, renderer=WholeOnly(smollm2), heartbeat_s=0.05)
     listener = await listen(gateway, await gateway.open(), wire, **wire.tools)
     await listener.hear(lambda events: any(map(wire.is_heartbeat, events)))

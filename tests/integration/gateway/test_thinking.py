@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from polar.errors import HarnessError
 from polar.harnesses.base import NpmPack
 from polar.harnesses.programs.install import install
-from polar.testing import Encoder, Reply, encoder_of
+from polar.testing import Encoder, ScriptedReply, encoder_of
 from polar.tokens.renderers.family import FamilyRenderer
 from polar.types import Slot
 from waiting import hang_limit
@@ -313,9 +313,9 @@ class Talk(NamedTuple):
     speaker: Speaker
 
 
-async def begin(open_gateway: OpenGateway, thinker: Thinker, dialect: str, *replies: str | Reply) -> Talk:
+async def begin(open_gateway: OpenGateway, thinker: Thinker, dialect: str, *replies: str | ScriptedReply) -> Talk:
     """A session whose model gives these replies, in odd tokens."""
-    script = [reply if isinstance(reply, Reply) else thinker.spell(reply) for reply in replies]
+    script = [reply if isinstance(reply, ScriptedReply) else thinker.spell(reply) for reply in replies]
     gateway = await open_gateway(script, renderer=thinker.renderer, vocabulary=thinker.vocabulary)
     return Talk(gateway, SPEAKERS[dialect](gateway, await gateway.open()))
 
@@ -342,7 +342,7 @@ async def test_thinking_is_the_providers_thinking(
 async def test_thinking_flows_while_the_model_is_still_at_it(
     open_gateway: OpenGateway, thinker: Thinker, dialect: str
 ) -> None:
-    reply = Reply(ids=tuple(thinker.spell(thinks(f"{SAID}\n{CALLS}"))), block_after=20)
+    reply = ScriptedReply(ids=tuple(thinker.spell(thinks(f"{SAID}\n{CALLS}"))), block_after=20)
     gateway, speaker = await begin(open_gateway, thinker, dialect, reply)
     asking = asyncio.create_task(speaker.ask([speaker.user("go")], stream=True))
     async with hang_limit():

@@ -11,7 +11,7 @@ import orjson
 from playbook import Gateway, OpenGateway
 
 from polar.builders.prefix_merging import PrefixMerging
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import CallProfile, Slot
 from waiting import until
 
@@ -35,7 +35,7 @@ async def text_of(response: aiohttp.ClientResponse) -> str:
 
 
 async def test_a_retry_of_a_call_under_way_joins_it(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="One reply for both.", block_after=2)])
+    gateway = await open_gateway([ScriptedReply(text="One reply for both.", block_after=2)])
     slot = await gateway.open(budgets={"max_calls": 1})  # of which a retry takes nothing
     first = await ask(gateway, slot)
     second = await ask(gateway, slot)
@@ -46,7 +46,7 @@ async def test_a_retry_of_a_call_under_way_joins_it(open_gateway: OpenGateway) -
 
 
 async def test_a_stream_cut_in_the_middle_is_told_again_from_its_beginning(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="The whole story again.", block_after=3)])
+    gateway = await open_gateway([ScriptedReply(text="The whole story again.", block_after=3)])
     slot = await gateway.open()
     cut = await ask(gateway, slot)
     await cut.content.readline()
@@ -59,7 +59,7 @@ async def test_a_stream_cut_in_the_middle_is_told_again_from_its_beginning(open_
 
 
 async def test_a_reply_nobody_was_there_for_is_kept_for_the_retry(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Kept for you.", block_after=2), "Another."], linger_s=60)
+    gateway = await open_gateway([ScriptedReply(text="Kept for you.", block_after=2), "Another."], linger_s=60)
     slot = await gateway.open()
     (await ask(gateway, slot)).close()
     await until(lambda: gateway.slots.find(slot.key)._active)  # pyright: ignore
@@ -76,7 +76,7 @@ async def test_a_reply_nobody_was_there_for_is_kept_for_the_retry(open_gateway: 
 
 
 async def test_nobody_comes_back_and_the_generation_ends(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Never heard.", block_after=2), "Fresh."], linger_s=0.05)
+    gateway = await open_gateway([ScriptedReply(text="Never heard.", block_after=2), "Fresh."], linger_s=0.05)
     slot = await gateway.open()
     (await ask(gateway, slot)).close()
     await until(lambda: gateway.engine.requests and gateway.engine.active == 0)
@@ -91,7 +91,7 @@ async def test_nobody_comes_back_and_the_generation_ends(open_gateway: OpenGatew
 
 
 async def test_a_retry_may_want_the_reply_whole(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="As you like.", block_after=2)])
+    gateway = await open_gateway([ScriptedReply(text="As you like.", block_after=2)])
     slot = await gateway.open()
     streamed = await ask(gateway, slot)
     whole = asyncio.create_task(ask(gateway, slot, {**HELLO, "stream": False}))
@@ -104,7 +104,7 @@ async def test_a_retry_may_want_the_reply_whole(open_gateway: OpenGateway) -> No
 
 
 async def test_a_retry_may_write_its_fields_in_another_order(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Same thing.", block_after=2)])
+    gateway = await open_gateway([ScriptedReply(text="Same thing.", block_after=2)])
     slot = await gateway.open()
     first = await ask(gateway, slot)
     shuffled = {
@@ -119,7 +119,10 @@ async def test_a_retry_may_write_its_fields_in_another_order(open_gateway: OpenG
 
 
 async def test_parallel_work_that_says_who_it_is_is_not_joined(open_gateway: OpenGateway) -> None:
-    script = [Reply(text="For the first.", block_after=2), Reply(text="For the second.", block_after=2)]
+    script = [
+        ScriptedReply(text="For the first.", block_after=2),
+        ScriptedReply(text="For the second.", block_after=2),
+    ]
     gateway = await open_gateway(script)
     slot = await gateway.open(profile=CallProfile(attribution_headers=("x-agent-id",)))
     first = await ask(gateway, slot, **{"x-agent-id": "a"})
@@ -132,7 +135,7 @@ async def test_parallel_work_that_says_who_it_is_is_not_joined(open_gateway: Ope
 
 
 async def test_what_failed_is_sampled_again(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="Half a", error="out of memory"), "Whole."])
+    gateway = await open_gateway([ScriptedReply(text="Half a", error="out of memory"), "Whole."])
     slot = await gateway.open()
     body = {**HELLO, "stream": False}
     assert (await ask(gateway, slot, body)).status == 502
@@ -145,7 +148,7 @@ async def test_what_failed_is_sampled_again(open_gateway: OpenGateway) -> None:
 async def test_two_sessions_with_the_same_question_have_nothing_to_do_with_each_other(
     open_gateway: OpenGateway,
 ) -> None:
-    gateway = await open_gateway(lambda turn, ids: Reply(text="Mine.", block_after=2))
+    gateway = await open_gateway(lambda turn, ids: ScriptedReply(text="Mine.", block_after=2))
     one, two = await gateway.open("one"), await gateway.open("two")
     replies = [await ask(gateway, one), await ask(gateway, two)]
     gateway.engine.release()
@@ -155,7 +158,7 @@ async def test_two_sessions_with_the_same_question_have_nothing_to_do_with_each_
 
 async def test_calls_side_by_side_share_one_budget_of_tokens(open_gateway: OpenGateway) -> None:
     text = "one two three four five six seven eight nine ten"
-    gateway = await open_gateway(lambda turn, ids: Reply(text=text, block_after=2))
+    gateway = await open_gateway(lambda turn, ids: ScriptedReply(text=text, block_after=2))
     slot = await gateway.open(budgets={"max_tokens": 9})
     bodies = [{**HELLO, "messages": [{"role": "user", "content": f"Question {i}."}]} for i in range(3)]
     replies = [await ask(gateway, slot, body) for body in bodies]
@@ -196,7 +199,7 @@ async def test_equal_work_of_two_agents_has_two_keys(open_gateway: OpenGateway) 
 
 
 async def test_tokens_given_after_a_stop_text_are_counted(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([Reply(text="One two STOP three four five.")])
+    gateway = await open_gateway([ScriptedReply(text="One two STOP three four five.")])
     slot = await gateway.open(sampling={"stop": ["STOP"]})
     await text_of(await ask(gateway, slot))
     (call,) = await gateway.calls()

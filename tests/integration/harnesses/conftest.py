@@ -14,7 +14,7 @@ from aiohttp import web
 from polar.errors import HarnessError
 from polar.harnesses.pi import Pi, PiOptions
 from polar.harnesses.programs.install import install
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 
 HANG = "<never answers>"
@@ -105,6 +105,6 @@ def installed_pi() -> dict[str, Path]:
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[LocalRuntime]:
     made = LocalRuntime(LocalOptions(kill_grace_s=1))
-    await made.start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+    await made.start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
     yield made
     await made.stop()

@@ -19,7 +19,7 @@ from polar.node.checks import PROBE
 from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths
-from polar.testing import Reply, ScriptedEngine
+from polar.testing import ScriptedEngine, ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import ResultEntry, SessionResult, TaskRequest, TokenIds
 from waiting import hang_limit
@@ -94,8 +94,8 @@ class Service:
     def __init__(self, renderer: SmolLM2Renderer, folder: Path, lease_beats: float = 15) -> None:
         self._renderer = renderer
         self.folder = folder
-        self.first_reply = Reply(text=WRITE)
-        self.last_reply = Reply(text="Done.")
+        self.first_reply = ScriptedReply(text=WRITE)
+        self.last_reply = ScriptedReply(text="Done.")
         self.server = RolloutServer(
             ServerConfig(
                 port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1, lease_beats=lease_beats
@@ -120,7 +120,7 @@ class Service:
     async def _node(self, pools: dict[str, int]) -> AsyncGenerator[ServedNode]:
         vocabulary = self._renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
 
-        def script(_: int, prompt_ids: TokenIds) -> Reply:
+        def script(_: int, prompt_ids: TokenIds) -> ScriptedReply:
             """By what was said, not by how often it was asked: a session may be run again here."""
             return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 

@@ -12,7 +12,7 @@ import pytest
 from served_node import WRITE, ServedNode, Service, agent_task, results_of
 
 from polar.client import NotDrained, SyncPolarClient
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import SessionResult, Stage
 from waiting import hang_limit, until
 
@@ -89,7 +89,7 @@ class TestTheBound:
         assert (result.stage, result.stale, result.policy_updates) == (Stage.COMPLETED, False, 0)
 
     async def test_a_reply_that_is_being_sampled_is_kept_as_aborted(self, patient: Service) -> None:
-        patient.last_reply = Reply(text="I never end.", block_after=3)
+        patient.last_reply = ScriptedReply(text="I never end.", block_after=3)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t", staleness=bound(0, "cancel")))
         await until(lambda: served.engine.active and len(served.engine.requests) == 2)
@@ -110,7 +110,7 @@ class TestTheBound:
 
 class TestDrain:
     async def test_it_waits_for_a_generation_that_runs(self, patient: Service) -> None:
-        patient.first_reply = Reply(text=WRITE, block_after=2)
+        patient.first_reply = ScriptedReply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await update(patient, "1", served)
         await patient.client.submit(agent_task(task_id="t"))
@@ -134,7 +134,7 @@ class TestDrain:
         assert versions == ["1", "2"]
 
     async def test_one_that_takes_too_long_is_told_and_stays_paused(self, patient: Service) -> None:
-        patient.first_reply = Reply(text=WRITE, block_after=2)
+        patient.first_reply = ScriptedReply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
         await until(lambda: served.engine.active)
@@ -147,7 +147,7 @@ class TestDrain:
         assert (await results_of(patient, "t"))["t-0"].stage is Stage.COMPLETED
 
     async def test_a_session_that_is_cancelled_no_longer_holds_it_up(self, patient: Service) -> None:
-        patient.first_reply = Reply(text=WRITE, block_after=2)
+        patient.first_reply = ScriptedReply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
         await until(lambda: served.engine.active)
@@ -172,7 +172,7 @@ class TestDrain:
 
     @pytest.mark.parametrize("holding", [True, False])
     async def test_one_that_does_not_come_back_is_not(self, service: Service, holding: bool) -> None:
-        service.first_reply = Reply(text=WRITE, block_after=2)
+        service.first_reply = ScriptedReply(text=WRITE, block_after=2)
         lost = await service.add_node()
         if holding:
             await service.client.submit(agent_task(task_id="t"))
@@ -187,7 +187,7 @@ class TestDrain:
         lost.uplink.mend()
 
     async def test_a_node_that_stops_meanwhile_is_not_waited_for(self, patient: Service) -> None:
-        patient.first_reply = Reply(text=WRITE, block_after=2)
+        patient.first_reply = ScriptedReply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
         await until(lambda: served.engine.active)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polar.runtimes.base import Command, Place, Tool
+from polar.runtimes.base import Command, Program, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 from waiting import hang_limit
 
@@ -23,11 +23,13 @@ class Sessions:
         self._folder = folder
         self._started: list[BubblewrapRuntime] = []
 
-    def place(self, session_id: str = "s-1", base: Path | None = None, tools: tuple[Tool, ...] = ()) -> Place:
+    def place(
+        self, session_id: str = "s-1", base: Path | None = None, tools: tuple[Program, ...] = ()
+    ) -> SessionFolders:
         folder = self._folder / session_id
-        return Place(session_id, folder / "root", folder / "logs", base, tools)
+        return SessionFolders(session_id, folder / "root", folder / "logs", base, tools)
 
-    async def start(self, place: Place | None = None, **options: Any) -> BubblewrapRuntime:
+    async def start(self, place: SessionFolders | None = None, **options: Any) -> BubblewrapRuntime:
         runtime = BubblewrapRuntime(BubblewrapOptions(**options))
         self._started.append(runtime)
         await runtime.start(place or self.place())

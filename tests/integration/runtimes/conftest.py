@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from docker_machine import StartDocker, root_tar
 
-from polar.runtimes.base import Place, Tool
+from polar.runtimes.base import Program, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
 from polar.runtimes.docker.api import connected
 from polar.runtimes.docker.options import DockerOptions
@@ -71,12 +71,12 @@ async def start_docker(docker_engine: str | None, docker_image: str, tmp_path: P
     """Starts a session in a container of its own; takes the runtime's options, and `base` and `tools`."""
     started: list[DockerRuntime] = []
 
-    async def start(base: Path | None = None, tools: tuple[Tool, ...] = (), **options: Any) -> DockerRuntime:
+    async def start(base: Path | None = None, tools: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
         options = {"image": docker_image, "engine": docker_engine, "output_cap_bytes": 1000, **options}
         runtime = DockerRuntime(DockerOptions.model_validate(options))
         folder = tmp_path / f"session-{len(started)}"
         started.append(runtime)
-        await runtime.start(Place(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, tools))
+        await runtime.start(SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, tools))
         return runtime
 
     yield start

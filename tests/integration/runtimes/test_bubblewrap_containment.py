@@ -170,7 +170,7 @@ async def test_other_processes_are_neither_seen_nor_signalled(
 @pytest.mark.parametrize("policy", ["gateway_only", "none"])
 async def test_the_nodes_servers_cannot_be_reached(sessions: Sessions, policy: str) -> None:
     runtime = await sessions.start(network=policy)
-    door = await runtime.door()
+    door = await runtime.listener()
     for address in ("127.0.0.1", "0.0.0.0"):
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
@@ -207,7 +207,7 @@ async def test_the_nodes_nameless_sockets_are_not_there(runtime: BubblewrapRunti
 
 async def test_a_door_opens_to_its_own_session_only(sessions: Sessions) -> None:
     mine, other = await sessions.start(), await sessions.start(sessions.place("s-2"))
-    door = await mine.door()
+    door = await mine.listener()
     assert door is not None
     with door:
         knock = bash(f": </dev/tcp/127.0.0.1/{door.getsockname()[1]}")

@@ -171,7 +171,7 @@ async def main(folder):
         assert await runtime.get("old") == b"new\\n"
         await runtime.put("put", b"put")
         await runtime.fetch("more", folder / "out" / str(len(limits)), cap_bytes=1000)
-        door = await runtime.door()
+        door = await runtime.listener()
         reach = f": </dev/tcp/127.0.0.1/{door.getsockname()[1]}"
         assert (await runtime.exec(Command(("bash", "-c", reach)))).exit_code == 0
         door.close()

@@ -12,7 +12,7 @@ from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of,
 
 from polar.errors import RuntimeFailure
 from polar.registry import make
-from polar.runtimes.base import Command, Place, Runtime, Tool
+from polar.runtimes.base import Command, Program, Runtime, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 from polar.types import Spec
 from waiting import until
@@ -28,16 +28,16 @@ async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
 
 
 @pytest.fixture
-def place(sessions: Sessions) -> Place:
+def place(sessions: Sessions) -> SessionFolders:
     return sessions.place()
 
 
 @pytest.fixture
-async def runtime(sessions: Sessions, place: Place) -> BubblewrapRuntime:
+async def runtime(sessions: Sessions, place: SessionFolders) -> BubblewrapRuntime:
     return await sessions.start(place, output_cap_bytes=1000, tail_bytes=100)
 
 
-async def test_a_command_runs_in_the_workspace(runtime: BubblewrapRuntime, place: Place) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: BubblewrapRuntime, place: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
@@ -48,7 +48,7 @@ async def test_a_command_runs_in_the_workspace(runtime: BubblewrapRuntime, place
 
 async def test_the_registry_knows_it(tmp_path: Path) -> None:
     made: Runtime = make("runtime", Spec(name="bubblewrap", options={"workspace": "/testbed"}))
-    await made.start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+    await made.start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
     assert (await made.exec(Command(argv=("pwd",)))).stdout_tail == "/testbed\n"
     await made.stop()
 
@@ -58,7 +58,7 @@ async def test_odd_characters_in_the_places_path_do_no_harm(tmp_path: Path, sess
     base.mkdir()
     (base / "file").write_text("below")
     odd = tmp_path / "a,b:c\\d 'e' é"
-    runtime = await sessions.start(Place("s-1", odd / "root", odd / "logs", base))
+    runtime = await sessions.start(SessionFolders("s-1", odd / "root", odd / "logs", base))
     assert (await runtime.exec(sh("cat file"))).stdout_tail == "below"
 
 
@@ -76,7 +76,7 @@ async def test_stdin_is_at_its_end(runtime: BubblewrapRuntime) -> None:
 
 
 async def test_the_environment_is_the_commands_own(
-    runtime: BubblewrapRuntime, place: Place, monkeypatch: pytest.MonkeyPatch
+    runtime: BubblewrapRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     await runtime.exec(Command(argv=("env", "-0"), env={"MINE": "a b", "POLAR_SESSION": "forged"}))
@@ -114,13 +114,13 @@ async def test_no_word_can_smuggle_in_an_option(runtime: BubblewrapRuntime) -> N
 
 
 async def test_tools_are_there_to_be_read(sessions: Sessions, tmp_path: Path) -> None:
-    tool = Tool("greeter+1.0", tmp_path / "greeter")
+    tool = Program("greeter+1.0", tmp_path / "greeter")
     tool.source.mkdir()
     (tool.source / "greet").write_text("#!/bin/sh\necho hello\n")
     (tool.source / "greet").chmod(0o755)
     runtime = await sessions.start(sessions.place(tools=(tool,)))
 
-    greet = f"{runtime.tool(tool)}/greet"
+    greet = f"{runtime.program(tool)}/greet"
     assert (await runtime.exec(Command(argv=(greet,)))).stdout_tail == "hello\n"
     assert (await runtime.exec(sh(f"echo bad >>{greet}"))).exit_code != 0
     assert (tool.source / "greet").read_text() == "#!/bin/sh\necho hello\n"
@@ -129,11 +129,11 @@ async def test_tools_are_there_to_be_read(sessions: Sessions, tmp_path: Path) ->
 async def test_a_tool_cannot_be_put_elsewhere_by_its_name(sessions: Sessions, tmp_path: Path) -> None:
     for name in ("", "..", "../../etc"):
         with pytest.raises(RuntimeFailure, match="name of a tool"):
-            await sessions.start(sessions.place(tools=(Tool(name, tmp_path),)))
+            await sessions.start(sessions.place(tools=(Program(name, tmp_path),)))
 
 
 async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
-    runtime: BubblewrapRuntime, place: Place
+    runtime: BubblewrapRuntime, place: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end; touch done"))
     assert finished.exit_code == 0
@@ -179,7 +179,7 @@ async def test_an_image_that_is_not_there_is_a_clear_failure(sessions: Sessions)
 
 
 async def test_a_session_calls_through_its_door(runtime: BubblewrapRuntime) -> None:
-    door = await runtime.door()
+    door = await runtime.listener()
     assert door is not None
     port = door.getsockname()[1]
 
@@ -194,13 +194,13 @@ async def test_a_session_calls_through_its_door(runtime: BubblewrapRuntime) -> N
 
 async def test_without_a_network_there_is_no_door_but_a_loopback(sessions: Sessions) -> None:
     runtime = await sessions.start(network="none")
-    assert await runtime.door() is None
+    assert await runtime.listener() is None
     assert (await runtime.exec(sh("cat /proc/net/fib_trie"))).stdout_tail.count("127.0.0.1") > 0
 
 
 async def test_an_open_network_is_the_nodes(sessions: Sessions) -> None:
     runtime = await sessions.start(network="open")
-    assert await runtime.door() is None
+    assert await runtime.listener() is None
     with socket.create_server(("127.0.0.1", 0)) as server:
         finished = await runtime.exec(bash(f": </dev/tcp/127.0.0.1/{server.getsockname()[1]}"))
     assert finished.exit_code == 0
@@ -269,7 +269,7 @@ async def test_kill_ends_all_commands_and_keeps_the_files(runtime: BubblewrapRun
     assert (await runtime.exec(sh("ls"))).stdout_tail == "first\nsecond\n"
 
 
-async def test_stop_leaves_the_logs_and_nothing_else(runtime: BubblewrapRuntime, place: Place) -> None:
+async def test_stop_leaves_the_logs_and_nothing_else(runtime: BubblewrapRuntime, place: SessionFolders) -> None:
     network = await network_of(runtime)
     task = await begin(runtime, "echo hi; touch ready; sleep 1000")
     await asyncio.gather(runtime.stop(), runtime.stop())
@@ -290,7 +290,7 @@ async def test_a_stopped_runtime_takes_no_command_and_no_file(runtime: Bubblewra
 
 @pytest.mark.parametrize("turns", range(0, 40, 5))
 async def test_a_command_that_races_with_stop_does_not_outlive_it(
-    runtime: BubblewrapRuntime, place: Place, turns: int
+    runtime: BubblewrapRuntime, place: SessionFolders, turns: int
 ) -> None:
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
@@ -303,7 +303,9 @@ async def test_a_command_that_races_with_stop_does_not_outlive_it(
     assert not place.root.exists()
 
 
-async def test_a_cancelled_stop_still_removes_everything(runtime: BubblewrapRuntime, place: Place) -> None:
+async def test_a_cancelled_stop_still_removes_everything(
+    runtime: BubblewrapRuntime, place: SessionFolders
+) -> None:
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.stop())
     await asyncio.sleep(0)
@@ -315,7 +317,7 @@ async def test_a_cancelled_stop_still_removes_everything(runtime: BubblewrapRunt
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5, 10, 15, 20, 30])
-async def test_a_start_that_is_cancelled_leaves_nothing(place: Place, delay_ms: int) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing(place: SessionFolders, delay_ms: int) -> None:
     runtime = BubblewrapRuntime(BubblewrapOptions())
     task = asyncio.create_task(runtime.start(place))
     await asyncio.sleep(delay_ms / 1000)
@@ -337,7 +339,7 @@ async def test_stop_before_start_is_nothing() -> None:
     await BubblewrapRuntime(BubblewrapOptions()).stop()
 
 
-async def test_a_start_clears_what_was_left_of_the_same_place(place: Place, sessions: Sessions) -> None:
+async def test_a_start_clears_what_was_left_of_the_same_place(place: SessionFolders, sessions: Sessions) -> None:
     dead = await sessions.start(place)
     network = await network_of(dead)
     task = await begin(dead, "touch ready; sleep 1000")
@@ -350,7 +352,7 @@ async def test_a_start_clears_what_was_left_of_the_same_place(place: Place, sess
         await fresh.get("ready")
 
 
-async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: Place) -> None:
+async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: SessionFolders) -> None:
     place.root.mkdir(parents=True)
     (place.root / "thesis.tex").write_text("years of work")
     runtime = BubblewrapRuntime(BubblewrapOptions())

@@ -72,7 +72,7 @@ async def test_an_open_network_reaches_the_nodes_addresses_and_not_its_loopback(
 @pytest.mark.parametrize("network", ["gateway_only", "open"])
 async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
     first, second = await start_docker(network=network), await start_docker(network=network)
-    door = await first.door()
+    door = await first.listener()
     assert door is not None
     port = door.getsockname()[1]
 
@@ -96,7 +96,7 @@ async def test_without_a_network_there_is_no_door(start_docker: StartDocker) -> 
 async def test_a_killed_runtime_can_have_a_door_again(start_docker: StartDocker) -> None:
     runtime = await start_docker()
     await runtime.kill()
-    door = await runtime.door()
+    door = await runtime.listener()
     assert door is not None
     door.close()
 

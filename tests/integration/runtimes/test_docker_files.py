@@ -9,7 +9,7 @@ import pytest
 from docker_machine import StartDocker, sh
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Tool
+from polar.runtimes.base import Command, Program
 from polar.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = pytest.mark.check
@@ -175,9 +175,9 @@ async def test_a_single_file_comes_out_and_one_over_the_cap_does_not(
 
 
 async def test_tools_are_read_and_not_written(start_docker: StartDocker, tmp_path: Path) -> None:
-    tool = Tool("our-tool", tree(tmp_path / "tool"))
+    tool = Program("our-tool", tree(tmp_path / "tool"))
     runtime = await start_docker(tools=(tool,))
-    at = runtime.tool(tool)
+    at = runtime.program(tool)
     assert (await runtime.exec(Command((f"{at}/run",)))).stdout_tail == "ran\n"
     finished = await runtime.exec(sh(f"echo 3 >{at}/src/code.py || touch {at}/new || rm -rf {at}/*; ls {at}"))
     assert "new" not in finished.stdout_tail

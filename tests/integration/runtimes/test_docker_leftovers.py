@@ -14,7 +14,7 @@ from docker_machine import StartDocker, containers, sh
 
 from polar.errors import RuntimeFailure
 from polar.registry import make
-from polar.runtimes.base import Command, Place, Runtime
+from polar.runtimes.base import Command, Runtime, SessionFolders
 from polar.runtimes.docker.options import DockerOptions
 from polar.runtimes.docker.runtime import DockerRuntime
 from polar.types import Spec
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.check
 NODE = """
 import asyncio, sys
 from pathlib import Path
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.docker.runtime import DockerRuntime
 from polar.runtimes.docker.options import DockerOptions
 
 async def main(image, session, folder):
     runtime = DockerRuntime(DockerOptions(image=image))
-    await runtime.start(Place(session, Path(folder) / "root", Path(folder) / "logs"))
+    await runtime.start(SessionFolders(session, Path(folder) / "root", Path(folder) / "logs"))
     await runtime.exec(Command(("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &")))
     print("ready", flush=True)
     await runtime.exec(Command(("sleep", "1000")))
@@ -39,8 +39,8 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def place_in(folder: Path) -> Place:
-    return Place(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs")
+def place_in(folder: Path) -> SessionFolders:
+    return SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs")
 
 
 async def test_what_a_killed_node_leaves_is_swept_and_nothing_else(

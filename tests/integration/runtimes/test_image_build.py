@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
 from polar.runtimes.images.catalog import Image, find
 from polar.runtimes.images.engine import engine_images
@@ -91,7 +91,7 @@ async def test_programs_of_the_base_image_run_in_it(tmp_path: Path) -> None:
     skip_without_runtime("bubblewrap", await BubblewrapRuntime.lacking())
     runtime = BubblewrapRuntime(BubblewrapRuntime.Options.model_validate({"image": image.name}))
     try:
-        await runtime.start(Place("s-image", tmp_path / "root", tmp_path / "logs"))
+        await runtime.start(SessionFolders("s-image", tmp_path / "root", tmp_path / "logs"))
         script = "git --version && python3 -V && rg --version && ps --version && cat /etc/hostname"
         finished = await runtime.exec(Command(argv=("sh", "-c", script)))
     finally:

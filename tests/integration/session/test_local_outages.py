@@ -10,11 +10,11 @@ from workshop import WRITE, Workshop, agent_task
 from polar.data.source import TaskFileSource
 from polar.node import Node
 from polar.node.checks import PROBE
-from polar.testing import Reply, ScriptedEngine
+from polar.testing import ScriptedEngine, ScriptedReply
 from polar.types import Stage, TokenIds
 from waiting import hang_limit, until
 
-GONE = Reply(ids=(), error="the engine is gone")
+GONE = ScriptedReply(ids=(), error="the engine is gone")
 
 
 class Script:

@@ -15,7 +15,7 @@ from workshop import WRITE, Workshop, agent_task, shell_task
 from polar.data.source import TaskFileSource
 from polar.node import Node
 from polar.store.trajectories import read_trajectory
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Stage
 from waiting import until
 
@@ -163,7 +163,7 @@ class TestFailures:
         assert workshop.leftovers() == []
 
     async def test_a_time_out_in_the_middle_of_a_reply(self, workshop: Workshop) -> None:
-        script = [Reply(text=WRITE), Reply(text="I never finish.", block_after=3)]
+        script = [ScriptedReply(text=WRITE), ScriptedReply(text="I never finish.", block_after=3)]
         await workshop.run(script, [agent_task(budgets={"run_s": 6.0})])
         statistics = workshop.only.statistics
         assert workshop.only.stage == Stage.TIMED_OUT
@@ -179,14 +179,16 @@ class TestFailures:
                 os.kill(pid, signal.SIGKILL)
             await serving
 
-        await workshop.run([Reply(text="x", block_after=1)], [agent_task(task_id="t")], during=kill_when_blocked)
+        await workshop.run(
+            [ScriptedReply(text="x", block_after=1)], [agent_task(task_id="t")], during=kill_when_blocked
+        )
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.FAILED and failure
         assert "signal 9" in failure.message and not failure.policy
         assert workshop.only.statistics.dropped == {"aborted": 1}
 
     async def test_the_engines_error_wins_over_the_exit_code(self, workshop: Workshop) -> None:
-        await workshop.run([Reply(error="GPU fell off the bus")], [agent_task()])
+        await workshop.run([ScriptedReply(error="GPU fell off the bus")], [agent_task()])
         failure = workshop.only.failure
         assert failure and (failure.where, failure.policy) == ("engine", False)
         assert "GPU fell off the bus" in failure.message
@@ -251,7 +253,9 @@ async def test_cancelling_reports_every_session_and_leaves_nothing(workshop: Wor
             await serving
 
     tasks = [agent_task(task_id="t", num_samples=6)]
-    await workshop.run([Reply(text=WRITE, block_after=2)], tasks, during=cancel_soon, running=2, ready=1, init=1)
+    await workshop.run(
+        [ScriptedReply(text=WRITE, block_after=2)], tasks, during=cancel_soon, running=2, ready=1, init=1
+    )
     assert {r.stage for r in workshop.results.values()} == {Stage.CANCELLED}
     assert len(workshop.results) >= 3, "running, ready and starting sessions all report"
     assert any(r.statistics.dropped == {"aborted": 2} for r in workshop.results.values())
@@ -334,7 +338,7 @@ async def test_a_harness_that_is_started_again_asks_anew(workshop: Workshop) -> 
 
 async def test_a_harness_that_is_killed_in_a_reply_and_started_again_gets_that_reply(workshop: Workshop) -> None:
     agent = agent_task().harness.options["argv"]
-    script = [Reply(text=SCRIPT[0], block_after=2), "Done."]
+    script = [ScriptedReply(text=SCRIPT[0], block_after=2), "Done."]
     asked, killed = workshop.paths.root / "asked", workshop.paths.root / "killed"
     workshop.gateway = {"linger_s": 300}
 

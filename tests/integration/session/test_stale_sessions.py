@@ -11,7 +11,7 @@ from workshop import AGENT, WRITE, Workshop, agent_task, shell_task
 
 from polar.data.source import TaskFileSource
 from polar.node import Node
-from polar.testing import Reply, ScriptedEngine
+from polar.testing import ScriptedEngine, ScriptedReply
 from polar.types import Policy, Stage
 from waiting import hang_limit, until
 
@@ -138,7 +138,7 @@ async def test_updates_in_the_middle_of_a_reply_are_counted(workshop: Workshop) 
         assert node.gate.under_way == 1
         engine_of(node).release()
 
-    script = [Reply(text=SCRIPT[0], block_after=2), "Done."]
+    script = [ScriptedReply(text=SCRIPT[0], block_after=2), "Done."]
     await workshop.run(script, [agent_task(staleness={"max_updates": 2})], during=beside(update))
     result = workshop.only
     assert (result.stage, result.stale, result.policy_updates) == (Stage.COMPLETED, False, 2)

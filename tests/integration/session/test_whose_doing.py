@@ -14,7 +14,7 @@ from workshop import AGENT, WRITE, Workshop, agent_task, shell_task
 from polar.data.source import TaskFileSource
 from polar.engines.base import GenerateRequest, Piece
 from polar.node import Node
-from polar.testing import Reply
+from polar.testing import ScriptedReply
 from polar.types import Policy, SessionResult, Stage, logprobs, token_ids
 from waiting import until
 
@@ -72,7 +72,7 @@ class TestWaiting:
         assert verdict_of(workshop.only) == ("PausedTooLong", False, None)
 
     async def test_an_engine_that_gives_no_token(self, workshop: Workshop) -> None:
-        script = [SCRIPT[0], Reply(text="never", block_after=0)]
+        script = [SCRIPT[0], ScriptedReply(text="never", block_after=0)]
         await workshop.run(script, [agent_task(budgets={"wait_s": 0.5})])
         assert workshop.only.stage == Stage.TIMED_OUT
         assert verdict_of(workshop.only) == ("EngineStalled", False, None)
@@ -83,15 +83,15 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("reply", "kind"),
         [
-            (Reply(text="I am cut off in the middle of", error="GPU lost"), "EngineError"),
-            (Reply(text="I end early.", abort=True), "EngineError"),
-            (Reply(ids=(5, 10**6)), "IndexError"),
-            (Reply(text="I have no logprobs.", without_logprobs=True), "MissingLogprobs"),
+            (ScriptedReply(text="I am cut off in the middle of", error="GPU lost"), "EngineError"),
+            (ScriptedReply(text="I end early.", abort=True), "EngineError"),
+            (ScriptedReply(ids=(5, 10**6)), "IndexError"),
+            (ScriptedReply(text="I have no logprobs.", without_logprobs=True), "MissingLogprobs"),
         ],
         ids=["cut", "aborted", "no such id", "no logprobs"],
     )
     async def test_a_fault_after_the_first_token_of_a_harness_that_exits_with_0(
-        self, workshop: Workshop, reply: Reply, kind: str
+        self, workshop: Workshop, reply: ScriptedReply, kind: str
     ) -> None:
         await workshop.run([SCRIPT[0], reply], [shell_task(f"{RUN}; exit 0")])
         assert workshop.only.exit_code == 0 and workshop.only.stage == Stage.FAILED
@@ -99,15 +99,15 @@ class TestCalls:
         assert verdict_of(workshop.only) == (kind, False, None)
 
     async def test_a_success_beside_it_does_not_clear_a_failure(self, workshop: Workshop) -> None:
-        def script(turn: int, ids: Any) -> Reply | str:
-            return Reply(error="GPU lost") if turn == 0 else "Fine."
+        def script(turn: int, ids: Any) -> ScriptedReply | str:
+            return ScriptedReply(error="GPU lost") if turn == 0 else "Fine."
 
         await workshop.run(script, [shell_task(asking("one", "two"))])
         assert verdict_of(workshop.only) == ("EngineError", False, None)
 
     async def test_its_own_retry_does(self, workshop: Workshop) -> None:
-        def script(turn: int, ids: Any) -> Reply | str:
-            return Reply(error="GPU lost") if turn == 0 else "Fine."
+        def script(turn: int, ids: Any) -> ScriptedReply | str:
+            return ScriptedReply(error="GPU lost") if turn == 0 else "Fine."
 
         await workshop.run(script, [shell_task(asking("one", "two", "one"))])
         assert (workshop.only.stage, workshop.only.failure) == (Stage.COMPLETED, None)

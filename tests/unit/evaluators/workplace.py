@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from polar.evaluators.base import Evidence
-from polar.runtimes.base import Command, Finished, Place
+from polar.runtimes.base import Command, Finished, SessionFolders
 from polar.types import Strict, TaskRequest, Trajectory, TrajectoryStatistics
 
 
@@ -30,7 +30,7 @@ class FolderRuntime:
         self._tail_bytes = tail_bytes
         self._failure = failure
 
-    async def start(self, place: Place) -> None: ...
+    async def start(self, place: SessionFolders) -> None: ...
 
     async def exec(self, command: Command) -> Finished:
         self.commands.append(command)

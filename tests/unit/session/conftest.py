@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from bench import Begin, task_of
 
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.session.live import LiveSession, Services
 from polar.store.paths import RunPaths
@@ -26,7 +26,7 @@ async def begin(tmp_path: Path) -> AsyncIterator[Begin]:
         live.runtime = LocalRuntime(LocalOptions(kill_grace_s=0.2))
         begun.append(live)
         live.paths.create()
-        await live.runtime.start(Place(live.session_id, live.paths.place, live.paths.logs, base))
+        await live.runtime.start(SessionFolders(live.session_id, live.paths.place, live.paths.logs, base))
         return live
 
     yield begin

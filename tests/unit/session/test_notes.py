@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import Begin
 
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.session.postrun import result_of
 
@@ -20,7 +20,7 @@ async def test_unequal_paths_are_noted(begin: Begin, tmp_path: Path) -> None:
     assert result_of(live).notes == live.runtime.notes
 
     apart = LocalRuntime(LocalOptions(same_paths=False))
-    await apart.start(Place("s", tmp_path / "apart", tmp_path / "logs"))
+    await apart.start(SessionFolders("s", tmp_path / "apart", tmp_path / "logs"))
     await live.runtime.stop()
     live.runtime = apart
     (note,) = result_of(live).notes

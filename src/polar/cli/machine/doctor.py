@@ -246,12 +246,12 @@ async def _sampled(engine: Engine, config: Config) -> list[Piece]:
 
 async def _conversed(engine: Engine) -> list[Piece]:
     """In a conversation that the engine lays out."""
-    from polar.engines.base import Conversation, ConversingEngine
+    from polar.engines.base import ChatEngine, ChatPrompt
     from polar.types import Message, Sampling
 
-    if not isinstance(engine, ConversingEngine):
+    if not isinstance(engine, ChatEngine):
         raise RuntimeError('it has no chat endpoint; set [model] mode = "tokens" and a renderer')
-    asked = Conversation((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
+    asked = ChatPrompt((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
     return [part.piece async for part in engine.converse(asked)]
 
 
@@ -306,10 +306,10 @@ def _contained(offered: Capabilities) -> list[dict[str, str]]:
 
 async def _tried(runtime: Runtime) -> str:
     """Runs a command in it and sees that nothing stays behind."""
-    from polar.runtimes.base import Command, Place
+    from polar.runtimes.base import Command, SessionFolders
 
     with tempfile.TemporaryDirectory(prefix="polar-doctor-") as folder:
-        place = Place(session_id="doctor", root=Path(folder) / "place", logs=Path(folder) / "logs")
+        place = SessionFolders(session_id="doctor", root=Path(folder) / "place", logs=Path(folder) / "logs")
         place.logs.mkdir()
         try:
             await runtime.start(place)

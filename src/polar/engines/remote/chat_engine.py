@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from polar.engines.base import Conversation, ConversationPiece
+from polar.engines.base import ChatPiece, ChatPrompt
 from polar.engines.remote.engine import RemoteEngine
 from polar.engines.remote.proof import one_piece
 from polar.engines.remote.server import Refused, RemoteServer, StreamOptions
-from polar.errors import ContextOverflow, ConversationRefused, EngineError, SchemaRefused
+from polar.errors import ChatRefused, ContextOverflow, EngineError, SchemaRefused
 from polar.types import Logprobs, TokenIds, token_ids
 
 REFUSALS = (400, 413, 422)
@@ -40,18 +40,18 @@ class ConversingRemoteEngine(RemoteEngine):
     """What the server must be started with to read tool calls."""
 
     @abstractmethod
-    def _talk(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    def _talk(self, server: RemoteServer, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         """One reply of the server; the first piece has the prompt's ids."""
 
     @abstractmethod
-    async def _count(self, server: RemoteServer, conversation: Conversation) -> int:
+    async def _count(self, server: RemoteServer, conversation: ChatPrompt) -> int:
         """As `count`, of a prompt of any length."""
 
     @abstractmethod
     async def _decode(self, server: RemoteServer, ids: TokenIds) -> str:
         """As `decode`; there is at least one id."""
 
-    async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         server = self._running()
         self._counters["calls"] += 1
         if conversation.max_tokens is not None:
@@ -67,7 +67,7 @@ class ConversingRemoteEngine(RemoteEngine):
                 self._counted(heard.piece, prompt_tokens)
                 yield heard
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, conversation: ChatPrompt) -> int:
         try:
             return await self._count(self._running(), conversation)
         except Refused as error:
@@ -79,7 +79,7 @@ class ConversingRemoteEngine(RemoteEngine):
         server = self._running()
         return await self._decode(server, ids) if ids else ""
 
-    async def _fitted(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def _fitted(self, server: RemoteServer, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         """The reply. A server may refuse more tokens than fit: then it is asked once more, for those that do."""
         shortened = False
         while True:
@@ -103,7 +103,7 @@ class ConversingRemoteEngine(RemoteEngine):
                 conversation = msgspec.structs.replace(conversation, max_tokens=bound)
                 shortened = True
 
-    async def _scored(self, pieces: AsyncGenerator[ConversationPiece]) -> AsyncGenerator[ConversationPiece]:
+    async def _scored(self, pieces: AsyncGenerator[ChatPiece]) -> AsyncGenerator[ChatPiece]:
         async with aclosing(pieces):
             heard = [piece async for piece in pieces]
         piece = one_piece([part.piece for part in heard])
@@ -122,14 +122,14 @@ class ConversingRemoteEngine(RemoteEngine):
         values.extend([math.nan] * (len(reply_ids) - len(values)))
         return values
 
-    def _explained(self, error: Refused, conversation: Conversation) -> EngineError:
+    def _explained(self, error: Refused, conversation: ChatPrompt) -> EngineError:
         if error.status not in REFUSALS:
             return error
         if conversation.json_schema is not None and SCHEMA.search(error.reason):
             return SchemaRefused(f"{self.product} refused the json_schema: {error.reason}")
         if conversation.tools and TOOLS.search(error.reason):
             return EngineError(f"{error}; to read tool calls, start it with {self.tool_flags}")
-        return ConversationRefused(f"{self.product} refused the conversation: {error.reason}")
+        return ChatRefused(f"{self.product} refused the conversation: {error.reason}")
 
 
 def _is_overflow(error: Refused) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from polar.engines.base import Conversation, ConversationPiece, ConversingEngine
+from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt
 from polar.engines.remote.proof import one_piece
-from polar.errors import ConversationRefused, EngineDefect, EngineError
+from polar.errors import ChatRefused, EngineDefect, EngineError
 from polar.types import Message, Sampling, Tool, token_ids
 
 SAID = "Say hi to the moon."
@@ -21,17 +21,17 @@ ADVICE = "see docs/engines.md for the versions and flags that chat mode needs"
 
 async def prove_conversing(engine: object) -> None:
     """Two short conversations, the second with a tool. Raises `EngineError`, naming the fix."""
-    if not isinstance(engine, ConversingEngine):
+    if not isinstance(engine, ChatEngine):
         raise EngineError("this engine has no chat mode: use `vllm` or `sglang`, or leave chat mode off")
     try:
         await _prove(engine, _asked(()))
         await _prove(engine, _asked((TOOL,)))
-    except ConversationRefused as error:
+    except ChatRefused as error:
         raise EngineError(f"the engine does not take a short conversation: {error}; {ADVICE}") from error
 
 
-def _asked(tools: tuple[Tool, ...]) -> Conversation:
-    return Conversation(
+def _asked(tools: tuple[Tool, ...]) -> ChatPrompt:
+    return ChatPrompt(
         messages=(Message(role="user", content=SAID),),
         tools=tools,
         sampling=Sampling(),
@@ -42,7 +42,7 @@ def _asked(tools: tuple[Tool, ...]) -> Conversation:
     )
 
 
-async def _prove(engine: ConversingEngine, asked: Conversation) -> None:
+async def _prove(engine: ChatEngine, asked: ChatPrompt) -> None:
     async with aclosing(engine.converse(asked)) as pieces:
         heard = [piece async for piece in pieces]
     _check_pieces(heard)
@@ -63,7 +63,7 @@ async def _prove(engine: ConversingEngine, asked: Conversation) -> None:
         raise EngineDefect(f"the engine's ids do not spell what it was told: {text[:300]!r}; {ADVICE}")
 
 
-def _check_pieces(heard: list[ConversationPiece]) -> None:
+def _check_pieces(heard: list[ChatPiece]) -> None:
     if not heard or not heard[0].prompt_ids:
         raise EngineDefect(f"the engine did not tell the ids of the prompt it laid out; {ADVICE}")
     if [part.piece.finish_reason is not None for part in heard] != [False] * (len(heard) - 1) + [True]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from polar.engines.base import Conversation
+from polar.engines.base import ChatPrompt
 from polar.engines.remote.server import sampling_fields
 from polar.types import Delta, Message, Tool, ToolCall
 
@@ -40,7 +40,7 @@ class WireMessage(msgspec.Struct, frozen=True):
     tool_calls: list[WireToolCall] | None = None
 
 
-def chat_body(conversation: Conversation) -> dict[str, Any]:
+def chat_body(conversation: ChatPrompt) -> dict[str, Any]:
     body: dict[str, Any] = {
         **prompt_fields(conversation),
         "n": 1,
@@ -61,7 +61,7 @@ def chat_body(conversation: Conversation) -> dict[str, Any]:
     return body
 
 
-def prompt_fields(conversation: Conversation) -> dict[str, Any]:
+def prompt_fields(conversation: ChatPrompt) -> dict[str, Any]:
     """What the prompt is made of."""
     fields: dict[str, Any] = {"messages": [_wire_message(message) for message in conversation.messages]}
     if conversation.tools:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from polar.engines.base import Conversation, ConversationPiece, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, Piece
 from polar.engines.remote.chat_protocol import CHAT, WireMessage, chat_body, whole_deltas
 from polar.engines.remote.server import RemoteServer
 from polar.engines.sglang.protocol import FINISH, Event, FinishReason, Meta, Progress
@@ -48,7 +48,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 def conversation_body(
-    conversation: Conversation, template_options: Mapping[str, Any], request_id: str
+    conversation: ChatPrompt, template_options: Mapping[str, Any], request_id: str
 ) -> dict[str, Any]:
     body: dict[str, Any] = {
         **chat_body(conversation),
@@ -65,7 +65,7 @@ def conversation_body(
     return body
 
 
-def count_body(conversation: Conversation, template_options: Mapping[str, Any]) -> dict[str, Any]:
+def count_body(conversation: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
     """SGLang does not count conversations; a reply of one token tells how long its prompt was."""
     shortest = msgspec.structs.replace(conversation, max_tokens=1, stop=(), json_schema=None)
     body = {**chat_body(shortest), "chat_template_kwargs": dict(template_options), "stream": False}
@@ -77,7 +77,7 @@ def prompt_tokens_in(reason: str) -> int | None:
     return int(next(filter(None, found.groups()))) if found else None
 
 
-def conversation_piece(server: RemoteServer, reply: ChatReply) -> ConversationPiece:
+def conversation_piece(server: RemoteServer, reply: ChatReply) -> ChatPiece:
     choice = reply.choices[0] if reply.choices else ChatChoice(WireMessage())
     meta = choice.meta_info
     if meta is None or not choice.prompt_token_ids:
@@ -98,4 +98,4 @@ def conversation_piece(server: RemoteServer, reply: ChatReply) -> ConversationPi
     )
     stopped_by = choice.matched_stop if isinstance(choice.matched_stop, str) else ""
     deltas = whole_deltas(choice.message, cut=piece.finish_reason != "stop")
-    return ConversationPiece(piece, deltas, token_ids(choice.prompt_token_ids), stopped_by)
+    return ChatPiece(piece, deltas, token_ids(choice.prompt_token_ids), stopped_by)

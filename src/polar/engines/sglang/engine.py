@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from polar.engines.base import Conversation, ConversationPiece, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, LogprobMode, Piece
 from polar.engines.remote.chat_engine import ChatOptions, ConversingRemoteEngine
 from polar.engines.remote.chat_protocol import CHAT
 from polar.engines.remote.engine import Described
@@ -103,7 +103,7 @@ class SglangEngine(ConversingRemoteEngine):
             if not ended:
                 await _abort(server, request_id)
 
-    async def _talk(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def _talk(self, server: RemoteServer, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         request_id = uuid.uuid4().hex
         body = conversation_body(conversation, self._options.chat_template_kwargs, request_id)
         try:
@@ -115,7 +115,7 @@ class SglangEngine(ConversingRemoteEngine):
             raise
         yield conversation_piece(server, reply)
 
-    async def _count(self, server: RemoteServer, conversation: Conversation) -> int:
+    async def _count(self, server: RemoteServer, conversation: ChatPrompt) -> int:
         body = count_body(conversation, self._options.chat_template_kwargs)
         try:
             reply = await server.post(CHAT, body, ChatReply, self._headers(conversation.session_id))

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from polar.engines.base import Conversation, ConversationPiece, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, Piece
 from polar.engines.remote.chat_protocol import CHAT, StreamedReply, WireMessage, chat_body, prompt_fields
 from polar.engines.remote.server import RemoteServer
 from polar.engines.vllm.protocol import Choice, Usage, last_piece, paired
@@ -44,9 +44,7 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
-def conversation_body(
-    model: str, conversation: Conversation, template_options: Mapping[str, Any]
-) -> dict[str, Any]:
+def conversation_body(model: str, conversation: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": model,
         **chat_body(conversation),
@@ -61,7 +59,7 @@ def conversation_body(
     }
 
 
-def count_body(model: str, conversation: Conversation, template_options: Mapping[str, Any]) -> dict[str, Any]:
+def count_body(model: str, conversation: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
     fields = prompt_fields(conversation)
     return {
         "model": model,
@@ -73,7 +71,7 @@ def count_body(model: str, conversation: Conversation, template_options: Mapping
 
 async def conversation_pieces(
     server: RemoteServer, body: Mapping[str, Any], headers: Mapping[str, str]
-) -> AsyncGenerator[ConversationPiece]:
+) -> AsyncGenerator[ChatPiece]:
     prompt_ids: list[int] | None = None
     last: ChatChoice | None = None
     usage: Usage | None = None
@@ -91,14 +89,14 @@ async def conversation_pieces(
                 if ids or deltas:
                     told_now = None if told else _prompt(server, prompt_ids)
                     count, told = count + len(ids), True
-                    yield ConversationPiece(Piece(token_ids(ids), logprobs(values)), deltas, told_now)
+                    yield ChatPiece(Piece(token_ids(ids), logprobs(values)), deltas, told_now)
     if last is None:
         raise EngineError(f"vLLM at {server.url} ended a reply without a reason; see the server's log")
     piece = last_piece(last, usage, count)
     _check_count(server, usage, count + len(piece.ids))
     deltas = (*reply.hear(last.delta), *reply.end(cut=piece.finish_reason != "stop"))
     stopped_by = last.stop_reason if isinstance(last.stop_reason, str) else ""
-    yield ConversationPiece(piece, deltas, None if told else _prompt(server, prompt_ids), stopped_by)
+    yield ChatPiece(piece, deltas, None if told else _prompt(server, prompt_ids), stopped_by)
 
 
 async def events_of(server: RemoteServer, batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[ChatEvent]:

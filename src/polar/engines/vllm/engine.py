@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from polar.engines.base import Conversation, ConversationPiece, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, LogprobMode, Piece
 from polar.engines.remote.chat_engine import ChatOptions, ConversingRemoteEngine
 from polar.engines.remote.engine import Described
 from polar.engines.remote.proof import or_missing
@@ -131,14 +131,14 @@ class VllmEngine(ConversingRemoteEngine):
     def _priority(self) -> dict[str, int]:
         return {"priority": self._options.priority} if self._options.priority else {}
 
-    async def _talk(self, server: RemoteServer, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def _talk(self, server: RemoteServer, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         body = conversation_body(self._model, conversation, self._options.chat_template_kwargs)
         headers = self._headers(conversation.session_id)
         async with aclosing(conversation_pieces(server, {**body, **self._priority()}, headers)) as pieces:
             async for heard in pieces:
                 yield heard
 
-    async def _count(self, server: RemoteServer, conversation: Conversation) -> int:
+    async def _count(self, server: RemoteServer, conversation: ChatPrompt) -> int:
         body = count_body(self._model, conversation, self._options.chat_template_kwargs)
         return (await server.post(TOKENIZE, body, Counted)).count
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from polar.engines.base import Conversation, ConversationPiece, ConversingEngine, EngineInfo
+from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt, EngineInfo
 from polar.errors import EngineDefect, EngineError
 from polar.gateway.calls.admission import Admission, Admitted, refuse_images
 from polar.gateway.calls.generation import Generation
@@ -28,7 +28,7 @@ LOGGER = logging.getLogger("polar.gateway")
 
 
 class ChatMode:
-    def __init__(self, engine: ConversingEngine, info: EngineInfo, gate: PolicyGate) -> None:
+    def __init__(self, engine: ChatEngine, info: EngineInfo, gate: PolicyGate) -> None:
         self._engine = engine
         self._admission = Admission(info)
         self._gate = gate
@@ -68,7 +68,7 @@ class ChatMode:
         request: ChatRequest,
         admitted: Admitted,
         sampled: Sampled,
-        heard: ConversationPiece,
+        heard: ChatPiece,
     ) -> Departure | None:
         """Keeps a piece, up to the limit of the reply: else what the engine says of its ids cannot be cut. In one
         step, so that nothing of it is lost when the call is broken off; the departure of its prompt, if it has
@@ -98,9 +98,9 @@ class ChatMode:
             LOGGER.warning("a prompt drifted, and the engine does not tell what it says: %s", error)
 
 
-def _conversation(slot: OpenSlot, request: ChatRequest, admitted: Admitted | None) -> Conversation:
+def _conversation(slot: OpenSlot, request: ChatRequest, admitted: Admitted | None) -> ChatPrompt:
     task = slot.lease.task
-    return Conversation(
+    return ChatPrompt(
         messages=_shown(request.messages, task.reasoning),
         tools=request.tools,
         sampling=admitted.sampling if admitted else task.sampling,
@@ -126,5 +126,5 @@ def _shown(messages: tuple[Message, ...], retention: Retention) -> tuple[Message
     return tuple(msgspec.structs.replace(message, reasoning="") for message in messages)
 
 
-def _only_thinks(heard: ConversationPiece) -> bool:
+def _only_thinks(heard: ChatPiece) -> bool:
     return bool(heard.deltas) and all(delta.reasoning for delta in heard.deltas)

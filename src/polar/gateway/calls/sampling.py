@@ -12,8 +12,8 @@ from typing import Literal
 
 from polar.engines.base import Piece
 from polar.errors import (
+    ChatRefused,
     ContextOverflow,
-    ConversationRefused,
     EngineBusy,
     EngineDefect,
     EngineError,
@@ -172,7 +172,7 @@ def _engine_failed(slot: OpenSlot, error: BaseException) -> Problem:
         return _caused(busy, failure)
     if isinstance(error, SchemaRefused):
         return Problem(400, "invalid_request", message)
-    if isinstance(error, ConversationRefused):
+    if isinstance(error, ChatRefused):
         return Problem(400, "not_renderable", message, param="messages")
     return _caused(Problem(502, "engine_error", message, retry=True), failure)
 

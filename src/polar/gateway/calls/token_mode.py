@@ -17,7 +17,7 @@ from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.base import Renderer, bounded
 from polar.tokens.digest import digest_of
-from polar.tokens.forest import Place
+from polar.tokens.forest import Attachment
 from polar.tokens.prompt_builder import PreparedPrompt, Prompting
 from polar.tokens.renderers.encoder import TooLong
 from polar.tokens.replies.reply_decoder import Speech
@@ -79,13 +79,13 @@ class TokenMode:
             self._retaining[retention] = self._bounded.retaining(retention)
         return self._retaining[retention]
 
-    async def _find(self, slot: OpenSlot, request: ChatRequest) -> Place:
+    async def _find(self, slot: OpenSlot, request: ChatRequest) -> Attachment:
         forest, asked = slot.forest, (request.messages, request.tools)
         if request.size_bytes <= SHORT_REQUEST_BYTES or forest.new_characters(*asked) <= SHORT_REQUEST_BYTES:
             return forest.find(*asked)
         return await self._threads.run(lambda: forest.find(*asked))
 
-    async def _bridge(self, prompting: Prompting, place: Place) -> PreparedPrompt | None:
+    async def _bridge(self, prompting: Prompting, place: Attachment) -> PreparedPrompt | None:
         if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
             return prompting.bridge(place)
         return await self._threads.run(lambda: prompting.bridge(place))

@@ -25,7 +25,7 @@ from polar.gateway.http.bodies import MOST_VALUES, may_hold_lone, readable_argum
 from polar.gateway.http.connection import LINE, Connection, Receive, Send
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
-DOOR = "polar.door"
+LISTENER_OF = "polar.listener"
 """In the scope of a request that came through a session's own socket: whose it is."""
 SHORT_BODY_BYTES = 2**18
 """Longer bodies are read in a thread: other sessions' tokens do not wait for a megabyte of JSON."""
@@ -47,7 +47,7 @@ class RequestHead(NamedTuple):
     def of(cls, scope: Any) -> RequestHead:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         query = scope["query_string"]
-        return cls(headers, dict(QueryParams(query)) if query else {}, scope.get(DOOR))
+        return cls(headers, dict(QueryParams(query)) if query else {}, scope.get(LISTENER_OF))
 
     @property
     def key(self) -> str:

@@ -18,9 +18,9 @@ from polar.gateway.http.connection import LINE, AsgiMessage, Receive, Send
 
 MAX_HEAD_BYTES = 2**16
 """Of a request's line and headers, or of what may follow its body."""
-DOOR_CONNECTIONS = 256
+LISTENER_CONNECTIONS = 256
 """At one door, at once; one more is hung up on."""
-DOOR_BODIES = 16
+LISTENER_BODIES = 16
 """So many of the largest bodies may be under way at one door."""
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
@@ -119,17 +119,17 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
 
-class DoorHttp(BoundedHttp):
+class ListenerHttp(BoundedHttp):
     """A connection at a session's own socket."""
 
-    def __init__(self, *, guests: set[DoorHttp], app: Any, **served: Any) -> None:
+    def __init__(self, *, guests: set[ListenerHttp], app: Any, **served: Any) -> None:
         super().__init__(**served, app_state={})
         self._guests = guests
         self.app = app
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self._guests) < DOOR_CONNECTIONS:
+        if len(self._guests) < LISTENER_CONNECTIONS:
             self._guests.add(self)
         else:
             transport.abort()

@@ -16,8 +16,8 @@ from polar.config import GatewayConfig
 from polar.gateway.calls.call_service import Exchange
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.http.connection import Receive, Send
-from polar.gateway.http.handler import DOOR, Service
-from polar.gateway.http.limits import DOOR_BODIES, BoundedBodies, BoundedHttp, DoorHttp
+from polar.gateway.http.handler import LISTENER_OF, Service
+from polar.gateway.http.limits import LISTENER_BODIES, BoundedBodies, BoundedHttp, ListenerHttp
 from polar.gateway.http.routes import make_routes, model_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
 
@@ -43,7 +43,7 @@ class GatewayApp:
         await (route or self._inner)(scope, receive, send)
 
 
-class DoorApp:
+class ListenerApp:
     """What is served at one session's own socket: the same routes, and only that session's key opens them."""
 
     def __init__(self, app: GatewayApp, session_id: str) -> None:
@@ -51,13 +51,13 @@ class DoorApp:
         self._session_id = session_id
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        scope[DOOR] = self._session_id
+        scope[LISTENER_OF] = self._session_id
         await self._app(scope, receive, send)
 
 
-class _Door(NamedTuple):
+class _Listener(NamedTuple):
     server: asyncio.Server
-    guests: set[DoorHttp]
+    guests: set[ListenerHttp]
     """Its open connections."""
 
 
@@ -90,8 +90,8 @@ class GatewayServer:
             )
         )
         self._app = app
-        self._most_door_bytes = config.max_body_bytes * DOOR_BODIES
-        self._doors: dict[str, _Door] = {}
+        self._most_listener_bytes = config.max_body_bytes * LISTENER_BODIES
+        self._listeners: dict[str, _Listener] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -105,31 +105,31 @@ class GatewayServer:
                 self._task.result()
             await asyncio.sleep(0.01)
 
-    async def open_door(self, session_id: str, listener: socket.socket) -> str:
+    async def open_listener(self, session_id: str, listener: socket.socket) -> str:
         """Serves a session at a socket that listens in its own network; gives the base URL seen there."""
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        app = BoundedBodies(DoorApp(self._app, session_id), self._most_door_bytes)
+        app = BoundedBodies(ListenerApp(self._app, session_id), self._most_listener_bytes)
         config, state = self._server.config, self._server.server_state
-        guests = set[DoorHttp]()
+        guests = set[ListenerHttp]()
 
-        def connection() -> DoorHttp:
-            return DoorHttp(guests=guests, app=app, config=config, server_state=state)
+        def connection() -> ListenerHttp:
+            return ListenerHttp(guests=guests, app=app, config=config, server_state=state)
 
         address = _address(listener)
         server = await asyncio.get_running_loop().create_server(connection, sock=listener)
-        self._doors[session_id] = _Door(server, guests)
+        self._listeners[session_id] = _Listener(server, guests)
         return address
 
-    async def close_door(self, session_id: str) -> None:
-        door = self._doors.pop(session_id, None)
+    async def close_listener(self, session_id: str) -> None:
+        door = self._listeners.pop(session_id, None)
         if door is not None:
             door.server.close()
             for guest in tuple(door.guests):
                 guest.transport.abort()
 
     async def stop(self) -> None:
-        for session_id in tuple(self._doors):
-            await self.close_door(session_id)
+        for session_id in tuple(self._listeners):
+            await self.close_listener(session_id)
         self._server.should_exit = True
         if self._task is not None:
             await self._task

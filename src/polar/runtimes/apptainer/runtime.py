@@ -38,13 +38,13 @@ from polar.runtimes.apptainer.instance import (
     sweep_instances,
     unprivileged,
 )
-from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
 from polar.runtimes.files.copies import copied_in, copied_out
 from polar.runtimes.files.folders import inside, remove_tree, take_root
 from polar.runtimes.files.safe_paths import holder_beneath, read_beneath, write_beneath
 from polar.runtimes.host.cgroups import Cgroup, Hierarchy
 from polar.runtimes.host.cgroups import sweep as sweep_cgroups
-from polar.runtimes.host.netns_listener import open_door
+from polar.runtimes.host.netns_listener import open_listener
 from polar.runtimes.host.spawn import Child, Job, Spawner, complaint_of, to_the_end
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.images.catalog import root_folder
@@ -80,7 +80,7 @@ class ApptainerRuntime:
     def __init__(self, options: ApptainerOptions) -> None:
         self._options = options
         self._apptainer: tuple[str, ...] = ()
-        self._place: Place | None = None
+        self._place: SessionFolders | None = None
         self._image = Path()
         self._spawner: Spawner | None = None
         self._cgroup: Cgroup | None = None
@@ -106,7 +106,7 @@ class ApptainerRuntime:
         await sweep_cgroups()
         return swept
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         program = find_program(self._options.program)
         if program is None:
@@ -128,10 +128,10 @@ class ApptainerRuntime:
         await self._fill_workspace()
         await self._running()
 
-    async def door(self) -> socket.socket | None:
+    async def listener(self) -> socket.socket | None:
         if self._options.policy != "gateway_only":
             return None
-        return await open_door((await self._running()).pid, user=True)
+        return await open_listener((await self._running()).pid, user=True)
 
     async def exec(self, command: Command) -> Finished:
         place = self._alive()
@@ -175,8 +175,8 @@ class ApptainerRuntime:
         if self._place is not None:
             await to_the_end(self._stop(self._place))
 
-    def tool(self, tool: Tool) -> str:
-        return tool_path(tool)
+    def program(self, program: Program) -> str:
+        return program_path(program)
 
     @property
     def workspace(self) -> str:
@@ -186,12 +186,12 @@ class ApptainerRuntime:
     def home(self) -> str:
         return HOME
 
-    def _started(self) -> Place:
+    def _started(self) -> SessionFolders:
         if self._place is None:
             raise RuntimeFailure("the runtime is not started")
         return self._place
 
-    def _alive(self) -> Place:
+    def _alive(self) -> SessionFolders:
         if self._stopped:
             raise RuntimeFailure("the runtime is stopped")
         return self._started()
@@ -238,7 +238,7 @@ class ApptainerRuntime:
             await close_user_spaces(self._init.pid)
             return self._init
 
-    async def _enter(self, place: Place, command: Command) -> tuple[Finished, bool]:
+    async def _enter(self, place: SessionFolders, command: Command) -> tuple[Finished, bool]:
         """How it ended, and whether it began: one that was killed on its way in counts as begun."""
         init = await self._running()
         env = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp", **command.env, "POLAR_SESSION": place.session_id}
@@ -251,10 +251,10 @@ class ApptainerRuntime:
             finished = await self._run(argv, command.log_name, self._kill, fds, command.argv[0])
             return finished, finished.exit_code < 0 or beginning.was_made()
 
-    def _mounts(self, place: Place) -> list[Mount]:
+    def _mounts(self, place: SessionFolders) -> list[Mount]:
         return [
             Mount(place.root / "work", self.workspace),
-            *(Mount(tool.source, self.tool(tool), read_only=True) for tool in place.tools),
+            *(Mount(tool.source, self.program(tool), read_only=True) for tool in place.tools),
         ]
 
     async def _run(
@@ -295,7 +295,7 @@ class ApptainerRuntime:
     def _memory_kills(self) -> int:
         return self._cgroup.memory_kills() if self._cgroup is not None else 0
 
-    def _environment(self, place: Place) -> dict[str, str]:
+    def _environment(self, place: SessionFolders) -> dict[str, str]:
         """Of the program itself. Nothing it reads or writes is the user's own."""
         state = str(place.root / "state")
         folders = ("HOME", "APPTAINER_CONFIGDIR", "APPTAINER_CACHEDIR", "APPTAINER_TMPDIR")
@@ -320,7 +320,7 @@ class ApptainerRuntime:
         if self._cgroup is not None:  # what the instance's own programs have left, should one have died early
             self._cgroup.kill()
 
-    async def _stop(self, place: Place) -> None:
+    async def _stop(self, place: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
@@ -330,11 +330,11 @@ class ApptainerRuntime:
             await in_thread(remove_tree, place.root)
 
 
-def _folder(place: Place, *, home: bool = False) -> Path:
+def _folder(place: SessionFolders, *, home: bool = False) -> Path:
     return place.root / ("home" if home else "work")
 
 
-def _place_name(place: Place) -> str:
+def _place_name(place: SessionFolders) -> str:
     """Told apart from another place of the same session."""
     return f"{place.session_id}-{hashlib.sha256(os.fsencode(place.root)).hexdigest()[:8]}"
 

@@ -20,7 +20,7 @@ import msgspec
 from pydantic import Field, field_validator
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
 from polar.runtimes.bubblewrap.bwrap_command import Cage, closed_to_others, left_behind, mark, options, refuse_nul
 from polar.runtimes.bubblewrap.namespace_holder import Keeper, Plan
 from polar.runtimes.files.copies import copied_out
@@ -66,7 +66,7 @@ class BubblewrapRuntime:
 
     def __init__(self, options: BubblewrapOptions) -> None:
         self._options = options
-        self._place: Place | None = None
+        self._place: SessionFolders | None = None
         self._keeper: Keeper | None = None
         self._spawner: Spawner | None = None
         self._cgroup: Cgroup | None = None
@@ -83,7 +83,7 @@ class BubblewrapRuntime:
         with tempfile.TemporaryDirectory(prefix="polar-") as folder:
             runtime = cls(BubblewrapOptions())
             try:
-                await runtime.start(Place("probe", Path(folder, "root"), Path(folder, "logs")))
+                await runtime.start(SessionFolders("probe", Path(folder, "root"), Path(folder, "logs")))
                 finished = await runtime.exec(Command(argv=("true",)))
                 return finished.stderr_tail if finished.exit_code else ""
             except RuntimeFailure as error:
@@ -95,7 +95,7 @@ class BubblewrapRuntime:
     async def sweep(cls) -> int:
         return await _end_all(await in_thread(left_behind)) + await cgroups.sweep()
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         if reason := Hierarchy().lacking(self._options.limits):
             raise RuntimeFailure(reason)
@@ -115,7 +115,7 @@ class BubblewrapRuntime:
         if place.base is not None and plan.base is None:
             await self.put_folder(place.base, ".")
 
-    def _plan(self, root: Path, place: Place) -> Plan:
+    def _plan(self, root: Path, place: SessionFolders) -> Plan:
         image = root_folder(self._options.image) if self._options.image is not None else None
         if image is not None and not _is_ours(image):
             raise RuntimeFailure(f"{image} belongs to another user: an image is built by the user of the node")
@@ -131,7 +131,7 @@ class BubblewrapRuntime:
             # What belongs to others could not be changed in the workspace either: a copy can.
             base=str(place.base.resolve()) if place.base is not None and _is_ours(place.base) else None,
             disk_bytes=int(self._options.limits.disk_bytes or 0),
-            tools=tuple((str(tool.source.resolve()), self.tool(tool)) for tool in place.tools),
+            tools=tuple((str(tool.source.resolve()), self.program(tool)) for tool in place.tools),
         )
 
     def _limited(self, name: str) -> Cgroup | None:
@@ -141,7 +141,7 @@ class BubblewrapRuntime:
             wanted = limits
         return Cgroup.create(name, wanted, hierarchy) if set(wanted.asked) - {"disk_bytes"} else None
 
-    async def door(self) -> socket.socket | None:
+    async def listener(self) -> socket.socket | None:
         self._alive()
         return await self._kept().listen() if self._options.policy == "gateway_only" else None
 
@@ -235,8 +235,8 @@ class BubblewrapRuntime:
         if self._place is not None:
             await to_the_end(self._stop(self._place))
 
-    def tool(self, tool: Tool) -> str:
-        return tool_path(tool)
+    def program(self, program: Program) -> str:
+        return program_path(program)
 
     @property
     def workspace(self) -> str:
@@ -246,7 +246,7 @@ class BubblewrapRuntime:
     def home(self) -> str:
         return HOME
 
-    def _alive(self) -> Place:
+    def _alive(self) -> SessionFolders:
         if self._stopped:
             raise RuntimeFailure("the runtime is stopped")
         if self._place is None:
@@ -258,7 +258,7 @@ class BubblewrapRuntime:
             raise RuntimeFailure("the runtime is not started")
         return self._keeper
 
-    def _environment(self, place: Place, command: Command) -> dict[str, str]:
+    def _environment(self, place: SessionFolders, command: Command) -> dict[str, str]:
         own = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
         return {**own, **command.env, "POLAR_SESSION": place.session_id}
 
@@ -273,7 +273,7 @@ class BubblewrapRuntime:
     async def _kill(self) -> None:
         await asyncio.gather(*(_ended(cage, running) for cage, running in self._cages.items()))
 
-    async def _stop(self, place: Place) -> None:
+    async def _stop(self, place: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from polar.runtimes.base import Place, Tool, tool_path
+from polar.runtimes.base import Program, SessionFolders, program_path
 from polar.runtimes.host.processes import home, owner
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
 
@@ -55,7 +55,7 @@ class DockerOptions(RuntimeOptions):
         return address
 
 
-def labels(place: Place) -> dict[str, str]:
+def labels(place: SessionFolders) -> dict[str, str]:
     """Who owns the container, and where that name means something."""
     return {
         "polar.session": place.session_id,
@@ -81,7 +81,7 @@ def not_held(limits: Limits, engine: dict[str, Any]) -> str:
     return ""
 
 
-def container_config(options: DockerOptions, place: Place, image: dict[str, Any]) -> dict[str, Any]:
+def container_config(options: DockerOptions, place: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
     """The body of the call that creates it; `image` is what the engine tells of its image. Its own process only
     waits, and its init reaps what others leave."""
     limits = options.limits
@@ -115,6 +115,6 @@ def container_config(options: DockerOptions, place: Place, image: dict[str, Any]
     return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.get("Healthcheck") else config
 
 
-def _mount(tool: Tool) -> dict[str, Any]:
+def _mount(tool: Program) -> dict[str, Any]:
     source = str(tool.source.resolve())
-    return {"Type": "bind", "Source": source, "Target": tool_path(tool), "ReadOnly": True}
+    return {"Type": "bind", "Source": source, "Target": program_path(tool), "ReadOnly": True}

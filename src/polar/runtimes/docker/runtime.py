@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.base import HOME, Command, Fetched, Finished, Place, Tool, tool_path
+from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
 from polar.runtimes.docker.api import DockerApi, Refused, connected
 from polar.runtimes.docker.archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
 from polar.runtimes.docker.container import Container, Found, labelled
@@ -27,7 +27,7 @@ from polar.runtimes.docker.exec import KILLED, Exec, Logs, NotStarted, check_wor
 from polar.runtimes.docker.options import DockerOptions, container_config, not_held
 from polar.runtimes.files.folders import remove_tree, take_root
 from polar.runtimes.host.cgroups import Cgroup
-from polar.runtimes.host.netns_listener import open_door
+from polar.runtimes.host.netns_listener import open_listener
 from polar.runtimes.host.output import CappedLog
 from polar.runtimes.host.processes import PROC, home, owner_lives
 from polar.runtimes.host.spawn import to_the_end
@@ -47,7 +47,7 @@ class DockerRuntime:
 
     def __init__(self, options: DockerOptions) -> None:
         self._options = options
-        self._place: Place | None = None
+        self._place: SessionFolders | None = None
         self._api: DockerApi | None = None
         self._container: Container | None = None
         self._group = Cgroup({})
@@ -78,7 +78,7 @@ class DockerRuntime:
                 await container.remove()
         return len(dead)
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is removed first."""
         root, _ = take_root(place.root, (SCRATCH,))
         self._place = msgspec.structs.replace(place, root=root)
@@ -93,7 +93,7 @@ class DockerRuntime:
             await self.stop()
             raise
 
-    async def door(self) -> socket.socket | None:
+    async def listener(self) -> socket.socket | None:
         if self._options.policy == "none":
             return None
         await self._run_container()
@@ -102,7 +102,7 @@ class DockerRuntime:
             environment = await in_thread((PROC / str(pid) / "environ").read_bytes)
             if f"POLAR_SESSION={self._started().session_id}\0".encode() not in environment:
                 raise RuntimeFailure("the engine's containers are not among the processes that the node sees")
-            return await open_door(pid, user=os.geteuid() != 0)
+            return await open_listener(pid, user=os.geteuid() != 0)
         except (OSError, RuntimeFailure) as error:
             advice = "" if os.geteuid() == 0 else "; run the node as root, or choose another runtime"
             raise RuntimeFailure(f"no door into the container's network: {error}{advice}") from error
@@ -162,8 +162,8 @@ class DockerRuntime:
         if self._place is not None:
             await to_the_end(self._stop(self._place))
 
-    def tool(self, tool: Tool) -> str:
-        return tool_path(tool)
+    def program(self, program: Program) -> str:
+        return program_path(program)
 
     @property
     def workspace(self) -> str:
@@ -173,7 +173,7 @@ class DockerRuntime:
     def home(self) -> str:
         return HOME
 
-    def _started(self) -> Place:
+    def _started(self) -> SessionFolders:
         if self._place is None:
             raise RuntimeFailure("the runtime is not started")
         return self._place
@@ -189,7 +189,7 @@ class DockerRuntime:
     def _scratch(self) -> Path:
         return self._started().root / SCRATCH
 
-    async def _make(self, api: DockerApi, place: Place) -> None:
+    async def _make(self, api: DockerApi, place: SessionFolders) -> None:
         image = await self._image(api)
         await self._check_limits(api)
         for container, _ in await labelled(api, {"polar.home": home(), "polar.place": str(place.root)}):
@@ -338,7 +338,7 @@ class DockerRuntime:
             await self._alive().kill()
             self._runs = False
 
-    async def _stop(self, place: Place) -> None:
+    async def _stop(self, place: SessionFolders) -> None:
         async with self._turn:
             if self._api is not None:
                 await self._api.close()

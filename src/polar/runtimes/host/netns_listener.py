@@ -37,7 +37,7 @@ async def raise_loopback(pid: int, *, user: bool) -> None:
     await _in_network(pid, (), user=user, pass_fds=())
 
 
-async def open_door(pid: int, *, user: bool) -> socket.socket:
+async def open_listener(pid: int, *, user: bool) -> socket.socket:
     """A socket that listens on 127.0.0.1 in the network of process `pid`. `user`: it has a user namespace of its
     own, which is joined first; without one the node has to be root."""
     ours, theirs = socket.socketpair()

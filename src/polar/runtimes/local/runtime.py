@@ -19,7 +19,7 @@ from typing import ClassVar
 import msgspec
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.base import Command, Fetched, Finished, Place, Tool
+from polar.runtimes.base import Command, Fetched, Finished, Program, SessionFolders
 from polar.runtimes.files.copies import copied_in, copied_out
 from polar.runtimes.files.folders import inside, read_file, remove_tree, take_root, write_file
 from polar.runtimes.host.processes import OWNER, Family, end, owner, sweep_orphans
@@ -52,7 +52,7 @@ class LocalRuntime:
 
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
-        self._place: Place | None = None
+        self._place: SessionFolders | None = None
         self._spawner: Spawner | None = None
         self._stopped = False
         self._stopping = asyncio.Lock()
@@ -71,7 +71,7 @@ class LocalRuntime:
     async def sweep(cls) -> int:
         return await sweep_orphans()
 
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         await to_the_end(self._take_place(place))
         self._spawner = Spawner(place.logs, self._options)
@@ -80,7 +80,7 @@ class LocalRuntime:
         if place.base is not None:
             await self.put_folder(place.base, ".")
 
-    async def _take_place(self, place: Place) -> None:
+    async def _take_place(self, place: SessionFolders) -> None:
         root, has_leftovers = await in_thread(_take, place)
         self._place = msgspec.structs.replace(place, root=root)
         if has_leftovers:
@@ -105,7 +105,7 @@ class LocalRuntime:
             raise RuntimeFailure(f"the kernel gives no mount namespace ({reason})")
         return View(self._started().root, target)
 
-    async def door(self) -> None:
+    async def listener(self) -> None:
         """The network is the node's, and so is the gateway's address."""
 
     async def exec(self, command: Command) -> Finished:
@@ -151,8 +151,8 @@ class LocalRuntime:
         if self._place is not None:
             await to_the_end(self._stop(self._place))
 
-    def tool(self, tool: Tool) -> str:
-        return str(tool.source)
+    def program(self, program: Program) -> str:
+        return str(program.source)
 
     @property
     def workspace(self) -> str:
@@ -170,17 +170,17 @@ class LocalRuntime:
         """As the node sees it."""
         return inside(self._started().root / ("home" if home else "work"), path, self._view)
 
-    def _started(self) -> Place:
+    def _started(self) -> SessionFolders:
         if self._place is None:
             raise RuntimeFailure("the runtime is not started")
         return self._place
 
-    def _alive(self) -> Place:
+    def _alive(self) -> SessionFolders:
         if self._stopped:
             raise RuntimeFailure("the runtime is stopped")
         return self._started()
 
-    def _folder(self, place: Place, path: str) -> Path:
+    def _folder(self, place: SessionFolders, path: str) -> Path:
         cwd = self._inside(path)
         if not cwd.is_dir():
             raise WorkspaceUnusable(f"the workspace has no folder {path!r}")
@@ -188,7 +188,7 @@ class LocalRuntime:
             return Path(self.workspace)
         return Path(self.workspace, cwd.relative_to(place.root / "work"))
 
-    def _environment(self, place: Place, number: int, command: Command) -> dict[str, str]:
+    def _environment(self, place: SessionFolders, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         marker, _, value = self._mark(place, number).partition("=")
         return {
@@ -203,7 +203,7 @@ class LocalRuntime:
             marker: value,
         }
 
-    def _mark(self, place: Place, number: int) -> str:
+    def _mark(self, place: SessionFolders, number: int) -> str:
         """Stands in the environment of all that a command starts; its beginning is the same for the place."""
         return f"{MARKER}={place.root}:{number}"
 
@@ -211,7 +211,7 @@ class LocalRuntime:
         grace_s = self._options.kill_grace_s
         await asyncio.gather(*(command.end(grace_s) for command in tuple(self._commands)))
 
-    async def _stop(self, place: Place) -> None:
+    async def _stop(self, place: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
@@ -221,7 +221,7 @@ class LocalRuntime:
             await in_thread(remove_tree, place.root)
 
 
-def _take(place: Place) -> tuple[Path, bool]:
+def _take(place: SessionFolders) -> tuple[Path, bool]:
     """Where the place really is, and whether something is left in it whose processes have to end first."""
     root, has_leftovers = take_root(place.root, FOLDERS)
     place.logs.mkdir(parents=True, exist_ok=True)

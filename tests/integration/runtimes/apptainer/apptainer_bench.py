@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 
 PROGRAMS = (
     *("sh", "bash", "env", "cat", "ls", "cp", "ln", "mv", "rm", "mkdir", "mkfifo", "touch", "head", "tail", "tr"),
@@ -39,7 +39,7 @@ def running(sign: str) -> list[str]:
     return [line for line in processes().values() if sign in line]
 
 
-def alive_of(place: Place) -> list[str]:
+def alive_of(place: SessionFolders) -> list[str]:
     """What stands on the node for an instance of the place."""
     return running(f".{place.session_id}-")
 

@@ -14,7 +14,7 @@ from apptainer_bench import alive_of, make_image
 
 from polar.runtimes.apptainer.instance import find_program
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from skips import kernel_cannot, skip_without_runtime
 
 
@@ -44,8 +44,8 @@ def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(
+def place(tmp_path: Path) -> SessionFolders:
+    return SessionFolders(
         session_id=f"s{os.getpid()}-{tmp_path.name[-12:]}", root=tmp_path / "root", logs=tmp_path / "logs"
     )
 
@@ -56,7 +56,7 @@ def options(image: Path) -> ApptainerOptions:
 
 
 @pytest.fixture
-async def runtime(place: Place, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
+async def runtime(place: SessionFolders, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
     made = ApptainerRuntime(options)
     try:
         await made.start(place)

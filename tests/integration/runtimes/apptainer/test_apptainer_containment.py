@@ -15,7 +15,7 @@ from apptainer_bench import running, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.host.cgroups import Hierarchy
 from polar.runtimes.options import Limits, Network
 from skips import kernel_cannot
@@ -30,7 +30,7 @@ MIB = 2**20
 async def started(image: Path, folder: Path, **chosen: object) -> AsyncIterator[ApptainerRuntime]:
     runtime = ApptainerRuntime(ApptainerOptions.model_validate({"image": str(image), **chosen}))
     try:
-        await runtime.start(Place(f"c{os.getpid()}-{folder.name}", folder / "root", folder / "logs"))
+        await runtime.start(SessionFolders(f"c{os.getpid()}-{folder.name}", folder / "root", folder / "logs"))
         yield runtime
     finally:
         await runtime.stop()
@@ -165,13 +165,13 @@ async def test_no_server_of_the_node_is_reached(
 
 async def test_an_open_network_is_the_nodes_own(image: Path, tmp_path: Path, server: int) -> None:
     async with started(image, tmp_path, network="open") as runtime:
-        assert await runtime.door() is None
+        assert await runtime.listener() is None
         assert (await runtime.exec(reach("127.0.0.1", server))).stdout_tail == "the node's\n"
 
 
 async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path) as runtime:
-        door = await runtime.door()
+        door = await runtime.listener()
         assert door is not None
         with door:
             address, port = door.getsockname()
@@ -186,7 +186,7 @@ async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Pa
 
 async def test_without_a_network_there_is_no_door_and_loopback_is_up(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path, network="none") as runtime:
-        assert await runtime.door() is None
+        assert await runtime.listener() is None
         finished = await runtime.exec(reach("127.0.0.1", 9))
         assert "Connection refused" in finished.stderr_tail
 

@@ -12,13 +12,13 @@ from apptainer_bench import KEPT_IN_WORKSPACE, alive_of, processes, running, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Command, Place, Tool
+from polar.runtimes.base import Command, Program, SessionFolders
 from waiting import until
 
 pytestmark = pytest.mark.check
 
 
-async def begin(runtime: ApptainerRuntime, place: Place, script: str) -> asyncio.Task[object]:
+async def begin(runtime: ApptainerRuntime, place: SessionFolders, script: str) -> asyncio.Task[object]:
     """Runs a script that writes the file `ready` once it is under way."""
     task: asyncio.Task[object] = asyncio.create_task(runtime.exec(sh(script)))
     await until((place.root / "work/ready").exists)
@@ -28,7 +28,7 @@ async def begin(runtime: ApptainerRuntime, place: Place, script: str) -> asyncio
 # Commands
 
 
-async def test_a_command_runs_in_the_workspace(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: ApptainerRuntime, place: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
@@ -58,7 +58,7 @@ async def test_stdin_is_at_its_end(runtime: ApptainerRuntime) -> None:
 
 
 async def test_the_environment_is_the_commands_own(
-    runtime: ApptainerRuntime, place: Place, monkeypatch: pytest.MonkeyPatch
+    runtime: ApptainerRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     monkeypatch.setenv("APPTAINERENV_LEAK", "do-not-leak")
@@ -112,7 +112,7 @@ async def test_a_missing_folder_is_a_clear_failure(runtime: ApptainerRuntime) ->
         await runtime.exec(Command(argv=("true",), cwd="nowhere"))
 
 
-async def test_output_has_a_cap(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_output_has_a_cap(runtime: ApptainerRuntime, place: SessionFolders) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end"))
     log = (place.logs / "command.stdout").read_text()
     assert log.startswith("x" * 2000 + "\n[polar: ")
@@ -184,13 +184,13 @@ async def test_folders_go_in_and_out(runtime: ApptainerRuntime, tmp_path: Path) 
 
 
 async def test_the_workspace_begins_with_its_base_and_never_changes_it(
-    place: Place, options: ApptainerOptions, tmp_path: Path
+    place: SessionFolders, options: ApptainerOptions, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
     base.mkdir()
     (base / "a.txt").write_text("first")
     runtime = ApptainerRuntime(options)
-    await runtime.start(Place(place.session_id, place.root, place.logs, base))
+    await runtime.start(SessionFolders(place.session_id, place.root, place.logs, base))
     try:
         finished = await runtime.exec(sh("cat a.txt; echo second >a.txt; mkdir sub; mv sub other"))
         assert finished.stdout_tail == "first"
@@ -201,18 +201,20 @@ async def test_the_workspace_begins_with_its_base_and_never_changes_it(
         await runtime.stop()
 
 
-async def test_tools_are_read_and_not_written(place: Place, options: ApptainerOptions, tmp_path: Path) -> None:
+async def test_tools_are_read_and_not_written(
+    place: SessionFolders, options: ApptainerOptions, tmp_path: Path
+) -> None:
     source = tmp_path / "a, tool: 1.0"
     source.mkdir()
     (source / "greet").write_text("#!/bin/sh\necho hello\n")
     (source / "greet").chmod(0o755)
-    tool = Tool("greeter", source)
+    tool = Program("greeter", source)
     runtime = ApptainerRuntime(options)
-    await runtime.start(Place(place.session_id, place.root, place.logs, None, (tool,)))
+    await runtime.start(SessionFolders(place.session_id, place.root, place.logs, None, (tool,)))
     try:
-        assert runtime.tool(tool) == "/opt/polar/greeter"
-        assert (await runtime.exec(Command(argv=(f"{runtime.tool(tool)}/greet",)))).stdout_tail == "hello\n"
-        finished = await runtime.exec(sh(f"echo bad >{runtime.tool(tool)}/greet"))
+        assert runtime.program(tool) == "/opt/polar/greeter"
+        assert (await runtime.exec(Command(argv=(f"{runtime.program(tool)}/greet",)))).stdout_tail == "hello\n"
+        finished = await runtime.exec(sh(f"echo bad >{runtime.program(tool)}/greet"))
         assert finished.exit_code != 0
         assert "Read-only" in finished.stderr_tail
     finally:
@@ -221,7 +223,7 @@ async def test_tools_are_read_and_not_written(place: Place, options: ApptainerOp
 
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_the_image_has_at_its_path_is_the_workspace(
-    request: pytest.FixtureRequest, place: Place, kind: str
+    request: pytest.FixtureRequest, place: SessionFolders, kind: str
 ) -> None:
     root: Path = request.getfixturevalue(kind)
     runtime = ApptainerRuntime(ApptainerOptions(image=str(root), workspace="/testbed"))
@@ -237,7 +239,7 @@ async def test_what_the_image_has_at_its_path_is_the_workspace(
 
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_is_written_elsewhere_stays_in_the_session(
-    request: pytest.FixtureRequest, place: Place, kind: str
+    request: pytest.FixtureRequest, place: SessionFolders, kind: str
 ) -> None:
     root: Path = request.getfixturevalue(kind)
     before = (root / "etc/passwd").read_bytes() if root.is_dir() else root.read_bytes()
@@ -258,7 +260,9 @@ async def test_what_is_written_elsewhere_stays_in_the_session(
 # The end
 
 
-async def test_kill_keeps_the_files_and_later_commands_run(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_kill_keeps_the_files_and_later_commands_run(
+    runtime: ApptainerRuntime, place: SessionFolders
+) -> None:
     task = await begin(runtime, place, "touch ready; (trap '' TERM; setsid sleep 54321) & sleep 54321")
     assert running("sleep 54321")
 
@@ -272,7 +276,7 @@ async def test_kill_keeps_the_files_and_later_commands_run(runtime: ApptainerRun
 
 
 async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
-    runtime: ApptainerRuntime, place: Place
+    runtime: ApptainerRuntime, place: SessionFolders
 ) -> None:
     task = await begin(runtime, place, "env -i setsid sleep 54322 & touch ready; sleep 54322")
     task.cancel()
@@ -286,7 +290,7 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
 
 @pytest.mark.parametrize("delay_s", [0, 0.01, 0.03, 0.06, 0.1])
 async def test_a_command_cancelled_while_it_starts_leaves_nothing(
-    runtime: ApptainerRuntime, place: Place, delay_s: float
+    runtime: ApptainerRuntime, place: SessionFolders, delay_s: float
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 54323")))
     await asyncio.sleep(delay_s)
@@ -299,7 +303,7 @@ async def test_a_command_cancelled_while_it_starts_leaves_nothing(
 
 @pytest.mark.parametrize("delay_s", [0, 0.02, 0.05, 0.1, 0.2, 0.3])
 async def test_a_start_cancelled_on_its_way_leaves_nothing(
-    place: Place, options: ApptainerOptions, delay_s: float
+    place: SessionFolders, options: ApptainerOptions, delay_s: float
 ) -> None:
     runtime = ApptainerRuntime(options)
     task = asyncio.create_task(runtime.start(place))
@@ -311,7 +315,9 @@ async def test_a_start_cancelled_on_its_way_leaves_nothing(
     assert not place.root.exists()
 
 
-async def test_an_instance_that_ended_by_itself_is_started_again(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_an_instance_that_ended_by_itself_is_started_again(
+    runtime: ApptainerRuntime, place: SessionFolders
+) -> None:
     await runtime.exec(sh("touch here"))
     (watcher,) = [pid for pid, line in processes().items() if line in alive_of(place)]
     (init,) = map(int, Path(f"/proc/{watcher}/task/{watcher}/children").read_text().split())
@@ -320,7 +326,9 @@ async def test_an_instance_that_ended_by_itself_is_started_again(runtime: Apptai
     assert (await runtime.exec(sh("ls"))).stdout_tail == "here\n"
 
 
-async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_stop_removes_the_folders_and_keeps_the_logs(
+    runtime: ApptainerRuntime, place: SessionFolders
+) -> None:
     await runtime.exec(sh("echo hi; chmod 000 .; mkdir -p /tmp/closed; chmod 000 /tmp/closed"))
     await asyncio.gather(runtime.stop(), runtime.stop())
     await runtime.stop()
@@ -330,7 +338,7 @@ async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: ApptainerRun
         await runtime.exec(Command(argv=("true",)))
 
 
-async def test_a_cancelled_stop_still_removes_everything(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_a_cancelled_stop_still_removes_everything(runtime: ApptainerRuntime, place: SessionFolders) -> None:
     task = asyncio.create_task(runtime.stop())
     await asyncio.sleep(0)
     task.cancel()
@@ -341,7 +349,7 @@ async def test_a_cancelled_stop_still_removes_everything(runtime: ApptainerRunti
 
 
 async def test_sessions_side_by_side(options: ApptainerOptions, tmp_path: Path) -> None:
-    places = [Place(f"beside-{n}", tmp_path / f"root{n}", tmp_path / f"logs{n}") for n in range(4)]
+    places = [SessionFolders(f"beside-{n}", tmp_path / f"root{n}", tmp_path / f"logs{n}") for n in range(4)]
     runtimes = [ApptainerRuntime(options) for _ in places]
     try:
         await asyncio.gather(*(one.start(place) for one, place in zip(runtimes, places, strict=True)))
@@ -355,7 +363,7 @@ async def test_sessions_side_by_side(options: ApptainerOptions, tmp_path: Path) 
 
 
 async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(
-    place: Place, options: ApptainerOptions
+    place: SessionFolders, options: ApptainerOptions
 ) -> None:
     place.root.mkdir()
     (place.root / "thesis.tex").write_text("years of work")
@@ -366,7 +374,9 @@ async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(
     assert (place.root / "thesis.tex").exists()
 
 
-async def test_an_image_that_is_none_is_a_clear_failure(place: Place, tmp_path: Path, image: Path) -> None:
+async def test_an_image_that_is_none_is_a_clear_failure(
+    place: SessionFolders, tmp_path: Path, image: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("no image")
     for path, reason in ((tmp_path / "notes.txt", "cannot"), (tmp_path / "nowhere", "no image folder")):
         runtime = ApptainerRuntime(ApptainerOptions(image=str(path)))

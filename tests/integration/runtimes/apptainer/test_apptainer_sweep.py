@@ -14,7 +14,7 @@ import pytest
 from apptainer_bench import alive_of, running, sh
 
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.host.cgroups import MOUNT
 from waiting import until
 
@@ -24,11 +24,11 @@ NODE = """
 import asyncio, sys
 from pathlib import Path
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 
 async def node(image, session_id, root, logs, mark):
     runtime = ApptainerRuntime(ApptainerOptions(image=image))
-    await runtime.start(Place(session_id, Path(root), Path(logs)))
+    await runtime.start(SessionFolders(session_id, Path(root), Path(logs)))
     await runtime.exec(Command(("sh", "-c", f"setsid sleep {mark} >/dev/null 2>&1 & echo old >answer.txt")))
     print("ready", flush=True)
     await runtime.exec(Command(("sleep", mark)))
@@ -38,7 +38,7 @@ asyncio.run(node(*sys.argv[1:]))
 
 
 @contextmanager
-def node(image: Path, place: Place, mark: str) -> Iterator[subprocess.Popen[str]]:
+def node(image: Path, place: SessionFolders, mark: str) -> Iterator[subprocess.Popen[str]]:
     """A process of its own that runs a session."""
     argv = [sys.executable, "-c", NODE, str(image), place.session_id, str(place.root), str(place.logs), mark]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
@@ -50,13 +50,15 @@ def node(image: Path, place: Place, mark: str) -> Iterator[subprocess.Popen[str]
             process.kill()
 
 
-def groups_of(place: Place) -> list[Path]:
+def groups_of(place: SessionFolders) -> list[Path]:
     return list(MOUNT.glob(f"*/polar/*/{place.session_id}-*"))
 
 
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("kind", ["image", "image_file"])
-async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, place: Place, kind: str) -> None:
+async def test_what_a_killed_node_left_is_ended(
+    request: pytest.FixtureRequest, place: SessionFolders, kind: str
+) -> None:
     image: Path = request.getfixturevalue(kind)
     mark = f"6{os.getpid()}"
     with node(image, place, mark) as process:
@@ -76,7 +78,7 @@ async def test_what_a_killed_node_left_is_ended(request: pytest.FixtureRequest, 
 
 
 async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(
-    image: Path, place: Place, options: ApptainerOptions
+    image: Path, place: SessionFolders, options: ApptainerOptions
 ) -> None:
     mark = f"7{os.getpid()}"
     with node(image, place, mark) as process:
@@ -94,7 +96,7 @@ async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(
     assert not groups_of(place)
 
 
-async def test_what_a_living_node_owns_is_left_alone(runtime: ApptainerRuntime, place: Place) -> None:
+async def test_what_a_living_node_owns_is_left_alone(runtime: ApptainerRuntime, place: SessionFolders) -> None:
     await ApptainerRuntime.sweep()
     assert alive_of(place)
     assert (await runtime.exec(sh("echo fine"))).stdout_tail == "fine\n"

@@ -15,7 +15,7 @@ from polar.cli.app import app
 from polar.errors import RuntimeFailure
 from polar.harnesses.base import NpmPack
 from polar.harnesses.programs.install import install
-from polar.runtimes.base import Place
+from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.runtimes.options import Capabilities
 
@@ -42,7 +42,7 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class CannotStart(LocalRuntime):
-    async def start(self, place: Place) -> None:
+    async def start(self, place: SessionFolders) -> None:
         raise RuntimeFailure("there is no image 'moon'")
 
 

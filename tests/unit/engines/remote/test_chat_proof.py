@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from polar.engines.base import Conversation, ConversationPiece, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, Piece
 from polar.engines.remote.chat_proof import SAID, prove_conversing
-from polar.errors import ConversationRefused, EngineDefect, EngineError
+from polar.errors import ChatRefused, EngineDefect, EngineError
 from polar.types import Delta, TokenIds, logprobs, token_ids
 
 PROMPT_IDS = token_ids([1, 2])
@@ -21,25 +21,25 @@ class SomeEngine:
 
     counts_by_sampling = False
 
-    def __init__(self, *pieces: ConversationPiece, text: str = f"user: {SAID} assistant: hi") -> None:
+    def __init__(self, *pieces: ChatPiece, text: str = f"user: {SAID} assistant: hi") -> None:
         self._pieces = pieces
         self._text = text
-        self.asked: list[Conversation] = []
+        self.asked: list[ChatPrompt] = []
 
-    async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
+    async def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         self.asked.append(conversation)
         for piece in self._pieces:
             yield piece
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, conversation: ChatPrompt) -> int:
         return len(PROMPT_IDS)
 
     async def decode(self, ids: TokenIds) -> str:
         return self._text
 
 
-def first(piece: Piece) -> ConversationPiece:
-    return ConversationPiece(piece, (Delta(content="hi"),), PROMPT_IDS)
+def first(piece: Piece) -> ChatPiece:
+    return ChatPiece(piece, (Delta(content="hi"),), PROMPT_IDS)
 
 
 async def test_a_good_engine_is_asked_with_and_without_tools() -> None:
@@ -52,7 +52,7 @@ async def test_a_good_engine_is_asked_with_and_without_tools() -> None:
     ("engine", "said"),
     [
         (SomeEngine(), "did not tell the ids of the prompt"),
-        (SomeEngine(ConversationPiece(WHOLE)), "did not tell the ids of the prompt"),
+        (SomeEngine(ChatPiece(WHOLE)), "did not tell the ids of the prompt"),
         (SomeEngine(first(Piece(token_ids(), logprobs(), "stop"))), "0 ids and 0 logprobs"),
         (SomeEngine(first(Piece(token_ids([5, 6]), logprobs([-1.0]), "stop"))), "2 ids and 1 logprobs"),
         (SomeEngine(first(Piece(token_ids([5]), logprobs([math.nan]), "stop"))), "no usable logprobs"),
@@ -69,8 +69,8 @@ async def test_an_engine_that_fails_a_part_does_not_pass(engine: SomeEngine, sai
 
 async def test_a_template_that_takes_no_short_conversation_is_told() -> None:
     class Refusing(SomeEngine):
-        async def converse(self, conversation: Conversation) -> AsyncGenerator[ConversationPiece]:
-            raise ConversationRefused("no chat template")
+        async def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
+            raise ChatRefused("no chat template")
             yield  # a generator all the same
 
     with pytest.raises(EngineError, match=r"no chat template; see docs/engines.md"):

@@ -30,7 +30,7 @@ from polar.gateway.http.connection import AsgiMessage, Connection
 from polar.gateway.http.handler import ModelRoute, Service
 from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
-from polar.testing import Reply, Script, ScriptedEngine
+from polar.testing import Script, ScriptedEngine, ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.tokens.replies.tool_calls import parse_tool_calls
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
@@ -113,7 +113,7 @@ class Client:
 
 class TestTwins:
     async def test_one_joins_at_every_moment_until_the_reply_is_handed_over(self, open_desk: OpenDesk) -> None:
-        desk = await open_desk([Reply(text="One for all.", block_after=2), "Another."])
+        desk = await open_desk([ScriptedReply(text="One for all.", block_after=2), "Another."])
         first = desk.ask()
         assert desk.ask() is first, "not begun"
         await until(lambda: first.head)
@@ -131,7 +131,7 @@ class TestTwins:
         assert desk.ask() is not first
 
     async def test_none_joins_what_is_being_broken_off(self, open_desk: OpenDesk) -> None:
-        desk = await open_desk([Reply(text="Never heard.", block_after=2), "Fresh."])
+        desk = await open_desk([ScriptedReply(text="Never heard.", block_after=2), "Fresh."])
         first = desk.ask()
         await until(lambda: first.deltas)
         first.break_off()
@@ -142,7 +142,7 @@ class TestTwins:
         assert desk.ask() is second, "the end of the first does not take the place of the second"
 
     async def test_after_sealing_there_is_nothing_to_join(self, open_desk: OpenDesk) -> None:
-        desk = await open_desk([Reply(text="Never heard.", block_after=2)])
+        desk = await open_desk([ScriptedReply(text="Never heard.", block_after=2)])
         first = desk.ask()
         await until(lambda: first.deltas)
         await desk.slot.seal()
@@ -155,7 +155,7 @@ class TestTwins:
 
 class TestMemory:
     async def test_what_failed_or_was_refused_is_not_kept(self, open_desk: OpenDesk) -> None:
-        desk = await open_desk(lambda turn, ids: Reply(error="no"), max_calls=5)
+        desk = await open_desk(lambda turn, ids: ScriptedReply(error="no"), max_calls=5)
         for number in range(10):
             generation = desk.ask(f"Question {number}.")
             await until(lambda generation=generation: generation.done)
@@ -289,7 +289,9 @@ class TestThreads:
 
 
 async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) -> None:
-    desk = await open_desk([Reply(busy_s=1.0), Reply(busy_s=1.0), "Fine.", "Too much."], max_calls=1)
+    desk = await open_desk(
+        [ScriptedReply(busy_s=1.0), ScriptedReply(busy_s=1.0), "Fine.", "Too much."], max_calls=1
+    )
     ends = []
     for _ in range(4):
         generation = desk.ask()
@@ -301,7 +303,7 @@ async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) ->
 
 async def test_calls_that_are_sampled_at_once_share_one_budget(open_desk: OpenDesk) -> None:
     text = "one two three four five six seven"
-    desk = await open_desk(lambda turn, ids: Reply(text=text, block_after=0), max_tokens=7)
+    desk = await open_desk(lambda turn, ids: ScriptedReply(text=text, block_after=0), max_tokens=7)
     asked = [desk.ask(f"Question {number}.") for number in range(3)]
     await until(lambda: desk.engine.active == 3)
     desk.engine.release()

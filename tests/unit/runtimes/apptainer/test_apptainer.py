@@ -15,7 +15,7 @@ from polar.runtimes.apptainer import instance as apptainer_instance
 from polar.runtimes.apptainer.command import Beginning, first_script, why_not
 from polar.runtimes.apptainer.instance import Mount, containing, find_program, hold, instance_name, make_layer
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
-from polar.runtimes.base import Command, Finished, Place, Runtime, Tool
+from polar.runtimes.base import Command, Finished, Program, Runtime, SessionFolders
 from polar.runtimes.host.processes import owner
 from polar.types import Spec
 
@@ -26,7 +26,7 @@ def test_the_registry_knows_it() -> None:
     made: Runtime = make("runtime", Spec(name="apptainer", options={"workspace": "/testbed"}))
     assert made.workspace == "/testbed"
     assert made.home == "/home/polar"
-    assert made.tool(Tool("node-22", Path("/somewhere"))) == "/opt/polar/node-22"
+    assert made.program(Program("node-22", Path("/somewhere"))) == "/opt/polar/node-22"
 
 
 def test_the_default_network_is_the_strictest() -> None:
@@ -58,7 +58,7 @@ async def test_without_apptainer_it_says_how_to_get_it(tmp_path: Path) -> None:
     assert await ApptainerRuntime.lacking() == "apptainer is not installed: `make apptainer` installs it"
     runtime = ApptainerRuntime(ApptainerOptions(image=str(tmp_path)))
     with pytest.raises(RuntimeFailure, match="`make apptainer` installs it"):
-        await runtime.start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+        await runtime.start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
     await runtime.stop()
 
 
@@ -112,7 +112,7 @@ async def test_a_place_that_apptainer_cannot_spell_is_refused(
 ) -> None:
     runtime = ApptainerRuntime(ApptainerOptions(image=str(tmp_path), program="/bin/sh"))
     with pytest.raises(RuntimeFailure, match=match):
-        await runtime.start(Place("s-1", tmp_path / name, tmp_path / "logs"))
+        await runtime.start(SessionFolders("s-1", tmp_path / name, tmp_path / "logs"))
     await runtime.stop()
     assert not (tmp_path / name).exists()
 
@@ -123,7 +123,7 @@ async def test_an_image_that_was_not_built_names_the_command_that_builds_it(
     monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
     runtime = ApptainerRuntime(ApptainerOptions(image="polar-base", program="/bin/sh"))
     with pytest.raises(RuntimeFailure, match="`polar image build polar-base`"):
-        await runtime.start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+        await runtime.start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
     await runtime.stop()
 
 

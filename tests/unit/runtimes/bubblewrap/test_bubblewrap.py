@@ -38,7 +38,7 @@ async def test_a_runtime_that_is_not_started_says_so(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFailure, match="not started"):
         await runtime.get("file")
     with pytest.raises(RuntimeFailure, match="not started"):
-        await runtime.door()
+        await runtime.listener()
 
 
 async def test_a_machine_without_the_programs_is_told_what_installs_them(

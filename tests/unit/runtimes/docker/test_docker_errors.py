@@ -11,7 +11,7 @@ import pytest
 from docker_service import FakeEngine
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Place, Tool
+from polar.runtimes.base import Command, Program, SessionFolders
 from polar.runtimes.docker import runtime as docker
 from polar.runtimes.docker.options import DockerOptions
 from polar.runtimes.docker.runtime import DockerRuntime
@@ -28,11 +28,11 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place("s-1", tmp_path / "root", tmp_path / "logs")
+def place(tmp_path: Path) -> SessionFolders:
+    return SessionFolders("s-1", tmp_path / "root", tmp_path / "logs")
 
 
-async def started(place: Place, **options: Any) -> DockerRuntime:
+async def started(place: SessionFolders, **options: Any) -> DockerRuntime:
     runtime = DockerRuntime(DockerOptions.model_validate(options))
     await runtime.start(place)
     return runtime
@@ -57,7 +57,9 @@ async def test_something_else_at_the_address_is_told(engine: FakeEngine) -> None
     assert "no container engine" in await DockerRuntime.lacking()
 
 
-async def test_a_missing_image_names_both_remedies_and_nothing_is_pulled(engine: FakeEngine, place: Place) -> None:
+async def test_a_missing_image_names_both_remedies_and_nothing_is_pulled(
+    engine: FakeEngine, place: SessionFolders
+) -> None:
     engine.answers["GET /images/polar-base/json"] = (404, {"message": "No such image"})
     with pytest.raises(RuntimeFailure, match=r"'polar-base': `polar image build` .* `docker pull`"):
         await started(place)
@@ -65,7 +67,7 @@ async def test_a_missing_image_names_both_remedies_and_nothing_is_pulled(engine:
     assert not place.root.exists()
 
 
-async def test_the_engines_own_words_are_passed_on(engine: FakeEngine, place: Place) -> None:
+async def test_the_engines_own_words_are_passed_on(engine: FakeEngine, place: SessionFolders) -> None:
     engine.answers["POST /containers/create"] = (400, {"message": "the disk is upside down"})
     with pytest.raises(RuntimeFailure, match="the disk is upside down"):
         await started(place)
@@ -74,16 +76,18 @@ async def test_the_engines_own_words_are_passed_on(engine: FakeEngine, place: Pl
 
 @pytest.mark.parametrize("call", ["POST /containers/c1/start", "PUT /containers/c1/archive"])
 async def test_a_start_that_fails_half_way_removes_the_container(
-    engine: FakeEngine, place: Place, tmp_path: Path, call: str
+    engine: FakeEngine, place: SessionFolders, tmp_path: Path, call: str
 ) -> None:
     (tmp_path / "base").mkdir()
     engine.answers[call] = (500, {"message": "no"})
     with pytest.raises(RuntimeFailure, match="no"):
-        await started(Place("s-1", place.root, place.logs, base=tmp_path / "base"))
+        await started(SessionFolders("s-1", place.root, place.logs, base=tmp_path / "base"))
     assert "DELETE /containers/c1" in engine.asked
 
 
-async def test_an_engine_that_cannot_hold_a_limit_is_not_trusted_with_it(engine: FakeEngine, place: Place) -> None:
+async def test_an_engine_that_cannot_hold_a_limit_is_not_trusted_with_it(
+    engine: FakeEngine, place: SessionFolders
+) -> None:
     engine.answers["GET /info"] = (200, {"MemoryLimit": False, "PidsLimit": True})
     with pytest.raises(RuntimeFailure, match="does not hold the limit memory_bytes"):
         await started(place, limits={"memory_bytes": "64MiB", "pids": 10})
@@ -91,10 +95,10 @@ async def test_an_engine_that_cannot_hold_a_limit_is_not_trusted_with_it(engine:
 
 
 async def test_a_container_is_closed_and_carries_its_owner(
-    engine: FakeEngine, place: Place, tmp_path: Path
+    engine: FakeEngine, place: SessionFolders, tmp_path: Path
 ) -> None:
-    tool = Tool("pi", tmp_path)
-    runtime = await started(Place("s-1", place.root, place.logs, tools=(tool,)))
+    tool = Program("pi", tmp_path)
+    runtime = await started(SessionFolders("s-1", place.root, place.logs, tools=(tool,)))
     await runtime.stop()
 
     asked = engine.bodies["POST /containers/create"]
@@ -110,16 +114,18 @@ async def test_a_container_is_closed_and_carries_its_owner(
     assert host["Mounts"] == [
         {"Type": "bind", "Source": str(tmp_path), "Target": "/opt/polar/pi", "ReadOnly": True}
     ]
-    assert runtime.tool(tool) == "/opt/polar/pi"
+    assert runtime.program(tool) == "/opt/polar/pi"
 
 
-async def test_a_quota_is_passed_on_where_the_engine_is_said_to_hold_it(engine: FakeEngine, place: Place) -> None:
+async def test_a_quota_is_passed_on_where_the_engine_is_said_to_hold_it(
+    engine: FakeEngine, place: SessionFolders
+) -> None:
     runtime = await started(place, quota=True, limits={"disk_bytes": "1GiB"})
     await runtime.stop()
     assert engine.bodies["POST /containers/create"]["HostConfig"]["StorageOpt"] == {"size": str(2**30)}
 
 
-async def test_both_outputs_are_told_apart(engine: FakeEngine, place: Place) -> None:
+async def test_both_outputs_are_told_apart(engine: FakeEngine, place: SessionFolders) -> None:
     engine.answers["POST /exec/e1/start"] = HELLO
     runtime = await started(place)
     finished = await runtime.exec(Command(("greet",)))
@@ -129,7 +135,7 @@ async def test_both_outputs_are_told_apart(engine: FakeEngine, place: Place) -> 
 
 @pytest.mark.parametrize("content", [HELLO[:4], HELLO[:-1], HELLO + b"\x01"])
 async def test_output_that_breaks_off_is_a_failure_and_ends_the_command(
-    engine: FakeEngine, place: Place, content: bytes
+    engine: FakeEngine, place: SessionFolders, content: bytes
 ) -> None:
     engine.answers["POST /exec/e1/start"] = content
     runtime = await started(place)
@@ -139,7 +145,9 @@ async def test_output_that_breaks_off_is_a_failure_and_ends_the_command(
     await runtime.stop()
 
 
-async def test_a_command_that_the_engine_refuses_ends_nothing_else(engine: FakeEngine, place: Place) -> None:
+async def test_a_command_that_the_engine_refuses_ends_nothing_else(
+    engine: FakeEngine, place: SessionFolders
+) -> None:
     runtime = await started(place)
     engine.answers["POST /exec/e1/start"] = (400, {"message": "exec: permission denied"})
     with pytest.raises(RuntimeFailure, match="cannot start 'greet': exec: permission denied"):
@@ -150,7 +158,7 @@ async def test_a_command_that_the_engine_refuses_ends_nothing_else(engine: FakeE
 
 @pytest.mark.parametrize("status", [404, 409])
 async def test_a_container_that_somebody_else_removes_is_removed(
-    engine: FakeEngine, place: Place, status: int
+    engine: FakeEngine, place: SessionFolders, status: int
 ) -> None:
     runtime = await started(place)
     engine.answers["DELETE /containers/c1"] = (status, {"message": "already"})
@@ -158,7 +166,7 @@ async def test_a_container_that_somebody_else_removes_is_removed(
     assert not place.root.exists()
 
 
-async def test_a_stop_that_fails_can_be_tried_again(engine: FakeEngine, place: Place) -> None:
+async def test_a_stop_that_fails_can_be_tried_again(engine: FakeEngine, place: SessionFolders) -> None:
     runtime = await started(place)
     engine.answers["DELETE /containers/c1"] = (500, {"message": "device or resource busy"})
     with pytest.raises(RuntimeFailure, match="busy"):
@@ -170,21 +178,23 @@ async def test_a_stop_that_fails_can_be_tried_again(engine: FakeEngine, place: P
     assert engine.asked == ["DELETE /containers/c1"]
 
 
-async def test_a_process_that_is_not_the_containers_gets_no_door(engine: FakeEngine, place: Place) -> None:
+async def test_a_process_that_is_not_the_containers_gets_no_door(
+    engine: FakeEngine, place: SessionFolders
+) -> None:
     engine.answers["GET /containers/c1/json"] = (200, {"State": {"Pid": os.getpid()}})
     runtime = await started(place)
     with pytest.raises(RuntimeFailure, match="not among the processes that the node sees"):
-        await runtime.door()
+        await runtime.listener()
     await runtime.stop()
 
 
 async def test_a_node_that_may_not_enter_says_what_to_do(
-    engine: FakeEngine, place: Place, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = await started(place)
     monkeypatch.setattr(docker.os, "geteuid", lambda: 1000)
     with pytest.raises(RuntimeFailure, match="run the node as root, or choose another runtime"):
-        await runtime.door()
+        await runtime.listener()
     await runtime.stop()
 
 
@@ -207,7 +217,7 @@ async def test_before_its_start_there_is_nothing_to_use_or_end(tmp_path: Path) -
 
 
 async def test_an_engine_whose_containers_are_not_seen_is_asked_about_the_memory(
-    engine: FakeEngine, place: Place
+    engine: FakeEngine, place: SessionFolders
 ) -> None:
     runtime = await started(place, limits={"memory_bytes": "64MiB"})
     engine.answers["GET /exec/e1/json"] = (200, {"Pid": 1, "ExitCode": 137})

@@ -10,7 +10,7 @@ import pytest
 from docker_service import FakeEngine
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.docker.options import DockerOptions
 from polar.runtimes.docker.runtime import DockerRuntime
 
@@ -31,7 +31,7 @@ async def start(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[Any]:
 
     async def start(**options: Any) -> DockerRuntime:
         started.append(DockerRuntime(DockerOptions.model_validate(options)))
-        await started[-1].start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+        await started[-1].start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
         engine.asked.clear()
         return started[-1]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.host import processes
 from polar.runtimes.host.processes import OWNER, owner, sweep_orphans
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
@@ -92,7 +92,7 @@ async def test_without_proc_there_is_nothing_to_sweep(
 
 async def test_a_session_carries_the_node_that_runs_it(tmp_path: Path) -> None:
     runtime = LocalRuntime(LocalOptions())
-    await runtime.start(Place(session_id="s", root=tmp_path / "root", logs=tmp_path / "logs"))
+    await runtime.start(SessionFolders(session_id="s", root=tmp_path / "root", logs=tmp_path / "logs"))
     finished = await runtime.exec(Command(argv=("sh", "-c", "echo $POLAR_OWNER"), env={OWNER: "1.1"}))
     await runtime.stop()
     assert finished.stdout_tail.strip() == owner()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.host import supervisor_main
 from polar.runtimes.host.supervisor import Launcher, SupervisedCommand
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
@@ -37,11 +37,11 @@ async def launcher() -> AsyncIterator[Launcher]:
 
 
 @pytest.fixture
-def places(tmp_path: Path, launcher: Launcher) -> Callable[[str], Place]:
-    return lambda name: Place(name, tmp_path / name, tmp_path / f"{name}-logs", launcher=launcher)
+def places(tmp_path: Path, launcher: Launcher) -> Callable[[str], SessionFolders]:
+    return lambda name: SessionFolders(name, tmp_path / name, tmp_path / f"{name}-logs", launcher=launcher)
 
 
-async def started(place: Place, kill_grace_s: float = 0.3) -> LocalRuntime:
+async def started(place: SessionFolders, kill_grace_s: float = 0.3) -> LocalRuntime:
     runtime = LocalRuntime(LocalOptions(kill_grace_s=kill_grace_s))
     await runtime.start(place)
     return runtime
@@ -51,7 +51,7 @@ def sh(script: str) -> Command:
     return Command(argv=("/bin/sh", "-c", script))
 
 
-def pids_in(place: Place) -> list[int]:
+def pids_in(place: SessionFolders) -> list[int]:
     file = place.root / "work" / "pids"
     return [int(word) for word in file.read_text().split()] if file.exists() else []
 
@@ -88,7 +88,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_node_never_lists_the_machines_processes(
-    places: Callable[[str], Place], scans: list[str]
+    places: Callable[[str], SessionFolders], scans: list[str]
 ) -> None:
     place = places("one")
     runtime = await started(place)
@@ -132,7 +132,7 @@ def test_without_lists_of_children_the_tree_is_found_by_parents(bystanders: list
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cancel"])
-async def test_a_daemon_without_environment_is_ended(places: Callable[[str], Place], how: str) -> None:
+async def test_a_daemon_without_environment_is_ended(places: Callable[[str], SessionFolders], how: str) -> None:
     place = places("one")
     runtime = await started(place)
     running = asyncio.create_task(runtime.exec(sh(f"{DAEMON}; {'sleep 1000' if how == 'cancel' else ''}")))
@@ -150,7 +150,9 @@ async def test_a_daemon_without_environment_is_ended(places: Callable[[str], Pla
     await runtime.stop()
 
 
-async def test_many_commands_at_once_end_together(places: Callable[[str], Place], scans: list[str]) -> None:
+async def test_many_commands_at_once_end_together(
+    places: Callable[[str], SessionFolders], scans: list[str]
+) -> None:
     """Each supervisor ends its own tree, so the work is that of the trees."""
     many = [places(f"s{number}") for number in range(8)]
     runtimes = [await started(place) for place in many]
@@ -167,7 +169,7 @@ async def test_many_commands_at_once_end_together(places: Callable[[str], Place]
 
 
 async def test_a_killed_supervisor_is_a_failure_and_its_tree_is_looked_for(
-    places: Callable[[str], Place],
+    places: Callable[[str], SessionFolders],
 ) -> None:
     place = places("one")
     runtime = await started(place)
@@ -184,7 +186,7 @@ async def test_a_killed_supervisor_is_a_failure_and_its_tree_is_looked_for(
     await runtime.stop()
 
 
-async def test_a_killed_launcher_is_started_again(places: Callable[[str], Place]) -> None:
+async def test_a_killed_launcher_is_started_again(places: Callable[[str], SessionFolders]) -> None:
     place = places("one")
     runtime = await started(place)
     finished = await runtime.exec(sh("cut -d' ' -f4 /proc/$PPID/stat"))
@@ -194,7 +196,7 @@ async def test_a_killed_launcher_is_started_again(places: Callable[[str], Place]
     await runtime.stop()
 
 
-async def test_a_supervisor_ends_with_what_it_supervises(places: Callable[[str], Place]) -> None:
+async def test_a_supervisor_ends_with_what_it_supervises(places: Callable[[str], SessionFolders]) -> None:
     place = places("one")
     runtime = await started(place)
     supervisor = int((await runtime.exec(sh("echo $PPID"))).stdout_tail)
@@ -206,7 +208,7 @@ LIBC_SIGNALS = 0b11 << 31
 """The C library keeps signals 32 and 33 for itself, and no program can change them."""
 
 
-async def test_signals_and_open_files_are_as_usual_for_a_command(places: Callable[[str], Place]) -> None:
+async def test_signals_and_open_files_are_as_usual_for_a_command(places: Callable[[str], SessionFolders]) -> None:
     runtime = await started(places("one"))
     was = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a shell does for a job in the background
     try:
@@ -223,12 +225,12 @@ async def test_signals_and_open_files_are_as_usual_for_a_command(places: Callabl
 NODE = """
 import asyncio, sys
 from pathlib import Path
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 
 async def main():
     runtime = LocalRuntime(LocalOptions())
-    await runtime.start(Place("s", Path(sys.argv[1]), Path(sys.argv[1] + "-logs")))
+    await runtime.start(SessionFolders("s", Path(sys.argv[1]), Path(sys.argv[1] + "-logs")))
     await runtime.exec(Command(argv=("/bin/sh", "-c", sys.argv[2])))
 
 asyncio.run(main())
@@ -236,7 +238,7 @@ asyncio.run(main())
 
 
 async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
-    place = Place("s", tmp_path / "root", tmp_path / "root-logs")
+    place = SessionFolders("s", tmp_path / "root", tmp_path / "root-logs")
     script = f"{DAEMON}; echo $PPID $$ >>pids; trap '' TERM; touch ready; while :; do sleep 0.1; done"
     node = await asyncio.create_subprocess_exec(sys.executable, "-c", NODE, str(place.root), script)
     await until((place.root / "work" / "ready").exists)

@@ -13,7 +13,7 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.registry import make
-from polar.runtimes.base import Command, Place, Runtime
+from polar.runtimes.base import Command, Runtime, SessionFolders
 from polar.runtimes.host.processes import Family, find
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.types import Spec
@@ -23,12 +23,12 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the sweep reads
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(session_id="s-1", root=tmp_path / "root", logs=tmp_path / "logs")
+def place(tmp_path: Path) -> SessionFolders:
+    return SessionFolders(session_id="s-1", root=tmp_path / "root", logs=tmp_path / "logs")
 
 
 @pytest.fixture
-async def runtime(place: Place) -> AsyncIterator[LocalRuntime]:
+async def runtime(place: SessionFolders) -> AsyncIterator[LocalRuntime]:
     made = LocalRuntime(LocalOptions(output_cap_bytes=1000, tail_bytes=100, kill_grace_s=0.3))
     await made.start(place)
     yield made
@@ -48,7 +48,7 @@ def home_of(runtime: LocalRuntime) -> Path:
     return runtime._started().root / "home"  # pyright: ignore[reportPrivateUsage]
 
 
-def alive_in(place: Place) -> set[int]:
+def alive_in(place: SessionFolders) -> set[int]:
     return find(Family(marker=f"POLAR_PLACE={place.root.resolve()}:".encode(), leaders=frozenset()))
 
 
@@ -59,7 +59,7 @@ async def begin(runtime: LocalRuntime, script: str) -> asyncio.Task[object]:
     return task
 
 
-async def test_a_command_runs_in_the_workspace(runtime: LocalRuntime, place: Place) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: LocalRuntime, place: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
@@ -71,7 +71,7 @@ async def test_a_command_runs_in_the_workspace(runtime: LocalRuntime, place: Pla
 
 async def test_the_registry_knows_it(tmp_path: Path) -> None:
     made: Runtime = make("runtime", Spec(name="local", options={"kill_grace_s": 0.1}))
-    await made.start(Place("s-1", tmp_path / "root", tmp_path / "logs"))
+    await made.start(SessionFolders("s-1", tmp_path / "root", tmp_path / "logs"))
     assert (await made.exec(Command(argv=("true",)))).exit_code == 0
     await made.stop()
 
@@ -91,7 +91,7 @@ async def test_stdin_is_at_its_end(runtime: LocalRuntime) -> None:
 
 
 async def test_the_environment_is_minimal(
-    runtime: LocalRuntime, place: Place, monkeypatch: pytest.MonkeyPatch
+    runtime: LocalRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     monkeypatch.delenv("LC_ALL", raising=False)
@@ -107,7 +107,7 @@ async def test_the_environment_is_minimal(
     assert seen["POLAR_SESSION"] == "s-1"
 
 
-def finished_output(place: Place) -> str:
+def finished_output(place: SessionFolders) -> str:
     return (place.logs / "command.stdout").read_text()
 
 
@@ -117,7 +117,7 @@ async def test_a_command_may_bring_its_own_path(runtime: LocalRuntime) -> None:
     assert (await runtime.exec(command)).stdout_tail == "hello\n"
 
 
-async def test_folders_are_closed_to_others(runtime: LocalRuntime, place: Place) -> None:
+async def test_folders_are_closed_to_others(runtime: LocalRuntime, place: SessionFolders) -> None:
     for folder in (place.root, work_of(runtime), home_of(runtime)):
         assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -126,7 +126,7 @@ async def test_folders_are_closed_to_others(runtime: LocalRuntime, place: Place)
 
 
 async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
-    runtime: LocalRuntime, place: Place
+    runtime: LocalRuntime, place: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end; touch done"))
 
@@ -138,7 +138,7 @@ async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
     assert finished.stdout_tail == "x" * 96 + "end\n"
 
 
-async def test_commands_of_one_log_name_share_its_cap(runtime: LocalRuntime, place: Place) -> None:
+async def test_commands_of_one_log_name_share_its_cap(runtime: LocalRuntime, place: SessionFolders) -> None:
     for letter in "abc":
         await runtime.exec(sh(f"head -c 400 /dev/zero | tr '\\0' {letter}"))
     log = (place.logs / "command.stdout").read_text()
@@ -155,7 +155,7 @@ async def test_a_log_name_cannot_leave_the_logs(runtime: LocalRuntime) -> None:
 
 
 async def test_a_background_child_that_holds_the_pipes_is_not_waited_for(
-    runtime: LocalRuntime, place: Place
+    runtime: LocalRuntime, place: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("echo before; (while :; do echo tick; sleep 0.05; done) & echo $! >pid"))
 
@@ -190,7 +190,7 @@ async def test_a_missing_folder_is_a_clear_failure(runtime: LocalRuntime) -> Non
 
 
 async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
-    runtime: LocalRuntime, place: Place
+    runtime: LocalRuntime, place: SessionFolders
 ) -> None:
     task = await begin(runtime, "sleep 1000 & touch ready; wait")
     task.cancel()
@@ -199,7 +199,9 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
     assert not alive_in(place)
 
 
-async def test_a_time_limit_ends_a_command_that_ignores_signals(runtime: LocalRuntime, place: Place) -> None:
+async def test_a_time_limit_ends_a_command_that_ignores_signals(
+    runtime: LocalRuntime, place: SessionFolders
+) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await runtime.exec(sh("trap '' TERM INT HUP; while :; do sleep 0.05; done"))
@@ -207,7 +209,7 @@ async def test_a_time_limit_ends_a_command_that_ignores_signals(runtime: LocalRu
 
 
 async def test_an_impatient_second_cancellation_does_not_cut_the_killing_short(
-    runtime: LocalRuntime, place: Place
+    runtime: LocalRuntime, place: SessionFolders
 ) -> None:
     task = await begin(runtime, "trap '' TERM; touch ready; while :; do sleep 0.05; done")
     task.cancel()
@@ -218,7 +220,7 @@ async def test_an_impatient_second_cancellation_does_not_cut_the_killing_short(
     assert not alive_in(place)
 
 
-async def test_a_cancelled_command_takes_no_other_with_it(runtime: LocalRuntime, place: Place) -> None:
+async def test_a_cancelled_command_takes_no_other_with_it(runtime: LocalRuntime, place: SessionFolders) -> None:
     await runtime.exec(sh("sleep 1000 & echo $! >server"))
     task = await begin(runtime, "touch ready; sleep 1000")
     task.cancel()
@@ -249,7 +251,7 @@ async def test_a_command_ends_softly_where_it_can(runtime: LocalRuntime) -> None
         ),
     ],
 )
-async def test_nothing_outlives_kill(runtime: LocalRuntime, place: Place, escape: str) -> None:
+async def test_nothing_outlives_kill(runtime: LocalRuntime, place: SessionFolders, escape: str) -> None:
     task = await begin(runtime, f"touch ready; {escape} sleep 1000")
     await until(lambda: len(named("sleep", place)) >= 1)
     await runtime.kill()
@@ -259,14 +261,16 @@ async def test_nothing_outlives_kill(runtime: LocalRuntime, place: Place, escape
 
 
 @linux_only
-async def test_nothing_outlives_stop_after_its_command_has_gone(runtime: LocalRuntime, place: Place) -> None:
+async def test_nothing_outlives_stop_after_its_command_has_gone(
+    runtime: LocalRuntime, place: SessionFolders
+) -> None:
     await runtime.exec(sh("setsid sleep 1000 & env -i sleep 1000 &"))
     await until(lambda: len(named("sleep", place)) == 2)
     await runtime.stop()
     assert not named("sleep", place)
 
 
-def named(program: str, place: Place) -> set[int]:
+def named(program: str, place: SessionFolders) -> set[int]:
     """Processes of that name which started in the place's workspace, whatever their environment says."""
     if not (place.root / "work").exists():
         return set()
@@ -289,7 +293,7 @@ async def test_kill_keeps_the_files_and_later_commands_run(runtime: LocalRuntime
     assert (await runtime.exec(sh("cat kept.txt"))).stdout_tail == "kept"
 
 
-async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: LocalRuntime, place: Place) -> None:
+async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: LocalRuntime, place: SessionFolders) -> None:
     await runtime.exec(sh("echo hi"))
     await runtime.stop()
     await runtime.stop()
@@ -297,7 +301,7 @@ async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: LocalRuntime
     assert (place.logs / "command.stdout").read_text() == "hi\n"
 
 
-async def test_two_stops_at_once_are_one(runtime: LocalRuntime, place: Place) -> None:
+async def test_two_stops_at_once_are_one(runtime: LocalRuntime, place: SessionFolders) -> None:
     await asyncio.gather(runtime.stop(), runtime.stop())
     assert not place.root.exists()
 
@@ -310,7 +314,7 @@ async def test_a_stopped_runtime_takes_no_command(runtime: LocalRuntime) -> None
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_command_that_races_with_stop_does_not_outlive_it(
-    runtime: LocalRuntime, place: Place, turns: int
+    runtime: LocalRuntime, place: SessionFolders, turns: int
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
     for _ in range(turns):
@@ -325,7 +329,7 @@ async def test_a_command_that_races_with_stop_does_not_outlive_it(
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_command_cancelled_while_it_starts_leaves_nothing(
-    runtime: LocalRuntime, place: Place, turns: int
+    runtime: LocalRuntime, place: SessionFolders, turns: int
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
     for _ in range(turns):
@@ -340,7 +344,7 @@ async def test_stop_before_start_is_nothing() -> None:
     await LocalRuntime(LocalOptions()).stop()
 
 
-async def test_a_cancelled_stop_still_removes_everything(runtime: LocalRuntime, place: Place) -> None:
+async def test_a_cancelled_stop_still_removes_everything(runtime: LocalRuntime, place: SessionFolders) -> None:
     task = asyncio.create_task(runtime.stop())
     await asyncio.sleep(0)
     task.cancel()
@@ -349,7 +353,7 @@ async def test_a_cancelled_stop_still_removes_everything(runtime: LocalRuntime, 
     assert not place.root.exists()
 
 
-async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(place: Place) -> None:
+async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(place: SessionFolders) -> None:
     dead = LocalRuntime(LocalOptions())
     await dead.start(place)
     await dead.exec(sh("echo old >answer.txt; exec >/dev/null 2>&1; setsid sleep 1000 &"))
@@ -364,7 +368,7 @@ async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(place: Pla
     await dead.stop()
 
 
-async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: Place) -> None:
+async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: SessionFolders) -> None:
     place.root.mkdir()
     (place.root / "thesis.tex").write_text("years of work")
     runtime = LocalRuntime(LocalOptions())

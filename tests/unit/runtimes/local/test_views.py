@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.runtimes.local.views import mount_point
 
@@ -30,7 +30,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     async def start(name: str, **options: bool) -> LocalRuntime:
         runtime = LocalRuntime(LocalOptions(**options))
         begun.append(runtime)
-        await runtime.start(Place(name, tmp_path / name, tmp_path / "logs"))
+        await runtime.start(SessionFolders(name, tmp_path / name, tmp_path / "logs"))
         return runtime
 
     yield lambda *names, **options: asyncio.ensure_future(start(*names, **options))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.host.netns_listener import open_door, raise_loopback
+from polar.runtimes.host.netns_listener import open_listener, raise_loopback
 from skips import kernel_cannot
 from waiting import HANG_S
 
@@ -52,7 +52,7 @@ def dead_process() -> int:
 
 
 async def test_who_listens_inside_is_reached_inside_and_accepts_outside(island: int) -> None:
-    with await open_door(island, user=True) as listener:
+    with await open_listener(island, user=True) as listener:
         address, port = listener.getsockname()
         assert address == "127.0.0.1"
         caller = inside(island, CONNECT, str(port))
@@ -65,7 +65,7 @@ async def test_who_listens_inside_is_reached_inside_and_accepts_outside(island: 
 
 
 async def test_the_door_is_not_in_the_nodes_network(island: int) -> None:
-    with await open_door(island, user=True) as listener:
+    with await open_listener(island, user=True) as listener:
         with socket.socket() as stranger:
             assert stranger.connect_ex(listener.getsockname()) != 0
 
@@ -81,10 +81,10 @@ async def test_without_a_door_there_is_still_loopback(island: int) -> None:
 
 async def test_a_network_that_cannot_be_joined_is_said() -> None:
     with pytest.raises(RuntimeFailure, match="the gateway cannot listen in the runtime's network: nsenter: "):
-        await open_door(dead_process(), user=True)
+        await open_listener(dead_process(), user=True)
 
 
 async def test_without_the_program_that_enters_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RuntimeFailure, match=r"no nsenter.*install util-linux"):
-        await open_door(1, user=False)
+        await open_listener(1, user=False)

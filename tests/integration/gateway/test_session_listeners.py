@@ -13,16 +13,16 @@ from polar.types import Slot
 ASK = {"model": "polar", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def door() -> socket.socket:
+def a_listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
 
 async def test_a_session_is_served_at_its_own_socket(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    listener = door()
+    listener = a_listener()
     port = listener.getsockname()[1]
 
-    slot = await gateway.open(door=listener)
+    slot = await gateway.open(listener=listener)
 
     assert slot.base_url == f"http://127.0.0.1:{port}" != gateway.slots.base_url
     status, body, _ = await gateway.post(slot, ASK)
@@ -32,8 +32,8 @@ async def test_a_session_is_served_at_its_own_socket(open_gateway: OpenGateway) 
 
 async def test_a_key_carried_into_another_session_opens_nothing_there(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    first = await gateway.open("s1", door=door())
-    second = await gateway.open("s2", door=door())
+    first = await gateway.open("s1", listener=a_listener())
+    second = await gateway.open("s2", listener=a_listener())
 
     stolen = Slot(base_url=second.base_url, key=first.key, model="polar", context_tokens=8192)
     for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
@@ -47,7 +47,7 @@ async def test_a_key_carried_into_another_session_opens_nothing_there(open_gatew
 
 async def test_a_closed_slot_closes_its_socket(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     await gateway.slots.close("s1")
 
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -56,7 +56,7 @@ async def test_a_closed_slot_closes_its_socket(open_gateway: OpenGateway) -> Non
 
 async def test_a_sealed_slot_says_so_at_its_own_socket(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     await gateway.slots.seal("s1")
 
     status, body, _ = await gateway.post(slot, ASK)
@@ -66,7 +66,7 @@ async def test_a_sealed_slot_says_so_at_its_own_socket(open_gateway: OpenGateway
 
 async def test_the_gateway_may_stop_before_its_sessions(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
-    slot = await gateway.open(door=door())
+    slot = await gateway.open(listener=a_listener())
     await gateway.stack.aclose()
 
     async with aiohttp.ClientSession() as http:
