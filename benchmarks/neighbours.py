@@ -27,10 +27,13 @@ from page import origin, table, write_section
 
 from polar.config import GatewayConfig
 from polar.engines.base import EngineInfo
-from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
-from polar.gateway.http.server import GatewayApp, GatewayServer
+from polar.gateway.http.handler import Service
+from polar.gateway.http.routes import gateway_app
+from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
@@ -108,9 +111,9 @@ async def open_bench(stack: AsyncExitStack, renderer: SmolLM2Renderer, context_t
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
     slots, config = SlotTable(journal, "polar", context_tokens), GatewayConfig()
     started = await engine.start()
-    exchange = Exchange(TokenMode(renderer, engine, started), PolicyGate(), started, journal, "polar")
-    server = GatewayServer(GatewayApp(slots, exchange, config), config)
-    slots.base_url, slots.listeners = server.base_url, server
+    service = CallService(TokenMode(renderer, engine, started), PolicyGate(), started, journal, "polar")
+    server = GatewayServer(gateway_app(Service(slots, service, config, CallThreads())), config)
+    slots.base_url, slots.listeners = server.base_url, server.listeners
     await server.start()
     stack.push_async_callback(server.stop)
     return Bench(slots, journal, context_tokens)

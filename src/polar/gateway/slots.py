@@ -1,6 +1,6 @@
-"""Slots: a session's address at the gateway, and what the gateway keeps for it while it is open.
+"""Slots: a session's address at the gateway, and the state the gateway keeps for it while it is open.
 
-The key picks the session. A sealed slot answers every call with a hard stop; an unknown key is told nothing.
+The key picks the session. A sealed slot refuses every call for good.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal
 
-from polar.gateway.calls.generation import Generation
-from polar.gateway.calls.waits import WaitClock
 from polar.gateway.dialects.base import Problem
-from polar.gateway.http.recent_bodies import RecentBodies
+from polar.gateway.http.bodies import RecentBodies
+from polar.gateway.http.listeners import SessionListeners
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
 from polar.types import Call, CallProfile, CallsOutcome, Failure, Lease, Refusal, Slot, Waits
 
+if TYPE_CHECKING:  # a slot and its calls know each other
+    from polar.gateway.calls.model_call import ModelCall
+
 MOST_FAILURES = 100
-"""That are kept of one session: the first is the one that is told."""
+"""Kept for one session; the first decides its verdict."""
 
 
 class OpenSlot:
@@ -34,30 +36,29 @@ class OpenSlot:
         self.forest = forest
         self.key = f"sk-polar-{secrets.token_urlsafe(24)}"
         self.lock = asyncio.Lock()
-        """Held while a request is prepared or a call is added, never while the engine samples."""
+        """Held while a request is attached or a call is added, never while the engine samples."""
         self.reading = asyncio.Lock()
-        """Held while a long body is read: a session takes one thread of the call path at a time, not all."""
+        """Held while a long body is read, so that one session uses one thread of the call path at a time."""
         self.sealing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the slot is sealed. A future, because each call waits for it beside something else, and a
-        future needs no task for that."""
+        """Done when the slot is sealed. A future, because calls wait for it together with something else."""
         self.calls_admitted = 0
         self.calls_unsampled = 0
-        """Of those admitted: that ended before their first token, as for a busy engine. They cost no budget."""
+        """Admitted calls that ended before their first token, as with a busy engine. They cost no budget."""
         self.sampled_tokens = 0
-        """Counted while they are sampled, so that calls side by side share one budget."""
-        self.unreceived: dict[bytes, Generation] = {}
-        """Replies under way, or made and not yet in the harness's hands, by what was asked."""
+        """Counted while they are sampled, so that parallel calls share one budget."""
+        self.unreceived: dict[bytes, ModelCall] = {}
+        """By key: calls whose reply is under way, or complete and not yet delivered."""
         self.refused_for = ""
-        """The budget for want of which a call was refused, if one was."""
+        """Name of the exhausted budget that caused a refusal."""
         self.waits = WaitClock()
-        self._failures: dict[bytes, Failure] = {}
-        """By what was asked: calls that infrastructure failed. Only their own retry takes one back."""
-        self._refusal: tuple[float, Refusal] | None = None
-        """The last, and when it was."""
         self.final_messages = 0
-        """How many requests got a final message because a budget was used up."""
+        """Requests that got a final message because a budget was used up."""
+        self._failures: dict[bytes, Failure] = {}
+        """By key: calls that infrastructure failed. Only their own retry clears one."""
+        self._refusal: tuple[float, Refusal] | None = None
+        """The last one, and its Unix time."""
         self._recent_bodies: dict[str, RecentBodies] = {}
-        self._active: list[Generation] = []
+        self._active: list[ModelCall] = []
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -70,67 +71,43 @@ class OpenSlot:
         return self.sealing.done()
 
     def recent_bodies(self, dialect: str, history_field: str) -> RecentBodies:
-        """The newest bodies that came in a dialect."""
+        """The latest request bodies in a dialect."""
         if dialect not in self._recent_bodies:
             self._recent_bodies[dialect] = RecentBodies(history_field)
         return self._recent_bodies[dialect]
 
-    @contextmanager
-    def serving(self, generation: Generation) -> Generator[None]:
-        """While a call is made, or its end is written: sealing breaks it off and waits for it."""
-        self._active.append(generation)
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._active.remove(generation)
-            if not self._active:
-                self._idle.set()
+    # Budgets
 
-    def failed(self, generation: Generation, problem: Problem) -> None:
-        """A call that no listener waited for was failed to nobody; a retry of it is sampled anew."""
-        if problem.failure is not None and generation.is_listened_to and len(self._failures) < MOST_FAILURES:
-            self._failures.setdefault(generation.key, problem.failure)
-        elif problem.code == "client_gave_up":
-            self.refused(problem)
-
-    def refused(self, problem: Problem) -> None:
-        """A request got an error, be it a call or not."""
-        if not self.sealed:
-            self._refusal = (time.time(), Refusal(problem.code, problem.message, problem.failure))
-
-    def answered(self, generation: Generation) -> None:
-        """The harness has the whole reply of a call."""
-        self._failures.pop(generation.key, None)
-        if generation.defect is not None and len(self._failures) < MOST_FAILURES:
-            self._failures[generation.key] = generation.defect
-        if self._refusal is not None and generation.arrived >= self._refusal[0]:
-            self._refusal = None
-
-    @property
-    def outcome(self) -> CallsOutcome:
-        refusal = self._refusal[1] if self._refusal is not None else None
-        return CallsOutcome(tuple(self._failures.values()), refusal, self.exhausted)
-
-    def forget(self, generation: Generation) -> None:
-        """The harness has the reply, or there is none: asked for again, it is another sample."""
-        if self.unreceived.get(generation.key) is generation:
-            del self.unreceived[generation.key]
+    def check(self) -> None:
+        """Raises `Problem` when the session may make no further call."""
+        if self.sealed:
+            raise sealed_problem()
+        # Computed anew each time, because a call that fails gives its share back.
+        self.refused_for = self._used_up()
+        if self.refused_for:
+            raise Problem(400, "budget_exhausted", f"the session has used up its budget: {self.refused_for}")
 
     def admit(self) -> int:
-        """Counts a new call in and gives its number. Raises `Problem` where `check` does."""
+        """Charges a call and returns its number. Raises `Problem` where `check` does."""
         self.check()
         self.calls_admitted += 1
         return self.calls_admitted
 
-    def check(self) -> None:
-        """Raises `Problem` when sealed or out of budget."""
-        if self.sealed:
-            raise sealed_problem()
-        # Looked at anew each time: a call that failed gives back what it would have used.
-        self.refused_for = self._used_up()
-        if self.refused_for:
-            raise Problem(400, "budget_exhausted", f"the session has used up its budget: {self.refused_for}")
+    @property
+    def exhausted(self) -> str:
+        """The budget that ended the session: one that refused a call, or the tokens, which end a reply midway."""
+        return self.refused_for or ("max_tokens" if self._out_of_tokens else "")
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Of the budget of sampled tokens; None: the task sets none."""
+        max_tokens = self.lease.task.budgets.max_tokens
+        return None if max_tokens is None else max_tokens - self.sampled_tokens
+
+    def reply_limit(self, asked: int | None, room: int) -> int:
+        """The longest reply that the harness, the task, the budget and the context allow."""
+        limits = (asked, self.lease.task.sampling.max_tokens, self.tokens_left, room)
+        return max(1, min(limit for limit in limits if limit is not None))
 
     def _used_up(self) -> str:
         max_calls = self.lease.task.budgets.max_calls
@@ -139,48 +116,142 @@ class OpenSlot:
         return "max_tokens" if self._out_of_tokens else ""
 
     @property
-    def exhausted(self) -> str:
-        """The budget that has ended the session: one for want of which a call was refused, or the tokens, the last
-        of which end a reply in its middle."""
-        return self.refused_for or ("max_tokens" if self._out_of_tokens else "")
-
-    @property
     def _out_of_tokens(self) -> bool:
         return self.tokens_left is not None and self.tokens_left <= 0
 
-    @property
-    def tokens_left(self) -> int | None:
-        """Of the budget of sampled tokens; None: there is none."""
-        max_tokens = self.lease.task.budgets.max_tokens
-        return None if max_tokens is None else max_tokens - self.sampled_tokens
+    # Calls and their outcome
 
-    def reply_limit(self, asked: int | None, room: int) -> int:
-        """The most tokens a reply may have: what the harness, the task, the budget and the context allow."""
-        limits = (asked, self.lease.task.sampling.max_tokens, self.tokens_left, room)
-        return max(1, min(limit for limit in limits if limit is not None))
+    @contextmanager
+    def serving(self, call: ModelCall) -> Generator[None]:
+        """While a call is made, or its end is written: sealing breaks it off and waits for it."""
+        self._active.append(call)
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._active.remove(call)
+            if not self._active:
+                self._idle.set()
+
+    def forget(self, call: ModelCall) -> None:
+        """The reply is delivered, or there is none: the same request is a new sample from now on."""
+        if self.unreceived.get(call.key) is call:
+            del self.unreceived[call.key]
+
+    def failed(self, call: ModelCall, problem: Problem) -> None:
+        """A failure counts only if somebody listened: without a listener the retry is sampled anew."""
+        if problem.failure is not None and call.is_listened_to and len(self._failures) < MOST_FAILURES:
+            self._failures.setdefault(call.key, problem.failure)
+        elif problem.code == "client_gave_up":
+            self.refused(problem)
+
+    def refused(self, problem: Problem) -> None:
+        """A request got an error, be it a model call or not."""
+        if not self.sealed:
+            self._refusal = (time.time(), Refusal(problem.code, problem.message, problem.failure))
+
+    def answered(self, call: ModelCall) -> None:
+        """The harness has the whole reply of a call."""
+        self._failures.pop(call.key, None)
+        defect = call.defect()
+        if defect is not None and len(self._failures) < MOST_FAILURES:
+            self._failures[call.key] = defect
+        if self._refusal is not None and call.arrived >= self._refusal[0]:
+            self._refusal = None
+
+    @property
+    def outcome(self) -> CallsOutcome:
+        refusal = self._refusal[1] if self._refusal is not None else None
+        return CallsOutcome(tuple(self._failures.values()), refusal, self.exhausted)
 
     async def seal(self) -> None:
         if not self.sealed:
             self.sealing.set_result(None)
-        for generation in tuple(self._active):
-            generation.break_off()
+        for call in tuple(self._active):
+            call.break_off()
         await self._idle.wait()
 
 
 def sealed_problem() -> Problem:
-    return Problem(400, "session_sealed", "this session has ended; no further calls are served")
+    return Problem(400, "session_sealed", "this session has ended; the gateway serves no further calls")
 
 
-class ListenerServer(Protocol):
-    """Serves sessions at sockets of their own."""
+class CallWait:
+    """One call, as its session's `WaitClock` sees it."""
 
-    async def open_listener(self, session_id: str, listener: socket.socket) -> str: ...
+    def __init__(self, clock: WaitClock, now_s: float) -> None:
+        self._clock = clock
+        self.state: Literal["engine", "paused", "sampled"] = "engine"
+        self.heard_s = now_s
+        """When it arrived or its last token came."""
 
-    async def close_listener(self, session_id: str) -> None: ...
+    @property
+    def has_tokens(self) -> bool:
+        return self.state == "sampled"
+
+    def tokens_came(self) -> None:
+        self.heard_s = self._clock.now_s()
+        if self.state != "sampled":
+            self._clock.count()
+            self.state = "sampled"
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        self._clock.count()
+        self.state = "paused"
+        try:
+            yield
+        finally:
+            self._clock.count()
+            self.state = "engine"
+
+
+class WaitClock:
+    """How long a session waits for its model, which is not charged to the harness.
+
+    A call waits from its arrival to its first token: for the renderer, a pause, the engine's queue. A session
+    waits while at least one call waits and none is being sampled.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
+        self._counted_s = now_s()
+        self._calls: set[CallWait] = set()
+        self._paused_s = 0.0
+        self._engine_s = 0.0
+
+    @contextmanager
+    def call(self) -> Generator[CallWait]:
+        self.count()
+        call = CallWait(self, self.now_s())
+        self._calls.add(call)
+        try:
+            yield call
+        finally:
+            self.count()
+            self._calls.remove(call)
+
+    def count(self) -> None:
+        """Adds the time since the last change; called before each change."""
+        now_s = self.now_s()
+        passed_s, self._counted_s = now_s - self._counted_s, now_s
+        states = {call.state for call in self._calls}
+        if "sampled" in states:
+            return
+        if "paused" in states:
+            self._paused_s += passed_s
+        elif states:
+            self._engine_s += passed_s
+
+    def read(self) -> Waits:
+        self.count()
+        now_s = self.now_s()
+        silent_s = min((now_s - call.heard_s for call in self._calls), default=0.0)
+        return Waits(self._paused_s, self._engine_s, silent_s)
 
 
 class SlotTable:
-    """All slots of a node's gateway; fills the session's `Slots` port."""
+    """All slots of a node's gateway; implements the session's `Slots` port."""
 
     def __init__(self, journal: Journal, model: str, context_tokens: int) -> None:
         self._journal = journal
@@ -189,15 +260,18 @@ class SlotTable:
         self._by_key: dict[str, OpenSlot] = {}
         self._by_session: dict[str, OpenSlot] = {}
         self.base_url = ""
-        """Known when the gateway listens."""
-        self.listeners: ListenerServer | None = None
+        """Set when the gateway listens, as are the listeners."""
+        self.listeners: SessionListeners | None = None
 
     def find(self, key: str) -> OpenSlot | None:
         return self._by_key.get(key)
 
     async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None = None) -> Slot:
         slot = OpenSlot(lease, profile, CallForest(profile.matching))
-        base_url = self.base_url if listener is None else await self._open_listener(slot.session_id, listener)
+        base_url = self.base_url
+        if listener is not None:
+            assert self.listeners is not None, "a gateway that serves sessions has a server"
+            base_url = await self.listeners.open(slot.session_id, listener)
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
         return Slot(base_url=base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)
@@ -222,8 +296,4 @@ class SlotTable:
             finally:
                 del self._by_key[slot.key]
                 if self.listeners is not None:
-                    await self.listeners.close_listener(session_id)
-
-    async def _open_listener(self, session_id: str, listener: socket.socket) -> str:
-        assert self.listeners is not None, "a gateway that serves sessions has a server"
-        return await self.listeners.open_listener(session_id, listener)
+                    await self.listeners.close(session_id)

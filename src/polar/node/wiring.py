@@ -18,13 +18,14 @@ from polar.config import Config
 from polar.engines.base import ChatEngine, Engine, EngineInfo
 from polar.engines.remote.chat_proof import prove_conversing
 from polar.errors import ConfigError, failure_of
-from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.call_service import CallService, Mode
 from polar.gateway.calls.chat_mode import ChatMode
-from polar.gateway.calls.mode import Mode
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
-from polar.gateway.http.server import GatewayApp, GatewayServer
+from polar.gateway.http.handler import Service
+from polar.gateway.http.routes import gateway_app
+from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.node.attempts import Attempts, ReturningSource
 from polar.node.checks import checks_of
@@ -180,9 +181,10 @@ async def open_node(
         mode = await _mode(prompts, chosen, info, gate, threads)
         async with await Journal.open(paths.journal) as journal:
             slots = SlotTable(journal, config.model.name, info.context_tokens)
-            exchange = Exchange(mode, gate, info, journal, config.model.name)
-            server = GatewayServer(GatewayApp(slots, exchange, config.gateway, threads), config.gateway)
-            slots.base_url, slots.listeners = server.base_url, server
+            calls = CallService(mode, gate, info, journal, config.model.name)
+            app = gateway_app(Service(slots, calls, config.gateway, threads))
+            server = GatewayServer(app, config.gateway)
+            slots.base_url, slots.listeners = server.base_url, server.listeners
             health = NodeHealth(checks_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
@@ -221,4 +223,4 @@ async def _mode(
             "engine that lays prompts out itself (docs/engines.md)"
         )
     await prove_conversing(engine)
-    return ChatMode(engine, info, gate)
+    return ChatMode(engine, gate)

@@ -13,10 +13,13 @@ from playbook import Gateway
 from polar.config import GatewayConfig
 from polar.engines.base import ChatPiece, ChatPrompt, EngineInfo, GenerateRequest, Piece
 from polar.errors import ChatRefused, ContextOverflow, EngineError
-from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.chat_mode import ChatMode
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.gateway.http.server import GatewayApp, GatewayServer
+from polar.gateway.calls.threads import CallThreads
+from polar.gateway.http.handler import Service
+from polar.gateway.http.routes import gateway_app
+from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
@@ -81,10 +84,10 @@ async def chatting_gateway(stack: AsyncExitStack, folder: Path, engine: Conversi
     settings = GatewayConfig(heartbeat_s=30.0)
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
     slots, gate, info = SlotTable(journal, "polar", engine.context_tokens), PolicyGate(), await engine.start()
-    exchange = Exchange(ChatMode(engine, info, gate), gate, info, journal, "polar")
-    server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
+    service = CallService(ChatMode(engine, gate), gate, info, journal, "polar")
+    server = GatewayServer(gateway_app(Service(slots, service, settings, CallThreads())), settings)
     slots.base_url = server.base_url
     await server.start()
     stack.push_async_callback(server.stop)
     http = await stack.enter_async_context(aiohttp.ClientSession())
-    return Gateway(slots, journal, engine, http, stack, gate, exchange, engine.renderer)
+    return Gateway(slots, journal, engine, http, stack, gate, service, engine.renderer)

@@ -14,10 +14,13 @@ from openai import AsyncOpenAI
 
 from polar.config import GatewayConfig
 from polar.engines.base import EngineInfo
-from polar.gateway.calls.call_service import Exchange
+from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
-from polar.gateway.http.server import GatewayApp, GatewayServer
+from polar.gateway.http.handler import Service
+from polar.gateway.http.routes import gateway_app
+from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
@@ -45,7 +48,7 @@ class Gateway:
     http: aiohttp.ClientSession
     stack: AsyncExitStack
     gate: PolicyGate
-    exchange: Exchange
+    calls_served: CallService
     renderer: Any
 
     async def open(
@@ -98,13 +101,13 @@ async def running_gateway(
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))
     slots = SlotTable(journal, "polar", context_tokens)
     gate, started = PolicyGate(), await engine.start()
-    exchange = Exchange(TokenMode(renderer, engine, started), gate, started, journal, "polar")
-    server = GatewayServer(GatewayApp(slots, exchange, settings), settings)
-    slots.base_url, slots.listeners = server.base_url, server
+    service = CallService(TokenMode(renderer, engine, started), gate, started, journal, "polar")
+    server = GatewayServer(gateway_app(Service(slots, service, settings, CallThreads())), settings)
+    slots.base_url, slots.listeners = server.base_url, server.listeners
     await server.start()
     stack.push_async_callback(server.stop)
     http = await stack.enter_async_context(aiohttp.ClientSession())
-    return Gateway(slots, journal, engine, http, stack, gate, exchange, renderer)
+    return Gateway(slots, journal, engine, http, stack, gate, service, renderer)
 
 
 def vocabulary_of(renderer: Any) -> Any:

@@ -218,7 +218,7 @@ class TestStructuredOutput:
         info = gateway.engine._info  # pyright: ignore[reportPrivateUsage]
         msgspec.structs.force_setattr(info, "constrains", False)
         wanted: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
-        with pytest.raises(anthropic.BadRequestError, match="JSON schema"):
+        with pytest.raises(anthropic.BadRequestError, match="schema-constrained"):
             await ask(sdk(gateway, await gateway.open()), HELLO, output_config=wanted)
         assert gateway.engine.requests == []
 

@@ -184,7 +184,7 @@ async def test_an_engine_that_hides_the_prompt_is_a_defect(open_chat: OpenChat) 
     engine: Any = gateway.engine
     engine.hides_prompts = True
     status, body, _ = await gateway.post(slot, {"messages": HELLO})
-    assert status == 502 and "did not tell the prompt" in body["error"]["message"]
+    assert status == 502 and "did not return the ids of the prompt" in body["error"]["message"]
     assert await gateway.calls() == []
 
 

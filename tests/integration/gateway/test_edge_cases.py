@@ -290,7 +290,7 @@ class TestReplies:
         [
             ([], "finish reason", 0),
             ([Piece(token_ids([5]), logprobs([-1.0]))], "finish reason", 1),
-            ([Piece(token_ids([5, 6]), logprobs([-1.0]), finish_reason="stop")], "unequal", 1),
+            ([Piece(token_ids([5, 6]), logprobs([-1.0]), finish_reason="stop")], "2 ids and 1 logprobs", 1),
         ],
         ids=["nothing", "no end", "a logprob missing"],
     )
@@ -379,7 +379,7 @@ class TestSealing:
 
 def _route_of(gateway: Gateway) -> ModelRoute:
     return ModelRoute(
-        OpenAIChat(), Service(gateway.slots, gateway.exchange, GatewayConfig(heartbeat_s=0.01), CallThreads())
+        OpenAIChat(), Service(gateway.slots, gateway.calls_served, GatewayConfig(heartbeat_s=0.01), CallThreads())
     )
 
 

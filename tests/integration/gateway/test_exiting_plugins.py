@@ -60,7 +60,7 @@ async def test_an_unexpected_error_is_logged_once_with_traceback_and_session(
     async def broken(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(gateway.exchange._mode, "admit", broken)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(gateway.calls_served._mode, "attach", broken)  # pyright: ignore[reportPrivateUsage]
     assert (await gateway.post(slot, {"messages": HELLO}))[0] == 500
     (record,) = [record for record in caplog.records if record.exc_info]
     assert record.exc_info and record.exc_info[0] is KeyError

@@ -19,7 +19,7 @@ from playbook import Gateway, OpenGateway
 
 from polar.builders.prefix_merging import PrefixMerging
 from polar.engines.base import GenerateRequest, Piece
-from polar.gateway.calls.generation import Generation
+from polar.gateway.calls.model_call import ModelCall
 from polar.testing import ScriptedEngine, ScriptedReply
 from polar.types import Call, Slot
 from waiting import hang_limit, until
@@ -174,7 +174,7 @@ async def test_cuts_at_any_moment_leave_nothing_open_and_nothing_unexplained(ope
     assert open_files() <= before
     del slot
     gc.collect()
-    assert not [item for item in gc.get_objects() if isinstance(item, Generation)]
+    assert not [item for item in gc.get_objects() if isinstance(item, ModelCall)]
 
 
 async def test_what_is_sealed_in_the_middle_of_it_does_not_change_any_more(open_gateway: OpenGateway) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playbook import Gateway, OpenGateway
 
-from polar.gateway.http import limits as wire
+from polar.gateway.http import listeners
 from polar.types import Slot
 from waiting import hang_limit
 
@@ -81,7 +81,7 @@ async def test_a_head_in_pieces_is_no_offence(open_gateway: OpenGateway) -> None
 async def test_a_session_has_so_many_connections_and_no_more(
     open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "LISTENER_CONNECTIONS", 2)
+    monkeypatch.setattr(listeners, "LISTENER_CONNECTIONS", 2)
     gateway = await open_gateway(["Hello."])
     greedy, other = (
         await gateway.open("s1", listener=a_listener()),
@@ -108,7 +108,7 @@ async def is_let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 async def test_bodies_under_way_at_one_listener_are_counted_together(
     open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.gateway.http.server.LISTENER_BODIES", 2)
+    monkeypatch.setattr(listeners, "LISTENER_BODIES", 2)
     gateway = await open_gateway(["Hello."], max_body_bytes=10_000)
     slot = await gateway.open(listener=a_listener())
     key = f"authorization: Bearer {slot.key}"

@@ -11,14 +11,13 @@ import pytest
 
 from polar.engines.remote import prompt_json
 from polar.engines.remote.prompt_json import PromptJson
-from polar.gateway.calls.call_service import Exchange
-from polar.gateway.calls.generation import Asked
+from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.dialects import base
 from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.http import recent_bodies
+from polar.gateway.http import bodies
 from polar.gateway.http.bodies import MOST_VALUES
 from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
@@ -74,26 +73,26 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
     async with await Journal.open(path) as journal:
         slots = SlotTable(journal, "polar", 8192)
         info = await engine.start()
-        exchange = Exchange(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
+        calls = CallService(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
         lease = Lease(session=Session(session_id="s", task_id="t", index=0), task=TaskRequest(instruction="go"))
         await journal.add_session(lease)
         slot = slots.find((await slots.open(lease, CallProfile())).key)
         assert slot is not None
         messages = [{"role": "user", "content": "Make the tests pass."}]
         for _ in range(TURNS):
-            messages += [await _call(exchange, slot, messages), {"role": "user", "content": OUTPUT}]
+            messages += [await _call(calls, slot, messages), {"role": "user", "content": OUTPUT}]
 
 
-async def _call(exchange: Exchange, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
+async def _call(calls: CallService, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
     body, recent = orjson.dumps({"model": "polar", "messages": messages}), slot.recent_bodies("chat", "messages")
     read = recent.read(body, MOST_VALUES, recent.shared(body))
     request = OpenAIChat().parse(RawRequest(read.data, values=read.values, items=read.items))
-    generation = exchange.ask(slot, Asked(request, "openai_chat", "agent"))
-    while generation.reply is None:
-        await generation.news
-    slot.forget(generation)
-    exchange.delivered(slot, generation)
-    return {"role": "assistant", "content": generation.reply.message.content}
+    call = calls.receive(slot, request, "openai_chat")
+    while call.reply is None:
+        await call.news
+    slot.forget(call)
+    calls.delivered(call)
+    return {"role": "assistant", "content": call.reply.message.content}
 
 
 async def test_rendering_and_rows_do_not_grow_with_the_history(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
@@ -111,8 +110,8 @@ async def test_a_body_is_decoded_and_digested_only_where_it_is_new(
     smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded, digested = list[int](), list[int]()
-    real_read, real_digest = recent_bodies.read_object, base.digest_item
-    monkeypatch.setattr(recent_bodies, "read_object", lambda text: decoded.append(len(text)) or real_read(text))  # pyright: ignore
+    real_read, real_digest = bodies.read_object, base.digest_item
+    monkeypatch.setattr(bodies, "read_object", lambda text: decoded.append(len(text)) or real_read(text))  # pyright: ignore
     monkeypatch.setattr(base, "digest_item", lambda item: digested.append(1) or real_digest(item))  # pyright: ignore
     renderer = CountingRenderer(smollm2)
     await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]

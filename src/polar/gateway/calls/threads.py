@@ -1,4 +1,4 @@
-"""The threads of the call path: reading long bodies, matching and rendering long prompts.
+"""Threads of the call path: reading long bodies, matching and rendering long prompts.
 
 They do nothing else, so a call never waits behind a session's files or an upload.
 """
@@ -13,19 +13,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 FEWEST = 4
-"""With two processors, too: a thread that encodes a long text uses one, and the others' short work goes on."""
+"""Even with two processors: while one thread encodes a long text, the others do short work."""
 
 
 class CallThreads:
-    """Of one node; closed with it."""
+    """A node's; closed with it."""
 
     def __init__(self) -> None:
         most = max(FEWEST, os.cpu_count() or FEWEST)
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="polar-calls")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` and waits for its end, also when it is cancelled: the caller holds locks for what the thread
-        works on."""
+        """Runs `work` and waits for its end even when cancelled: the caller holds locks for what it works on."""
         running = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:
             return await asyncio.shield(running)

@@ -1,7 +1,7 @@
-"""Token mode: the gateway lays the prompt out and reads the reply, the engine sees ids alone.
+"""Token mode: the gateway renders the prompt and parses the reply; the engine sees token ids only.
 
-A reply ends where the engine ends it, or earlier: at a stop text, or when the session's budget of tokens is used
-up. Cutting there is exact, because what is sampled later cannot have changed what came before.
+A reply ends where the engine ends it, or earlier: at a stop text, or when the session's token budget is used up.
+Cutting there is exact, because later tokens cannot have changed earlier ones.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
-from polar.gateway.calls.admission import Admission, Admitted, refuse_images
-from polar.gateway.calls.generation import Generation
-from polar.gateway.calls.sampling import Sampled, call_lost, check_piece, engine_failures
+from polar.gateway.calls.model_call import ModelCall, call_lost, check_piece, engine_failures
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.slots import OpenSlot
@@ -24,12 +22,11 @@ from polar.tokens.replies.reply_decoder import Speech
 from polar.types import Delta, Message, Retention, TokenIds, token_ids
 
 SHORT_CHARACTERS = 4096
-"""Texts up to this size are rendered on the event loop: about a millisecond at most, where the way to a thread and
-back alone costs a tenth of one."""
+"""Texts up to this size are rendered on the event loop: a millisecond at most. A thread costs a tenth of that."""
 SHORT_REQUEST_BYTES = 2**18
-"""Requests that bring no more than this are matched on the event loop: a millisecond or two."""
+"""Requests up to this size are matched on the event loop: a millisecond or two."""
 SHORT_TOKENS = 1024
-"""So many are read on the event loop: about a millisecond."""
+"""Pieces up to this size are decoded on the event loop: about a millisecond."""
 
 
 class TokenMode:
@@ -37,39 +34,32 @@ class TokenMode:
         self, renderer: Renderer, engine: Engine, info: EngineInfo, threads: CallThreads | None = None
     ) -> None:
         self._renderer = renderer
+        """Decodes replies."""
         self._bounded = bounded(renderer, info.context_tokens)
-        """Renders prompts; the other reads replies."""
+        """Renders prompts, and stops at the context's size."""
         self._retaining: dict[Retention, Renderer] = {}
         self._engine = engine
-        self._admission = Admission(info)
         self._context_tokens = info.context_tokens
         self._threads = threads or CallThreads()
 
-    async def admit(self, slot: OpenSlot, request: ChatRequest) -> Admitted:
-        sampling = self._admission.check(slot, request)
-        return self._admission.admit(slot, request, sampling, await self._prepare(slot, request))
+    @property
+    def takes_images(self) -> bool:
+        return self._renderer.takes_images
 
-    async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
-        return len((await self._prepare(slot, request)).prompt_ids)
-
-    async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
-        """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
-        if not self._renderer.takes_images:
-            refuse_images(request)
-        self._admission.refuse_by_size(request.messages)
+    async def attach(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
         try:
             async with slot.lock:
                 if request.prompt is not None:
-                    return await self._raw(request.prompt)
-                place = await self._find(slot, request)
+                    return await self._raw_prompt(request.prompt)
+                attachment = await self._find(slot, request)
                 prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
-                bridged = await self._bridge(prompting, place)
-                return bridged or await self._threads.run(lambda: prompting.render(place))
+                bridged = await self._bridge(prompting, attachment)
+                return bridged or await self._threads.run(lambda: prompting.render(attachment))
         except TooLong as error:
             raise Overflow(error.tokens, self._context_tokens) from None
         except Overflow:
             raise
-        except (Exception, SystemExit) as error:  # a renderer is a plug-in, and the same request would fail again
+        except (Exception, SystemExit) as error:  # a renderer is a plug-in, and a retry would fail again
             message = f"the model's template cannot render this conversation: {str(error)[:300]}"
             param = "messages" if request.prompt is None else "prompt"
             raise Problem(400, "not_renderable", message, param=param) from error
@@ -80,25 +70,25 @@ class TokenMode:
         return self._retaining[retention]
 
     async def _find(self, slot: OpenSlot, request: ChatRequest) -> Attachment:
-        forest, asked = slot.forest, (request.messages, request.tools)
-        if request.size_bytes <= SHORT_REQUEST_BYTES or forest.new_characters(*asked) <= SHORT_REQUEST_BYTES:
-            return forest.find(*asked)
-        return await self._threads.run(lambda: forest.find(*asked))
+        forest, history = slot.forest, (request.messages, request.tools)
+        if request.size_bytes <= SHORT_REQUEST_BYTES or forest.new_characters(*history) <= SHORT_REQUEST_BYTES:
+            return forest.find(*history)
+        return await self._threads.run(lambda: forest.find(*history))
 
-    async def _bridge(self, prompting: Prompting, place: Attachment) -> PreparedPrompt | None:
-        if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
-            return prompting.bridge(place)
-        return await self._threads.run(lambda: prompting.bridge(place))
+    async def _bridge(self, prompting: Prompting, attachment: Attachment) -> PreparedPrompt | None:
+        if attachment.parent is None or attachment.new_characters <= SHORT_CHARACTERS:
+            return prompting.bridge(attachment)
+        return await self._threads.run(lambda: prompting.bridge(attachment))
 
-    async def _raw(self, prompt: str | TokenIds) -> PreparedPrompt:
+    async def _raw_prompt(self, prompt: str | TokenIds) -> PreparedPrompt:
         if not isinstance(prompt, str) and len(prompt) >= self._context_tokens:
             raise Overflow(len(prompt), self._context_tokens)
         if len(prompt) <= SHORT_TOKENS:
-            return self._laid_out(prompt)
-        return await self._threads.run(lambda: self._laid_out(prompt))
+            return self._encode_raw(prompt)
+        return await self._threads.run(lambda: self._encode_raw(prompt))
 
-    def _laid_out(self, prompt: str | TokenIds) -> PreparedPrompt:
-        """A prompt that the harness laid out itself: a root of its own, which no conversation goes on from."""
+    def _encode_raw(self, prompt: str | TokenIds) -> PreparedPrompt:
+        """A prompt that the harness rendered itself: a root that no conversation continues."""
         ids = self._bounded.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         text = prompt if isinstance(prompt, str) else self._renderer.decode(ids)
         return PreparedPrompt(
@@ -110,74 +100,71 @@ class TokenMode:
             new_messages=(Message(role="user", content=text),),
         )
 
-    async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
-        assert admitted.prompt is not None, "token mode lays prompts out when it admits"
-        sampled.begin(admitted.prompt, admitted.max_tokens)
-        speech = self._speech(slot, generation, admitted)
-        with engine_failures(slot):
-            async with aclosing(self._engine.generate(self._request(slot, generation, admitted))) as pieces:
+    async def sample(self, call: ModelCall) -> None:
+        assert call.prompt is not None, "token mode renders the prompt before admission"
+        call.begin(call.prompt)
+        decoder = self._decoder(call, call.prompt.prompt_ids)
+        with engine_failures(call.slot):
+            async with aclosing(self._engine.generate(self._request(call, call.prompt.prompt_ids))) as pieces:
                 async for piece in pieces:
-                    said = await self._take(slot, speech, sampled, piece)
-                    generation.say(said, last=piece.finish_reason is not None)
-                    if not speech.stop_sequence:
-                        sampled.check_limit(piece)
-                    if len(sampled.ids) < sampled.given:  # cut before the engine's own end
-                        sampled.finish_reason = "stop" if speech.stop_sequence else "length"
+                    deltas = await self._take(call, decoder, piece)
+                    call.say(deltas, last=piece.finish_reason is not None)
+                    if not decoder.stop_sequence:
+                        call.check_limit(piece)
+                    if len(call.ids) < call.given:  # cut before the engine's own end
+                        call.finish_reason = "stop" if decoder.stop_sequence else "length"
                         break
-            sampled.check_end()
-        _, said = await self._read(slot, speech, None)
-        generation.say(said, last=True)
-        sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
+            call.check_end()
+        _, deltas = await self._decode(call, decoder, None)
+        call.say(deltas, last=True)
+        call.reasoning_tokens, call.stop_sequence = decoder.reasoning_tokens, decoder.stop_sequence
 
-    async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
-        """Keeps a piece up to where the reply ends, and says what it says. A piece that cannot be read is kept
-        whole: what was sampled is lost for no reason."""
-        ids = _within(slot, sampled.within_limit(piece))
-        count, said = len(ids), list[Delta]()
-        slot.sampled_tokens += count  # at once: a call beside this one is not to spend them too
-        try:
-            check_piece(piece)
-            count, said = await self._read(slot, speech, ids)
-        finally:
-            slot.sampled_tokens -= len(ids) - count
-            sampled.take(piece, count)
-        return said
-
-    def _request(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> GenerateRequest:
-        assert admitted.prompt is not None
+    def _request(self, call: ModelCall, prompt_ids: TokenIds) -> GenerateRequest:
         return GenerateRequest(
-            prompt_ids=admitted.prompt.prompt_ids,
-            max_tokens=admitted.max_tokens,
-            sampling=admitted.sampling,
+            prompt_ids=prompt_ids,
+            max_tokens=call.max_tokens,
+            sampling=call.sampling,
             stop_ids=self._renderer.stop_ids,
-            session_id=slot.session_id,
-            seed=admitted.seed,
-            json_schema=generation.asked.request.json_schema,
+            session_id=call.slot.session_id,
+            seed=call.seed,
+            json_schema=call.request.json_schema,
         )
 
-    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
-        assert admitted.prompt is not None
-        request, prompt_ids = generation.asked.request, admitted.prompt.prompt_ids
-        raw, calls = request.prompt is not None, bool(request.tools)
+    async def _take(self, call: ModelCall, decoder: Speech, piece: Piece) -> list[Delta]:
+        """Keeps a piece up to the end of the reply, and decodes it. A piece that cannot be decoded is kept
+        whole."""
+        slot, ids = call.slot, _within_budget(call.slot, call.within_limit(piece))
+        count, deltas = len(ids), list[Delta]()
+        slot.sampled_tokens += count  # before any await: a parallel call must not spend them too
         try:
-            return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
-        except (Exception, SystemExit) as error:
-            raise call_lost(slot, "renderer", error) from error
+            check_piece(piece)
+            count, deltas = await self._decode(call, decoder, ids)
+        finally:
+            slot.sampled_tokens -= len(ids) - count
+            call.take(piece, count)
+        return deltas
 
-    async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
-        """Reads the next ids, or the rest when there are no more."""
+    def _decoder(self, call: ModelCall, prompt_ids: TokenIds) -> Speech:
+        raw, calls = call.request.prompt is not None, bool(call.request.tools)
+        try:
+            return Speech(self._renderer, prompt_ids, call.call_id, call.stop, raw=raw, calls=calls)
+        except (Exception, SystemExit) as error:
+            raise call_lost(call.slot, "renderer", error) from error
+
+    async def _decode(self, call: ModelCall, decoder: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
+        """Decodes the next ids, or with None what is left at the end."""
         try:
             if ids is None:
-                return 0, speech.finish()
+                return 0, decoder.finish()
             if len(ids) <= SHORT_TOKENS:
-                return speech.feed(ids)
-            return await self._threads.run(lambda: speech.feed(ids))
+                return decoder.feed(ids)
+            return await self._threads.run(lambda: decoder.feed(ids))
         except (Exception, SystemExit) as error:  # a renderer is a plug-in
-            raise call_lost(slot, "renderer", error) from error
+            raise call_lost(call.slot, "renderer", error) from error
 
 
-def _within(slot: OpenSlot, ids: TokenIds) -> TokenIds:
-    """As many ids as the session's budget still has room for. Calls of one session may run side by side, so this
-    is known only now."""
+def _within_budget(slot: OpenSlot, ids: TokenIds) -> TokenIds:
+    """As many ids as the session's token budget has room for. Parallel calls share it, so it is checked per
+    piece."""
     left = slot.tokens_left
     return ids if left is None else ids[: max(0, left)]

@@ -1,14 +1,24 @@
-"""A request's body: its JSON, unpacked where the harness packed it, and bounded in both forms."""
+"""A request's body, from bytes to JSON: decompressed, bounded, and read once.
+
+A harness sends its whole history with every call, and a body mostly begins with the bytes of the one before. The
+items of the history that two bodies share are taken over from the earlier one, and only the rest is decoded, with
+a placeholder in their place. This is exact: an item is taken over only if all bytes up to its end are equal, and
+the placeholder must come out as the first item of the history (docs/design/recent-bodies.md).
+"""
 
 from __future__ import annotations
 
+import re
+import secrets
 import zlib
-from typing import Any
+from bisect import bisect_left
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import zstandard
 
-from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem
 from polar.gateway.dialects.fields import read_object
 from polar.tokens.json_values import ValueCount, count_values, most_possible
 from polar.tokens.surrogates import without_lone_surrogates
@@ -16,65 +26,98 @@ from polar.types import Message, ToolCall
 
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 ZSTD_WINDOW_BYTES = 8 * 2**20
-"""What every reader has to grant; a sender does not choose more memory than this or than a body may have."""
+"""What every zstd reader must allow. A sender may not claim more memory than this or than a body may have."""
 MOST_CONTAINERS = 2**16
-"""Lists and objects of JSON in one body. The largest requests of real harnesses have some thousands."""
+"""JSON lists and objects in one body. The largest requests of real harnesses have some thousands."""
 MOST_VALUES = 2**17
-"""Of JSON in one body, besides one for each token of the model's context: making them holds up every other
-session, for half a microsecond each."""
+"""JSON values in one body, besides one for each token of the context. Creating one holds the interpreter for half
+a microsecond, for all sessions."""
+
+MOST_BODIES = 8
+"""Kept per session: conversations that take turns, such as sub-agents."""
+MOST_BYTES = 4 * 2**20
+"""Of all bodies kept for a session. Comparing them on the event loop takes a millisecond at most."""
+MOST_ITEMS = 2**13
+"""Of a history whose body is kept."""
+MOST_OPENINGS = 16
+"""Lists under the history's name that are tried as the history, wherever they stand in a body."""
+
+_BETWEEN = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_RAW_ITEMS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def too_large() -> Problem:
-    return Problem(413, "request_too_large", "the body is larger than this gateway takes")
+    return Problem(413, "request_too_large", "the body is larger than this gateway accepts")
 
 
 def too_many_values() -> Problem:
-    return Problem(413, "request_too_large", "the body holds more JSON values than this gateway takes")
+    return Problem(413, "request_too_large", "the body holds more JSON values than this gateway accepts")
 
 
-def unpacked(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """`encoding` is the request's content-encoding, the last one applied last."""
+# Bytes
+
+
+def decompressed(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    """`encoding`: the content-encoding header, whose last entry was applied last."""
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
-        body = _unpack(body, name, limit_bytes)
+        body = _decompress(body, name, limit_bytes)
     return body
 
 
-def read_values(body: bytes, most_values: int) -> dict[str, Any]:
-    """An unpacked body as an object of at most so many values."""
-    check_count(body, possible_count(body), most_values)
-    return read_object(body)
+def _decompress(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    if encoding == "identity":
+        return body
+    try:
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            return _inflate(body, limit_bytes)
+        if encoding == "zstd":
+            return _decompress_zstd(body, limit_bytes)
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise Problem(400, "invalid_request", f"the body is not valid {encoding}") from error
+    message = f"content-encoding {encoding[:40]!r} is not supported; use gzip, deflate, zstd or none"
+    raise Problem(415, "unsupported_encoding", message)
 
 
-def possible_count(body: bytes) -> ValueCount:
-    """An upper bound of what a body holds."""
-    size = len(body)
-    return ValueCount(size, size) if size <= MOST_CONTAINERS else most_possible(body)
+def _inflate(body: bytes, limit_bytes: int) -> bytes:
+    inflater = zlib.decompressobj(GZIP_OR_ZLIB)
+    try:
+        plain = inflater.decompress(body, limit_bytes + 1)
+    except zlib.error:  # some senders of "deflate" leave the zlib frame out
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        plain = inflater.decompress(body, limit_bytes + 1)
+    return _complete(plain, limit_bytes, ended=inflater.eof)
 
 
-def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCount:
-    """A bound of what a body holds that is no more than a body may hold: `possible`, or the exact count where that
-    is too much. Raises `Problem` where the exact count is too."""
-    most = ValueCount(MOST_CONTAINERS, most_values)
-    if possible.within(most):
-        return possible
-    exact = count_values(body, most)
-    if not exact.within(most):
-        raise too_many_values()
-    return exact
+def _decompress_zstd(body: bytes, limit_bytes: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=max(limit_bytes, ZSTD_WINDOW_BYTES))
+    with decompressor.stream_reader(body, read_across_frames=True) as reader:
+        return _complete(reader.read(limit_bytes + 1), limit_bytes, ended=True)
+
+
+def _complete(plain: bytes, limit_bytes: int, *, ended: bool) -> bytes:
+    if len(plain) > limit_bytes:
+        raise too_large()
+    if not ended:
+        raise Problem(400, "invalid_request", "the compressed body ends too early")
+    return plain
+
+
+# Lone surrogates
 
 
 def sound_text(body: bytes) -> tuple[bytes, int]:
-    """The body with U+FFFD for each half of a surrogate pair, and how many it had."""
+    """The body with U+FFFD for each lone surrogate, and how many it had."""
     return without_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else (body, 0)
 
 
 def may_hold_lone(body: bytes) -> bool:
-    """Whether a text in the body may be JSON that spells a lone surrogate, as arguments of a tool call do."""
+    """Whether a string in the body may itself be JSON with a lone surrogate, as tool-call arguments are."""
     return b"\\\\u" in body
 
 
 def readable_arguments(request: ChatRequest) -> ChatRequest:
-    """The request with U+FFFD for lone surrogates that stand in the JSON text of its tool calls."""
+    """The request with U+FFFD for lone surrogates in the JSON arguments of its tool calls."""
     messages, replaced = list[Message](), 0
     for message in request.messages:
         calls = list[ToolCall]()
@@ -89,39 +132,169 @@ def readable_arguments(request: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(request, messages=tuple(messages), lone_surrogates=lone)
 
 
-def _unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    if encoding == "identity":
-        return body
-    try:
-        if encoding in ("gzip", "x-gzip", "deflate"):
-            return _inflate(body, limit_bytes)
-        if encoding == "zstd":
-            return _unpack_zstd(body, limit_bytes)
-    except (zlib.error, zstandard.ZstdError) as error:
-        raise Problem(400, "invalid_request", f"the body is not valid {encoding}") from error
-    message = f"content-encoding {encoding[:40]!r} is not known here; use gzip, deflate, zstd or none"
-    raise Problem(415, "unsupported_encoding", message)
+# JSON
 
 
-def _inflate(body: bytes, limit_bytes: int) -> bytes:
-    unpacker = zlib.decompressobj(GZIP_OR_ZLIB)
-    try:
-        unpacked = unpacker.decompress(body, limit_bytes + 1)
-    except zlib.error:  # some senders of "deflate" leave the zlib frame out
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-        unpacked = unpacker.decompress(body, limit_bytes + 1)
-    return _whole(unpacked, limit_bytes, ended=unpacker.eof)
+def read_values(body: bytes, most_values: int) -> dict[str, Any]:
+    """A body as an object of at most so many values."""
+    check_count(body, possible_count(body), most_values)
+    return read_object(body)
 
 
-def _unpack_zstd(body: bytes, limit_bytes: int) -> bytes:
-    unpacker = zstandard.ZstdDecompressor(max_window_size=max(limit_bytes, ZSTD_WINDOW_BYTES))
-    with unpacker.stream_reader(body, read_across_frames=True) as reader:
-        return _whole(reader.read(limit_bytes + 1), limit_bytes, ended=True)
+def possible_count(body: bytes) -> ValueCount:
+    """An upper bound of the values in a body."""
+    size = len(body)
+    return ValueCount(size, size) if size <= MOST_CONTAINERS else most_possible(body)
 
 
-def _whole(unpacked: bytes, limit_bytes: int, *, ended: bool) -> bytes:
-    if len(unpacked) > limit_bytes:
-        raise too_large()
-    if not ended:
-        raise Problem(400, "invalid_request", "the packed body ends too early")
-    return unpacked
+def check_count(body: bytes, possible: ValueCount, most_values: int) -> ValueCount:
+    """`possible` if it is within what a body may hold, else the exact count. Raises `Problem` if that is over,
+    too."""
+    most = ValueCount(MOST_CONTAINERS, most_values)
+    if possible.within(most):
+        return possible
+    exact = count_values(body, most)
+    if not exact.within(most):
+        raise too_many_values()
+    return exact
+
+
+class KnownBody(NamedTuple):
+    """A body that was read, and where the items of its history stand in it."""
+
+    body: bytes
+    start: int
+    """Of the first item."""
+    ends: list[int]
+    """Of each item."""
+    items: tuple[HistoryItem, ...]
+    holds: ValueCount
+    """An upper bound."""
+
+    def shared_items(self, body: bytes) -> int:
+        """How many items another body shares: equal to the byte, with everything before them."""
+        known = memoryview(self.body)
+        if body.startswith(known[: self.ends[-1]]):
+            return len(self.ends)
+        return bisect_left(self.ends, True, key=lambda end: not body.startswith(known[:end]))
+
+
+class SharedPrefix(NamedTuple):
+    """What a body has in common with a known one."""
+
+    known: KnownBody
+    items: int
+    """At least one."""
+
+    @property
+    def end(self) -> int:
+        return self.known.ends[self.items - 1]
+
+
+class JsonBody(NamedTuple):
+    data: dict[str, Any]
+    values: list[Any] | None = None
+    """The history in `data`."""
+    items: tuple[HistoryItem, ...] = ()
+    """One for each of the values."""
+
+
+class RecentBodies:
+    """The latest bodies of one session in one dialect. Thread-safe: what is kept is replaced as a whole."""
+
+    def __init__(self, history_field: str) -> None:
+        self._field = history_field
+        self._placeholder = secrets.token_hex(16)
+        """Random, so that no body contains it."""
+        self._quoted = f'"{self._placeholder}"'.encode()
+        self._opening = re.compile(rb'"%s"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*' % history_field.encode())
+        self._kept: tuple[KnownBody, ...] = ()
+        """The latest first."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(known.body) for known in self._kept)
+
+    def shared(self, body: bytes) -> SharedPrefix | None:
+        found = [SharedPrefix(known, known.shared_items(body)) for known in self._kept]
+        longest = max(found, key=lambda shared: shared.items, default=None)
+        return longest if longest and longest.items else None
+
+    def read(self, body: bytes, most_values: int, shared: SharedPrefix | None) -> JsonBody:
+        """`shared`: the result of `shared(body)`. Raises `Problem`."""
+        found = self._read_rest(body, most_values, shared) if shared else None
+        return found or self._read_whole(body, most_values)
+
+    def _read_whole(self, body: bytes, most_values: int) -> JsonBody:
+        holds = check_count(body, possible_count(body), most_values)
+        data = read_object(body)
+        values: Any = data.get(self._field) if self._field else None
+        if not isinstance(values, list) or not values:
+            return JsonBody(data)
+        items = tuple(map(HistoryItem, cast("list[Any]", values)))
+        if len(items) <= MOST_ITEMS and len(body) <= MOST_BYTES:
+            start, ends = self._find_items(body, len(items))
+            if ends:
+                self._keep(KnownBody(body, start, ends, items, holds), None)
+        return JsonBody(data, cast("list[Any]", values), items)
+
+    def _read_rest(self, body: bytes, most_values: int, shared: SharedPrefix) -> JsonBody | None:
+        """Decodes what follows the shared items. None if that is not the rest of their list."""
+        known, start = shared.known, shared.known.start
+        rest = b"".join((memoryview(body)[:start], self._quoted, memoryview(body)[shared.end :]))
+        holds = check_count(body, known.holds.plus(most_possible(rest)), most_values)
+        try:
+            data = read_object(rest)
+        except Problem:
+            return None
+        values: Any = data.get(self._field)
+        if not isinstance(values, list) or not values or values[0] != self._placeholder:
+            return None
+        old, new = known.items[: shared.items], cast("list[Any]", values)[1:]
+        values[:1] = [item.value for item in old]
+        items = (*old, *map(HistoryItem, new))
+        if len(items) <= MOST_ITEMS and len(body) <= MOST_BYTES:
+            _, new_ends = self._find_items(rest, len(new) + 1, start)
+            moved = shared.end - start - len(self._quoted)
+            ends = [*known.ends[: shared.items], *(end + moved for end in new_ends[1:])]
+            if new_ends:
+                self._keep(KnownBody(body, start, ends, items, holds), shared)
+        return JsonBody(data, cast("list[Any]", values), items)
+
+    def _find_items(self, text: bytes, count: int, start: int | None = None) -> tuple[int, list[int]]:
+        """Where the first item of the history starts and where each one ends; an empty list if that is unclear."""
+        try:
+            raw = _RAW_ITEMS.decode(_RAW_FIELDS.decode(text)[self._field])
+        except (msgspec.MsgspecError, KeyError, RecursionError):
+            return -1, []
+        if len(raw) != count:
+            return -1, []
+        texts = list(map(bytes, raw))
+        openings = islice(self._opening.finditer(text), MOST_OPENINGS)
+        for first in [start] if start is not None else [opening.end() for opening in openings]:
+            if ends := _ends(text, first, texts):
+                return first, ends
+        return -1, []
+
+    def _keep(self, body: KnownBody, shared: SharedPrefix | None) -> None:
+        """Replaces the body it continues, unless it shares less than half of it: a history that was cut may go on
+        from both states."""
+        replaced = shared.known if shared and 2 * shared.items >= len(shared.known.items) else None
+        kept, room_bytes = [body], MOST_BYTES - len(body.body)
+        for known in self._kept:
+            room_bytes -= len(known.body) if known is not replaced else 0
+            if known is not replaced and room_bytes >= 0:
+                kept.append(known)
+        self._kept = tuple(kept[:MOST_BODIES])
+
+
+def _ends(text: bytes, start: int, items: list[bytes]) -> list[int]:
+    """Where each item ends, if the first stands at `start`; else an empty list."""
+    ends = list[int]()
+    for item in items:
+        if not text.startswith(item, start):
+            return []
+        ends.append(start + len(item))
+        gap = _BETWEEN.match(text, ends[-1])
+        start = gap.end() if gap else -1
+    return ends

@@ -1,14 +1,18 @@
-"""One HTTP exchange at the ASGI level: body in with a bound, bytes out, and word of a client that left.
+"""One HTTP connection: what a client may send before its key is known, its body in, bytes out, and its leaving.
 
-Raw ASGI, because the gateway must know two things frameworks hide: that the last byte was written while the
-client was still there, and that a client went away while the engine was sampling.
+Raw ASGI over uvicorn's protocol, because the gateway must know what frameworks hide: that the last byte was
+written while the client was still there, and that a client left while the engine was sampling. Limits are enforced
+here because the HTTP parser itself buffers whatever precedes a request's body, however long it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from polar.gateway.http.bodies import too_large
 
@@ -18,38 +22,119 @@ Send = Callable[[AsgiMessage], Awaitable[None]]
 
 JSON = "application/json"
 SSE = "text/event-stream"
+MAX_HEAD_BYTES = 2**16
+"""Of a request's line and headers, or of what may follow its body."""
+UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+TRANSPORT = "polar.transport"
+"""In the scope of a request: its `BoundedHttp`."""
 
 
-LINE = "polar.line"
-"""In the scope of a request: its `ClientLine`."""
+class JoinedWrites:
+    """A transport that can hold one write back and send it with the next: each write is a system call."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held = b""
+        self.holds_next = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self.holds_next:
+            self._held, self.holds_next = data, False
+        else:
+            data, self._held = self._held + data, b""
+            self._transport.write(data)
 
 
-class ClientLine(Protocol):
-    """What the gateway's own server tells of a connection, which spares a task for each thing it is asked."""
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's HTTP connection, with a limit on its heads and knowledge of its client."""
 
+    _unread_bytes = 0
+    """Since the parser last passed something on."""
     lost: asyncio.Future[None]
     """Done when the connection is gone."""
 
     @property
     def write_paused(self) -> bool:
         """Whether a write would wait for the client to read."""
-        ...
+        return self.flow.write_paused
 
     @property
     def stays(self) -> bool:
-        """Whether the connection outlives the reply under way. One that does is lost by its client only."""
-        ...
+        """Whether the connection outlives the current reply. Then only its client can close it."""
+        return self.cycle.keep_alive
 
     def hold_next(self) -> None:
         """The next write leaves together with the one after it."""
-        ...
+        self._writes.holds_next = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.lost = self.loop.create_future()
+        self._writes = JoinedWrites(transport)
+        super().connection_made(cast("asyncio.Transport", self._writes))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self.transport.abort()
+
+    def _parse(self, data: bytes) -> None:
+        """A request that offers an upgrade, such as to HTTP/2 in clear text, is parsed again without the offer:
+        RFC 9110 lets a server ignore it, but the parser would stop before the body."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("CONNECT is not supported") from upgrade
+            head, rest = self._head_without_upgrade(), data[upgrade.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._parse(head + rest)
+
+    def _head_without_upgrade(self) -> bytes:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        kept = [(name, value) for name, value in self.headers if name not in UPGRADE_HEADERS]
+        lines = [method + b" " + self.url + b" HTTP/" + version, *(b": ".join(header) for header in kept)]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # parsed again without the offer
+        self._unread_bytes = 0
+        self.scope[TRANSPORT] = self  # pyright: ignore[reportGeneralTypeIssues]
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._unread_bytes = 0
+        super().on_message_complete()
 
 
 class Connection:
-    def __init__(self, receive: Receive, send: Send, line: ClientLine | None = None) -> None:
+    """One request and its response."""
+
+    def __init__(self, receive: Receive, send: Send, transport: BoundedHttp | None = None) -> None:
+        """`transport`: None under another ASGI server, where a task watches for the client's leaving."""
         self._receive = receive
         self._send = send
-        self._line = line
+        self._transport = transport
         self._gone: asyncio.Future[None] | None = None
         self.started = False
         """Whether a status has been sent, after which there is no other."""
@@ -60,7 +145,7 @@ class Connection:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client left before its request was whole")
+                raise ConnectionResetError("the client left before its request was complete")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit_bytes:
@@ -69,9 +154,9 @@ class Connection:
                 return b"".join(parts)
 
     def watch(self) -> asyncio.Future[None]:
-        """Done when the client is gone. The request must have been read to its end before."""
+        """Done when the client is gone. The body must have been read to its end before."""
         if self._gone is None:
-            self._gone = self._line.lost if self._line else asyncio.create_task(self._until_gone())
+            self._gone = self._transport.lost if self._transport else asyncio.create_task(self._until_gone())
         return self._gone
 
     @property
@@ -81,17 +166,17 @@ class Connection:
     @property
     def may_block(self) -> bool:
         """Whether the next write may wait for the client."""
-        return self._line is None or self._line.write_paused
+        return self._transport is None or self._transport.write_paused
 
     async def close(self) -> None:
-        if self._gone is not None and self._line is None:
+        if self._gone is not None and self._transport is None:
             self._gone.cancel()
             await asyncio.wait([self._gone])
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str], media: str = JSON) -> bool:
-        """The whole reply. True when it was written to a client that was still there."""
+        """The whole response. True if it was written to a client that was still there."""
         await self._start(status, media, {"content-length": str(len(body)), **headers})
-        return await self._end(body)
+        return await self.finish_stream(body)
 
     async def start_stream(self, media: str = SSE) -> bool:
         """The head, which leaves with the first write."""
@@ -99,20 +184,18 @@ class Connection:
         return not self.client_gone
 
     async def write(self, data: bytes) -> bool:
-        """Waits while a client does not read. False when it is known to be gone."""
+        """Waits while the client does not read. False if it is known to be gone."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         return not self.client_gone
 
     async def finish_stream(self, rest: bytes) -> bool:
-        """The last bytes and a clean end. True when they were written to a client that was still there."""
-        return await self._end(rest)
+        """The last bytes and a clean end. True if they were written to a client that was still there.
 
-    async def _end(self, rest: bytes) -> bool:
-        """The server drops without a word what is written to a client that left, so the watcher is asked after the
-        last write, which waits for the ones before it. The `sleep(0)` lets it notice a client that left just
-        before that write; what a client sends in answer is handled later. Where the server itself closes the
-        connection at the end of the reply, the watcher is asked before the end."""
-        if self._line is not None and self._line.stays:
+        The server silently drops what is written to a client that left, so `client_gone` is checked after the last
+        write. The `sleep(0)` lets a departure just before that write be noticed; what a client sends in answer is
+        handled later. Where the server itself closes the connection after the response, the check comes before the
+        end."""
+        if self._transport is not None and self._transport.stays:
             await self._send({"type": "http.response.body", "body": rest, "more_body": False})
             await asyncio.sleep(0)
             return not self.client_gone
@@ -125,8 +208,8 @@ class Connection:
         pairs = {"content-type": media, **headers}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         self.started = True
-        if self._line is not None:
-            self._line.hold_next()
+        if self._transport is not None:
+            self._transport.hold_next()
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _until_gone(self) -> None:

@@ -1,47 +1,51 @@
-"""The model routes: from an HTTP request to a served call, in any dialect.
+"""Model routes: from an HTTP request to a served call, in any dialect.
 
 The path picks the dialect, the key picks the session. Streaming or not, the order is the same: refuse what must be
-refused, sample, journal, send the end, and only then say that the harness has it.
+refused, sample, journal, send the end, and only then mark the reply as received.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from starlette.datastructures import QueryParams
 
 from polar.config import GatewayConfig
-from polar.gateway.calls.call_service import Exchange
-from polar.gateway.calls.delivery import ClientGone, Delivery
-from polar.gateway.calls.generation import Asked, Generation
-from polar.gateway.calls.sampling import call_lost
+from polar.gateway.calls.call_service import CallService
+from polar.gateway.calls.model_call import call_lost
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
 from polar.gateway.dialects.fields import first_image
-from polar.gateway.http.bodies import MOST_VALUES, may_hold_lone, readable_arguments, sound_text, unpacked
-from polar.gateway.http.connection import LINE, Connection, Receive, Send
+from polar.gateway.http.bodies import (
+    MOST_VALUES,
+    decompressed,
+    may_hold_lone,
+    readable_arguments,
+    sound_text,
+)
+from polar.gateway.http.connection import TRANSPORT, Connection, Receive, Send
+from polar.gateway.http.delivery import ClientGone, Delivery
+from polar.gateway.http.listeners import LISTENER_OF
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
-LISTENER_OF = "polar.listener"
-"""In the scope of a request that came through a session's own socket: whose it is."""
+DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
 SHORT_BODY_BYTES = 2**18
-"""Longer bodies are read in a thread: other sessions' tokens do not wait for a megabyte of JSON."""
-
-SHORT_PACKED_BYTES = 2**12
-"""The same for packed ones, which may be a thousand times as long once they are unpacked."""
+"""Longer bodies are read in a thread, so that other sessions' tokens do not wait for a megabyte of JSON."""
+SHORT_COMPRESSED_BYTES = 2**12
+"""The same for compressed bodies, which may grow a thousandfold."""
 
 
 class RequestHead(NamedTuple):
-    """What a request says before its body."""
+    """A request without its body."""
 
     headers: dict[str, str]
     """The first of each name, in lower case."""
     query: dict[str, str]
-    door: str | None
-    """Whose socket it came through, where that is a session's own."""
+    listener_of: str | None
+    """The session through whose own listener it came, if any."""
 
     @classmethod
     def of(cls, scope: Any) -> RequestHead:
@@ -51,7 +55,7 @@ class RequestHead(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Where one of the providers' clients puts it."""
+        """Wherever one of the providers' clients puts it."""
         bearer = self.headers.get("authorization", "")
         if bearer[:7].lower() == "bearer ":
             return bearer[7:].strip()
@@ -59,9 +63,9 @@ class RequestHead(NamedTuple):
 
 
 def authenticate(slots: SlotTable, head: RequestHead) -> OpenSlot:
-    """The slot of the request's key. A key that was carried into another session opens nothing there."""
+    """The slot of the request's key. One session's key does not work at another session's listener."""
     slot = slots.find(head.key)
-    if slot is None or head.door not in (None, slot.session_id):
+    if slot is None or head.listener_of not in (None, slot.session_id):
         raise Problem(401, "invalid_api_key", "unknown key: use the key of the session's slot")
     return slot
 
@@ -76,9 +80,23 @@ class Service(NamedTuple):
     """What every route works with."""
 
     slots: SlotTable
-    exchange: Exchange
+    calls: CallService
     config: GatewayConfig
     threads: CallThreads
+
+
+class GatewayApp:
+    """All routes. A version that stands twice in a path, from a base URL and from a client, counts once."""
+
+    def __init__(self, model_routes: Mapping[str, ModelRoute], other_routes: Any) -> None:
+        self._model_routes = model_routes
+        self._other_routes = other_routes
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        path = scope["path"] = DOUBLED_VERSION.sub("", scope["path"])
+        # Nearly every request is a model call: it does not pass through the layers of the framework.
+        route = self._model_routes.get(path) if scope["method"] == "POST" else None
+        await (route or self._other_routes)(scope, receive, send)
 
 
 class _Route:
@@ -89,12 +107,12 @@ class _Route:
         self._dialect = dialect
         self._action = action
         self._slots = service.slots
-        self._exchange = service.exchange
+        self._calls = service.calls
         self._config = service.config
         self._threads = service.threads
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        connection = Connection(receive, send, scope.get(LINE))
+        connection = Connection(receive, send, scope.get(TRANSPORT))
         try:
             head = RequestHead.of(scope)
             slot = authenticate(self._slots, head)
@@ -113,7 +131,7 @@ class _Route:
 
     async def _take(self, slot: OpenSlot, connection: Connection, head: RequestHead) -> None:
         try:
-            # A client that never ends its body is not yet served: sealing does not wait for it.
+            # A client that never ends its body is not served yet, and sealing does not wait for it.
             body = await connection.read_body(self._config.max_body_bytes)
             request = await self._read(slot, body, head)
             await self._serve(slot, connection, request, head.headers)
@@ -122,7 +140,7 @@ class _Route:
             raise
         except (ClientGone, ConnectionResetError):
             raise
-        except (Exception, SystemExit) as error:  # ours, and the harness still gets an error of its provider
+        except (Exception, SystemExit) as error:  # a fault of ours: the harness gets its provider's error
             problem = call_lost(slot, "gateway", error)
             self._refused(slot, problem)
             raise problem from error
@@ -136,16 +154,16 @@ class _Route:
         shared = None if encoding else recent.shared(body)
 
         def read() -> ChatRequest:
-            plain = unpacked(body, encoding, self._config.max_body_bytes)
+            plain = decompressed(body, encoding, self._config.max_body_bytes)
             plain, lone = sound_text(plain)
             known = recent.shared(plain) if encoding or lone else shared
-            found = recent.read(plain, MOST_VALUES + self._exchange.context_tokens, known)
+            found = recent.read(plain, MOST_VALUES + self._calls.context_tokens, known)
             request = self._parsed(RawRequest(found.data, self._action, head.query, found.values, found.items))
             request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
             return readable_arguments(request) if may_hold_lone(plain) else request
 
         new_bytes = len(body) - (shared.end if shared else 0)
-        if new_bytes <= (SHORT_PACKED_BYTES if encoding else SHORT_BODY_BYTES):
+        if new_bytes <= (SHORT_COMPRESSED_BYTES if encoding else SHORT_BODY_BYTES):
             return read()
         async with slot.reading:
             return await self._threads.run(read)
@@ -172,42 +190,32 @@ class ModelRoute(_Route):
         self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]
     ) -> None:
         kind = slot.profile.kind_of(headers, request.messages, request.tools)
-        asked = Asked(request, self._dialect.name, kind, slot.profile.attribution(headers))
+        attribution = slot.profile.attribution(headers)
         connection.watch()
-        generation = self._exchange.ask(slot, asked, self._config.linger_s)
-        delivery = Delivery(self._exchange, connection, slot, generation)
-        with generation.listener(), _faults_of_delivery(slot, generation):
-            if request.stream:
-                await delivery.stream(self._dialect, request, self._config.heartbeat_s)
-            else:
-                await delivery.whole(self._dialect, request)
-
-
-@contextmanager
-def _faults_of_delivery(slot: OpenSlot, generation: Generation) -> Generator[None]:
-    """An error of ours while a reply is written loses the call to the harness, whatever the engine did."""
-    try:
-        yield
-    except (Problem, ClientGone, ConnectionResetError):
-        raise
-    except (Exception, SystemExit) as error:
-        problem = call_lost(slot, "gateway", error)
-        slot.failed(generation, problem)
-        raise problem from error
+        call = self._calls.receive(slot, request, self._dialect.name, kind, attribution, self._config.linger_s)
+        with call.listener():
+            try:
+                await Delivery(self._calls, connection, call).send(self._dialect, request, self._config)
+            except (Problem, ClientGone, ConnectionResetError):
+                raise
+            except (Exception, SystemExit) as error:  # a fault of ours loses the reply to the harness
+                problem = call_lost(slot, "gateway", error)
+                slot.failed(call, problem)
+                raise problem from error
 
 
 class CountRoute(_Route):
-    """Counts a prompt's tokens. Not a call: nothing is sampled, recorded or taken from a budget."""
+    """Counts a prompt's tokens. Not a call: it samples, records and charges nothing."""
 
     def __init__(self, dialect: CountingDialect, service: Service, action: str = "countTokens") -> None:
         super().__init__(dialect, service, action)
         self._counting = dialect
 
     def _refused(self, slot: OpenSlot, problem: Problem) -> None:
-        """A harness that gets no count goes on without it."""
+        """Not recorded: a harness goes on without a count."""
 
     async def _serve(
         self, slot: OpenSlot, connection: Connection, request: ChatRequest, headers: dict[str, str]
     ) -> None:
-        tokens = await self._exchange.count(slot, request)
+        tokens = await self._calls.count(slot, request)
         await connection.respond(200, self._counting.count(tokens), {})

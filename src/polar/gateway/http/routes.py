@@ -1,10 +1,11 @@
-"""Which path speaks which dialect. Explicit routes only: any other path is 404 and recorded nowhere."""
+"""Which path speaks which dialect. Any other path is a 404, which is recorded nowhere."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +16,7 @@ from polar.gateway.dialects.base import Dialect, Problem
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat, OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
-from polar.gateway.http.handler import CountRoute, ModelRoute, RequestHead, Service, authenticate
+from polar.gateway.http.handler import CountRoute, GatewayApp, ModelRoute, RequestHead, Service, authenticate
 from polar.gateway.http.openapi import describe
 
 GENERATION_PATHS: dict[str, type[Dialect]] = {
@@ -41,14 +42,17 @@ def dialect_of(headers: Headers, path: str) -> ListingDialect:
     return Anthropic() if "anthropic-version" in headers or path.startswith("/v1/messages") else OpenAIChat()
 
 
-def model_routes(service: Service) -> dict[str, ModelRoute]:
-    """The paths, without parameters, that sample a reply to a POST."""
-    return {path: ModelRoute(dialect(), service) for path, dialect in GENERATION_PATHS.items()}
+def gateway_app(service: Service) -> GatewayApp:
+    model_routes = {path: ModelRoute(dialect(), service) for path, dialect in GENERATION_PATHS.items()}
+    posts = [Route(path, route, methods=["POST"]) for path, route in model_routes.items()]
+    handlers: dict[Any, Any] = {404: not_found, 405: wrong_method}
+    framework = Starlette(routes=[*posts, *_other_routes(service)], exception_handlers=handlers)
+    framework.router.redirect_slashes = False
+    return GatewayApp(model_routes, framework)
 
 
-def make_routes(service: Service) -> list[Route]:
-    routes = [Route(path, route, methods=["POST"]) for path, route in model_routes(service).items()]
-    routes += [
+def _other_routes(service: Service) -> list[Route]:
+    routes = [
         Route("/v1/messages/count_tokens", CountRoute(Anthropic(), service), methods=["POST"]),
         Route("/v1/responses/input_tokens", CountRoute(OpenAIResponses(), service), methods=["POST"]),
         Route("/v1/responses", refuse_websocket, methods=["GET"]),
@@ -74,14 +78,14 @@ def _google_routes(version: str, service: Service) -> list[Route]:
 def _listings(version: str, service: Service) -> list[Route]:
     async def models(request: Request) -> Response:
         dialect = dialect_of(request.headers, request.url.path)
-        model, asked = service.exchange.model, request.path_params.get("model")
+        model, asked = service.calls.model, request.path_params.get("model")
         try:
             authenticate(service.slots, RequestHead.of(request.scope))
             if asked is not None and asked.removeprefix("models/") != model:
                 raise Problem(404, "model_not_found", f"no such model; this gateway serves {model!r}")
         except Problem as problem:
             return answer(dialect, problem)
-        body = dialect.models(model, service.exchange.context_tokens, one=asked is not None)
+        body = dialect.models(model, service.calls.context_tokens, one=asked is not None)
         return Response(body, media_type="application/json")
 
     paths = (f"/{version}/models", f"/{version}/models/{{model:path}}")
@@ -89,7 +93,7 @@ def _listings(version: str, service: Service) -> list[Route]:
 
 
 async def refuse_action(request: Request) -> Response:
-    """What Google's models do beside replying and counting, such as `embedContent`."""
+    """Actions of Google's API that are not served, such as `embedContent`."""
     model, action = request.path_params["model"], request.path_params["action"]
     served = ", ".join(GOOGLE_ACTIONS)
     message = f"models/{model[:200]} is not supported for {action[:40]}: this gateway serves {served}"
@@ -97,7 +101,7 @@ async def refuse_action(request: Request) -> Response:
 
 
 async def refuse_websocket(request: Request) -> Response:
-    """A harness that asks for a WebSocket and is told so goes on over HTTP at once."""
+    """A harness that is refused a WebSocket goes on over HTTP at once."""
     problem = Problem(426, "upgrade_refused", "this path speaks plain HTTP: send a POST")
     return answer(OpenAIResponses(), problem)
 
@@ -107,7 +111,7 @@ async def openapi(_: Request) -> Response:
 
 
 async def hello(_: Request) -> Response:
-    """Harnesses ask so whether anybody is there."""
+    """Harnesses use it as a health check."""
     return Response()
 
 

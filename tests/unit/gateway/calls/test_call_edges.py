@@ -1,5 +1,5 @@
-"""The exchange at its edges: retries at every moment of a call's life, ends that come at a bad moment, and faults
-of our own, which a harness still gets told in its provider's shape."""
+"""Calls at their edges: retries at every moment of a call's life, ends that come at a bad moment, and faults of
+our own, which a harness gets in its provider's shape."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import orjson
 import pytest
 
 from polar.config import GatewayConfig
-from polar.gateway.calls.call_service import Exchange
-from polar.gateway.calls.delivery import Delivery
-from polar.gateway.calls.generation import Asked, Generation
+from polar.gateway.calls.call_service import CallService
+from polar.gateway.calls.model_call import ModelCall
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
@@ -27,6 +26,7 @@ from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat, OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
 from polar.gateway.http.connection import AsgiMessage, Connection
+from polar.gateway.http.delivery import Delivery
 from polar.gateway.http.handler import ModelRoute, Service
 from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
@@ -42,17 +42,17 @@ LONG = "word " * 2000
 
 
 class Desk:
-    """An exchange with one open slot, without HTTP."""
+    """A call service with one open slot, without HTTP."""
 
-    def __init__(self, exchange: Exchange, slots: SlotTable, slot: OpenSlot, engine: ScriptedEngine) -> None:
-        self.exchange, self.slots, self.slot, self.engine = exchange, slots, slot, engine
+    def __init__(self, calls: CallService, slots: SlotTable, slot: OpenSlot, engine: ScriptedEngine) -> None:
+        self.calls, self.slots, self.slot, self.engine = calls, slots, slot, engine
 
-    def ask(self, text: str = "Hello.", linger_s: float = 60.0) -> Generation:
+    def ask(self, text: str = "Hello.", linger_s: float = 60.0) -> ModelCall:
         request = OpenAIChat().parse(RawRequest({"messages": [{"role": "user", "content": text}]}))
-        return self.exchange.ask(self.slot, Asked(request, "openai_chat", "agent"), linger_s)
+        return self.calls.receive(self.slot, request, "openai_chat", linger_s=linger_s)
 
     def route(self, dialect: Dialect) -> ModelRoute:
-        return ModelRoute(dialect, Service(self.slots, self.exchange, GatewayConfig(), CallThreads()))
+        return ModelRoute(dialect, Service(self.slots, self.calls, GatewayConfig(), CallThreads()))
 
 
 OpenDesk = Callable[..., Awaitable[Desk]]
@@ -66,13 +66,13 @@ async def open_desk(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerator[
             engine = ScriptedEngine(smollm2._vocabulary, script)  # pyright: ignore[reportPrivateUsage]
             slots = SlotTable(journal, "polar", 8192)
             info = await engine.start()
-            exchange = Exchange(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
+            calls = CallService(TokenMode(renderer, engine, info), PolicyGate(), info, journal, "polar")
             task = TaskRequest.model_validate({"instruction": "go", "budgets": budgets})
             lease = Lease(session=Session(session_id="s", task_id="t", index=0), task=task)
             await journal.add_session(lease)
             slot = slots.find((await slots.open(lease, CallProfile())).key)
             assert slot is not None
-            return Desk(exchange, slots, slot, engine)
+            return Desk(calls, slots, slot, engine)
 
         yield open_one
 
@@ -157,8 +157,8 @@ class TestMemory:
     async def test_what_failed_or_was_refused_is_not_kept(self, open_desk: OpenDesk) -> None:
         desk = await open_desk(lambda turn, ids: ScriptedReply(error="no"), max_calls=5)
         for number in range(10):
-            generation = desk.ask(f"Question {number}.")
-            await until(lambda generation=generation: generation.done)
+            call = desk.ask(f"Question {number}.")
+            await until(lambda call=call: call.done)
         assert desk.slot.unreceived == {}
 
     async def test_nothing_of_a_call_that_was_handed_over_stays_but_its_record(self, open_desk: OpenDesk) -> None:
@@ -170,7 +170,7 @@ class TestMemory:
             await desk.route(OpenAIChat())(scope_of(desk), client.receive, client.send)
             assert client.status == 200 and client.ended
         gc.collect()
-        assert [item for item in gc.get_objects() if isinstance(item, Generation)] == []
+        assert [item for item in gc.get_objects() if isinstance(item, ModelCall)] == []
         assert [call.received for call in await desk.slots.calls("s")] == [True] * 20
 
 
@@ -204,13 +204,12 @@ class TestReceived:
         self, open_desk: OpenDesk
     ) -> None:
         desk = await open_desk(["The last word."])
-        generation = desk.ask()
-        await until(lambda: generation.done)
+        call = desk.ask()
+        await until(lambda: call.done)
         client = Client()
-        delivery = Delivery(desk.exchange, Connection(client.receive, client.send), desk.slot, generation)
-        request = generation.asked.request
+        delivery = Delivery(desk.calls, Connection(client.receive, client.send), call)
         async with desk.slot.lock:  # a call beside it is being prepared
-            delivering = asyncio.create_task(delivery.whole(OpenAIChat(), request))
+            delivering = asyncio.create_task(delivery.send(OpenAIChat(), call.request, GatewayConfig()))
             await until(lambda: client.sent and client.ended)
             async with asyncio.timeout(20):
                 await desk.slot.seal()
@@ -219,16 +218,16 @@ class TestReceived:
 
     async def test_a_client_that_does_not_read_does_not_hold_sealing_up(self, open_desk: OpenDesk) -> None:
         desk = await open_desk(["The last word."])
-        generation = desk.ask()
-        await until(lambda: generation.done)
+        call = desk.ask()
+        await until(lambda: call.done)
         stuck = asyncio.Event()
 
         async def send(message: AsgiMessage) -> None:
             stuck.set()
             await asyncio.Event().wait()
 
-        delivery = Delivery(desk.exchange, Connection(Client().receive, send), desk.slot, generation)
-        delivering = asyncio.create_task(delivery.whole(OpenAIChat(), generation.asked.request))
+        delivery = Delivery(desk.calls, Connection(Client().receive, send), call)
+        delivering = asyncio.create_task(delivery.send(OpenAIChat(), call.request, GatewayConfig()))
         await stuck.wait()
         async with hang_limit():
             await desk.slot.seal()
@@ -294,10 +293,10 @@ async def test_a_busy_engine_costs_no_call_of_the_budget(open_desk: OpenDesk) ->
     )
     ends = []
     for _ in range(4):
-        generation = desk.ask()
-        await until(lambda generation=generation: generation.done)
-        desk.slot.forget(generation)
-        ends.append(generation.problem.code if generation.problem else "answered")
+        call = desk.ask()
+        await until(lambda call=call: call.done)
+        desk.slot.forget(call)
+        ends.append(call.problem.code if call.problem else "answered")
     assert ends == ["engine_busy", "engine_busy", "answered", "budget_exhausted"]
 
 
@@ -307,7 +306,7 @@ async def test_calls_that_are_sampled_at_once_share_one_budget(open_desk: OpenDe
     asked = [desk.ask(f"Question {number}.") for number in range(3)]
     await until(lambda: desk.engine.active == 3)
     desk.engine.release()
-    await until(lambda: all(generation.done for generation in asked))
+    await until(lambda: all(call.done for call in asked))
     calls = await desk.slots.calls("s")
     assert sum(len(call.completion_ids) for call in calls) == 7 == desk.slot.sampled_tokens
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polar.gateway.calls.policy_gate import Began, PolicyGate
+from polar.gateway.calls.policy_gate import PolicyGate, PolicyStart
 from polar.types import Policy
 from waiting import hang_limit
 
 
-async def began_at(gate: PolicyGate, session_id: str = "s") -> Began:
+async def began_at(gate: PolicyGate, session_id: str = "s") -> PolicyStart:
     """One generation, from its beginning to its end."""
     async with gate.generating(session_id) as began:
         return began

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from polar.engines.base import Piece
-from polar.gateway.calls.sampling import Versions
+from polar.gateway.calls.policy_gate import Versions
 from polar.types import PolicySpan, logprobs, token_ids
 
 
 def heard(*pieces: Piece, began: str = "v1", updated: bool = False) -> Versions:
     versions = Versions()
-    versions.began = began
+    versions.start = began
     for piece in pieces:
         versions.take(piece, len(piece.ids))
     versions.updated_within = updated

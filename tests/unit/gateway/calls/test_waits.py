@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polar.gateway.calls.waits import WaitClock
+from polar.gateway.slots import WaitClock
 
 
 class Turned:

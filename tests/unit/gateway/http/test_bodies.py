@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from polar.gateway.dialects.base import Problem
-from polar.gateway.http.bodies import MOST_VALUES, read_values, unpacked
+from polar.gateway.http.bodies import MOST_VALUES, decompressed, read_values
 
 BODY = b'{"model": "polar", "messages": []}'
 SPOKEN = {"model": "polar", "messages": []}
@@ -19,7 +19,7 @@ LIMIT = 10_000
 
 
 def read_json(body: bytes, encoding: str, limit_bytes: int) -> dict[str, Any]:
-    return read_values(unpacked(body, encoding, limit_bytes), MOST_VALUES)
+    return read_values(decompressed(body, encoding, limit_bytes), MOST_VALUES)
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -40,7 +40,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("encoding", PACKED)
-def test_a_packed_body_is_unpacked(encoding: str) -> None:
+def test_a_packed_body_is_decompressed(encoding: str) -> None:
     assert read_json(PACKED[encoding], encoding, LIMIT) == SPOKEN
 
 

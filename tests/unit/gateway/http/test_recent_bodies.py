@@ -14,9 +14,8 @@ from polar.gateway.dialects.base import Dialect, Problem, RawRequest
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_responses import OpenAIResponses
-from polar.gateway.http import bodies, recent_bodies
-from polar.gateway.http.bodies import MOST_VALUES, read_values
-from polar.gateway.http.recent_bodies import MOST_BODIES, MOST_BYTES, RecentBodies
+from polar.gateway.http import bodies
+from polar.gateway.http.bodies import MOST_BODIES, MOST_BYTES, MOST_VALUES, RecentBodies, read_values
 
 TEXTS = st.text(st.sampled_from([*'a",[]{}:\\ \n', "é", "😀"]), max_size=8)
 STYLES: list[dict[str, Any]] = [
@@ -236,13 +235,13 @@ def chat_body(*said: str, first: str = "", **others: Any) -> bytes:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The length of everything that is decoded."""
-    sizes, real = list[int](), recent_bodies.read_object
+    sizes, real = list[int](), bodies.read_object
 
     def counting(text: bytes) -> dict[str, Any]:
         sizes.append(len(text))
         return real(text)
 
-    monkeypatch.setattr(recent_bodies, "read_object", counting)
+    monkeypatch.setattr(bodies, "read_object", counting)
     return sizes
 
 
@@ -305,7 +304,7 @@ def test_a_conversation_is_kept_once_however_long_it_goes_on() -> None:
 
 
 def test_a_history_of_very_many_items_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_bodies, "MOST_ITEMS", 3)
+    monkeypatch.setattr(bodies, "MOST_ITEMS", 3)
     recent = RecentBodies("messages")
     read(recent, chat_body("a", "b", "c", "d"))
     assert recent.size_bytes == 0

@@ -1,7 +1,7 @@
-"""From a generation to one connection: as a stream while it grows, or whole when it is done.
+"""From a call to one connection: as a stream while the reply grows, or whole at its end.
 
-Headers and the first event leave as soon as the request is admitted; heartbeats keep the harness awake while the
-engine has nothing to say.
+A stream's headers and first event leave as soon as the call is admitted; heartbeats keep the connection open while
+the engine is silent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Coroutine
 
-from polar.gateway.calls.call_service import Exchange
-from polar.gateway.calls.generation import Generation
+from polar.config import GatewayConfig
+from polar.gateway.calls.call_service import CallService
+from polar.gateway.calls.model_call import ModelCall
 from polar.gateway.dialects.base import (
     BrokenStream,
     ChatRequest,
@@ -22,33 +23,36 @@ from polar.gateway.dialects.base import (
     StreamEncoder,
 )
 from polar.gateway.http.connection import JSON, SSE, Connection
-from polar.gateway.slots import OpenSlot, sealed_problem
+from polar.gateway.slots import sealed_problem
 
 BEFORE_CUT_S = 0.25
-"""So long a client has to read why its stream is cut."""
+"""How long a client has to read the error before its stream is cut."""
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer."""
+    """The client left before its reply was complete."""
 
 
 class Delivery:
-    """One connection that listens to a generation."""
+    """One connection that listens to a call."""
 
-    def __init__(self, exchange: Exchange, connection: Connection, slot: OpenSlot, generation: Generation) -> None:
-        self._exchange = exchange
+    def __init__(self, service: CallService, connection: Connection, call: ModelCall) -> None:
+        self._service = service
         self._connection = connection
-        self._slot = slot
-        self._generation = generation
+        self._call = call
+        self._slot = call.slot
         self._handed_over = False
         self._waiter: asyncio.Future[None] | None = None
 
-    async def whole(self, dialect: Dialect, request: ChatRequest) -> bool:
-        """True when the last byte was written to a client that was still there."""
+    async def send(self, dialect: Dialect, request: ChatRequest, config: GatewayConfig) -> bool:
+        """True if the last byte was written to a client that was still there. `request` is this connection's: a
+        retry may want the reply of a streamed call whole."""
+        if request.stream:
+            return await self._stream(dialect, request, config.heartbeat_s)
         reply = await self._until_done()
         return await self._finish(self._connection.respond(200, dialect.reply(request, reply), {}))
 
-    async def stream(self, dialect: Dialect, request: ChatRequest, heartbeat_s: float) -> bool:
+    async def _stream(self, dialect: Dialect, request: ChatRequest, heartbeat_s: float) -> bool:
         encoder = dialect.encoder(request, await self._until_opened())
         await self._write(self._connection.start_stream(JSON if request.array else SSE))
         try:
@@ -58,19 +62,19 @@ class Delivery:
             return False
 
     async def _follow(self, encoder: StreamEncoder, heartbeat_s: float) -> bool:
-        generation, sent, written = self._generation, 0, time.monotonic()
+        call, sent, written = self._call, 0, time.monotonic()
         data, begun = encoder.start(), False
         while True:
-            said = generation.deltas[sent:]
-            sent += len(said)
-            data += b"".join(map(encoder.delta, said))
-            if generation.reply is not None:
-                return await self._finish(self._connection.finish_stream(data + encoder.end(generation.reply)))
-            if generation.problem is not None and begun:
-                raise generation.problem
+            deltas = call.deltas[sent:]
+            sent += len(deltas)
+            data += b"".join(map(encoder.delta, deltas))
+            if call.reply is not None:
+                return await self._finish(self._connection.finish_stream(data + encoder.end(call.reply)))
+            if call.problem is not None and begun:
+                raise call.problem
             if not data and begun:
                 left_s = written + heartbeat_s - time.monotonic()
-                if left_s > 0 and await self._wait_for(generation.news, left_s):
+                if left_s > 0 and await self._wait_for(call.news, left_s):
                     continue
                 data = encoder.heartbeat()
             await self._write(self._connection.write(data))
@@ -82,30 +86,30 @@ class Delivery:
             return
         if broken.last:
             await self._write(self._connection.write(broken.last))
-            # A client that sees the break at once may throw away what it has not read yet.
+            # A client that sees the cut at once may drop what it has not read yet.
             await self._wait_for(asyncio.get_running_loop().create_future(), BEFORE_CUT_S)
         raise ClientGone  # a body without an end cuts the connection
 
     async def _until_done(self) -> Reply:
-        while not self._generation.done:
-            await self._wait_for(self._generation.ended)
-        if self._generation.problem is not None:
-            raise self._generation.problem
-        assert self._generation.reply is not None
-        return self._generation.reply
+        while not self._call.done:
+            await self._wait_for(self._call.ended)
+        if self._call.problem is not None:
+            raise self._call.problem
+        assert self._call.reply is not None
+        return self._call.reply
 
     async def _until_opened(self) -> ReplyHead:
-        """Waits until nothing can refuse the request any more, and a moment longer for the engine's first word."""
-        generation = self._generation
-        while not generation.opened:
-            await self._wait_for(generation.news)
-        if generation.problem is not None:
-            raise generation.problem
-        assert generation.head is not None
-        return generation.head
+        """Waits for the end of admission, and a moment longer for the engine's first token."""
+        call = self._call
+        while not call.opened:
+            await self._wait_for(call.news)
+        if call.problem is not None:
+            raise call.problem
+        assert call.head is not None
+        return call.head
 
     async def _wait_for(self, change: asyncio.Future[None], limit_s: float | None = None) -> bool:
-        """False when the time is up. Raises when there is nobody to go on for."""
+        """False when the time is up. Raises when the client or the session is gone."""
         loop = asyncio.get_running_loop()
         sources = (change, self._connection.watch(), self._slot.sealing)
         # `asyncio.wait` on three futures costs several times as much, and a stream waits for each of its flushes.
@@ -131,9 +135,10 @@ class Delivery:
             self._waiter.set_result(None)
 
     async def _finish(self, writing: Coroutine[None, None, bool]) -> bool:
-        """The terminal bytes, and word of them in the journal. Sealing waits for the word, because a harness that
-        has its last reply ends, and its session is read as soon as it is sealed; for the bytes it does not."""
-        with self._slot.serving(self._generation):
+        """Writes the terminal bytes and marks the reply as received. Sealing waits for the mark, because a harness
+        ends when it has its last reply, and its session is read as soon as it is sealed. It does not wait for a
+        client that does not read."""
+        with self._slot.serving(self._call):
             if not self._connection.may_block:
                 return await self._last(writing)
             last = asyncio.create_task(self._last(writing))
@@ -146,13 +151,13 @@ class Delivery:
         return not last.cancelled() and last.result()
 
     async def _last(self, writing: Coroutine[None, None, bool]) -> bool:
-        """In the same step as the end is written the reply counts as handed over: a request that follows at once
-        is not taken for a retry."""
+        """Forgets the call in the same step as its end is written, so that the next request is not taken for a
+        retry."""
         written = await writing
         if written:
             self._handed_over = True
-            self._slot.forget(self._generation)
-            self._exchange.delivered(self._slot, self._generation)
+            self._slot.forget(self._call)
+            self._service.delivered(self._call)
         return written
 
     async def _write(self, writing: Coroutine[None, None, bool]) -> None:
@@ -160,8 +165,8 @@ class Delivery:
             raise ClientGone
 
     async def _written(self, writing: Coroutine[None, None, bool]) -> bool:
-        """What `writing` says, or False when the slot is sealed first: a client that does not read holds a write
-        up, and nothing may hold sealing up."""
+        """The result of `writing`, or False when the slot is sealed first: a client that does not read must not
+        hold up sealing."""
         if not self._connection.may_block:
             return await writing
         write = asyncio.create_task(writing)

@@ -10,8 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from polar.gateway.http.connection import LINE, Connection
-from polar.gateway.http.limits import BoundedHttp
+from polar.gateway.http.connection import TRANSPORT, BoundedHttp, Connection
 from waiting import hang_limit
 
 KEPT = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
@@ -54,7 +53,7 @@ async def served(
     received: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        connection = Connection(receive, send, scope[LINE])
+        connection = Connection(receive, send, scope[TRANSPORT])
         await connection.read_body(100)
         connection.watch()
         received.set_result(await answer(connection))
