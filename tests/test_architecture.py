@@ -1,10 +1,12 @@
-"""The shape of the package, checked: imports point one way, files stay small, no drawer modules.
+"""The shape of the package (docs/design/house.md): rooms, imports one way, small files, one name per thing.
 
 Each check is one test over all files, and lists every offender."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,8 +37,12 @@ PLUG_POINTS = {
     "runtimes": {"apptainer", "bubblewrap", "docker", "local"},
     "dialects": {"anthropic", "google", "openai_chat", "openai_completions", "openai_responses"},
 }
+MAX_MODULES = 13
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
+RIDDLES = re.compile(r"\b(is|are|be|was) (said|told)\b|\b[Nn]obody\b")
+"""Who says, who tells, who is nobody?"""
+MOST_RIDDLES = 20
 
 
 def part_of(path: Path) -> str:
@@ -78,6 +84,36 @@ def test_imports_point_one_way() -> None:
             if TIER_OF[other] >= TIER_OF[part]:
                 offenders.append(f"{shown(path)} may not import polar.{other}")
     assert offenders == []
+
+
+def test_folders_are_rooms_and_not_corridors() -> None:
+    modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert [f"{shown(folder)}: {count}" for folder, count in modules.items() if count > MAX_MODULES] == []
+
+
+def test_unit_tests_mirror_the_rooms() -> None:
+    rooms = {path.parent.relative_to(PACKAGE) for path in SOURCES}
+    folders = {path.parent.relative_to(ROOT / "tests/unit") for path in TESTS if "tests/unit" in str(path)}
+    assert sorted(map(str, folders - rooms)) == []
+
+
+def test_a_public_class_name_exists_once() -> None:
+    found = defaultdict[str, list[str]](list)
+    for path, tree in parsed():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(shown(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_sentences_have_an_actor() -> None:
+    offenders = [
+        f"{shown(path)}:{number} {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if RIDDLES.search(line)
+    ]
+    assert len(offenders) < MOST_RIDDLES, "\n".join(offenders)
 
 
 def test_files_are_small() -> None:
