@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
 from polar.gateway.dialects.fields import freeform_tool
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
+from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)

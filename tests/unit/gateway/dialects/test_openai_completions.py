@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
-from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
+from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.types import Delta, FinishReason, Message, token_ids
 
 HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)

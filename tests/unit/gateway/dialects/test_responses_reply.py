@@ -10,7 +10,7 @@ from openai.types.responses import Response
 from responses_wire import AGENTS, APPLY_PATCH, BASH, HEAD, TOOL_SEARCH, messages, parse, written
 
 from polar.gateway.dialects.base import Overflow, Problem
-from polar.gateway.dialects.openai_errors import openai_error_body
+from polar.gateway.dialects.openai_chat.errors import openai_error_body
 from polar.gateway.dialects.openai_responses import OpenAIResponses
 from polar.types import Delta, ToolCall
 
