@@ -1,7 +1,7 @@
 """Reading of JSON that any client may have sent. Every dialect imports this module as `read`.
 
-A value of the wrong shape raises a `Problem` that names the field. The messages contain no digits: harnesses search
-an error for the digits of a retryable status.
+A value of the wrong shape raises a `Problem` that names the field. Its message has no digits, because harnesses
+search errors for the digits of a retryable status.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from polar.types import Image, Message, Tool, ToolCall
 
 FORCED_CALL = "a forced call is not sampled from the plain model"
 ONE_SAMPLE = "each sample is a session of its own"
+_Role = Literal["system", "user", "assistant", "tool"]
 _MOST_TOKENS = 2**64 - 1
 """The largest number that orjson can write; larger ones are read as rounded floats."""
 
@@ -163,13 +164,7 @@ class Content:
     def images(self) -> tuple[Image, ...]:
         return tuple(self._images)
 
-    def message(
-        self,
-        role: Literal["system", "user", "assistant", "tool"],
-        tool_call_id: str = "",
-        *,
-        is_error: bool = False,
-    ) -> Message:
+    def message(self, role: _Role, tool_call_id: str = "", *, is_error: bool = False) -> Message:
         return Message(role, self.text, tool_call_id=tool_call_id, images=self.images, is_error=is_error)
 
 

@@ -17,7 +17,7 @@ Block = dict[str, Any]
 _UNREADABLE = ("redacted_thinking", "fallback")
 """Blocks of an assistant's turn that hold nothing a model could read."""
 _BILLING = "x-anthropic-billing-header:"
-"""Prefix of a system text for the provider's billing. It differs between conversations and is not for the model."""
+"""Prefix of a system text for the provider's billing. It differs between conversations and is not shown."""
 _CONTENT = "messages[].content"
 
 

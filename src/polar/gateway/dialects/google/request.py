@@ -16,7 +16,8 @@ from polar.types import Message
 
 GENERATE, STREAM, COUNT = "generateContent", "streamGenerateContent", "countTokens"
 
-REFUSED = dict.fromkeys(("cachedContent", "continuationToken"), "only Google's servers store it")
+_STORED = "only Google's servers store it"
+REFUSED = {"cachedContent": _STORED, "continuationToken": _STORED}
 
 ANY_JSON: dict[str, Any] = {"anyOf": [{"type": "object"}, {"type": "array"}]}
 """The schema of `application/json` without a schema."""

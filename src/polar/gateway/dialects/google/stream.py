@@ -35,8 +35,8 @@ class GoogleStream:
         return self._framed(response_json(self._head, [{"text": ""}], reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """Sends the error without an event frame: Google's clients look for it as a chunk by itself. Other clients do
-        not see it and would take a body that ends normally for a complete reply, so the connection is cut."""
+        """Sends the error without an event frame: Google's clients look for it as a chunk by itself. Other clients
+        do not see it and would take a body that ends normally for a complete reply, so the connection is cut."""
         return BrokenStream(json_line(error_body(problem)) + b"\r\n\r\n", clean=False)
 
     def _framed(self, payload: dict[str, Any]) -> bytes:

@@ -1,6 +1,6 @@
 """A Chat Completions request: its fields are translated, refused by name, or ignored.
 
-Unknown fields are ignored, because harnesses add new ones every month. Legacy Completions share the sampling fields.
+Unknown fields are ignored, because harnesses add new ones every month. Legacy Completions share some of the code.
 """
 
 from __future__ import annotations

@@ -90,6 +90,6 @@ def usage_json(reply: Reply) -> dict[str, Any]:
 
 
 def broken_stream(problem: Problem) -> BrokenStream:
-    """Always cuts the connection: harnesses take a clean end without a finish reason for a complete reply, even with
-    half a tool call. A retryable problem sends no error event, because some harnesses retry only after a bare cut."""
+    """Always cuts the connection: harnesses take a clean end without a finish reason for a complete reply, even
+    inside a tool call. A retryable problem sends no event: some harnesses give up at an error, but retry a cut."""
     return BrokenStream(b"" if problem.retry else data_event(openai_error_body(problem)), clean=False)

@@ -1,4 +1,4 @@
-"""OpenAI's legacy Completions: `POST /v1/completions`, with a prompt that the client has rendered, as text or ids."""
+"""OpenAI's legacy Completions: `POST /v1/completions`, for a prompt that the client has rendered, text or ids."""
 
 from __future__ import annotations
 

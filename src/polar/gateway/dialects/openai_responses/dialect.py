@@ -1,4 +1,7 @@
-"""OpenAI Responses: `POST /v1/responses` and its token counts. docs/dialects/openai_responses.md lists every field."""
+"""OpenAI Responses: `POST /v1/responses` and its token counts.
+
+docs/dialects/openai_responses.md lists every field.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The input of a Responses request: a list of items to canonical messages.
 
-The provider writes one turn of the model as several items. They become one message, or the model would see each turn
-as two.
+The provider writes one turn of the model as several items. They become one message again, or the model would see
+several turns.
 """
 
 from __future__ import annotations
@@ -178,9 +178,7 @@ def _content(given: Any, where: str) -> read.Content:
             field = _TEXT_PARTS[kind]
             content.add_text(read.text(part.get(field), f"{place}.{field}"))
         else:
-            raise read.bad(
-                f"parts of type {str(kind)[:40]!r} are not supported; send text or images", f"{place}.type"
-            )
+            raise read.bad(f"parts of type {str(kind)[:40]!r} are not supported", f"{place}.type")
     return content
 
 

@@ -25,14 +25,8 @@ class OutputWriter:
         suffix = f"{self._head.reply_id}_{index}"
         status = "in_progress" if text is None else "completed"
         if kind == "content":
-            content = [] if text is None else [text_part(text)]
-            return {
-                "id": f"msg_{suffix}",
-                "type": "message",
-                "status": status,
-                "role": "assistant",
-                "content": content,
-            }
+            item = {"id": f"msg_{suffix}", "type": "message", "status": status, "role": "assistant"}
+            return {**item, "content": [] if text is None else [text_part(text)]}
         return {
             "id": f"rs_{suffix}",
             "type": "reasoning",

@@ -57,6 +57,5 @@ def _input_items(given: Any) -> list[Any]:
 
 def _json_schema(text: Any) -> dict[str, Any] | None:
     wanted = read.fields(read.fields(text).get("format"))
-    return format_schema(
-        wanted.get("type", "text"), wanted.get("schema"), "text.format.type", "text.format.schema"
-    )
+    kind, schema = wanted.get("type", "text"), wanted.get("schema")
+    return format_schema(kind, schema, "text.format.type", "text.format.schema")
