@@ -172,8 +172,8 @@ def response_text(response: dict[str, Any]) -> tuple[str, bool]:
 def _call(raw: Any, where: str, default_id: str) -> ToolCall:
     call = camel_fields(raw, where)
     return ToolCall(
-        arguments=read.arguments_text(read.mapping(call.get("args"), f"{where}.args")),
         name=read.name(call.get("name"), f"{where}.name"),
+        arguments=read.arguments_text(read.mapping(call.get("args"), f"{where}.args")),
         call_id=read.text(call.get("id"), f"{where}.id") or default_id,
     )
 

@@ -62,7 +62,7 @@ class ResponsesStream:
         return last + self._event("response.completed", response=self._writer.completed(reply))
 
     def broken(self, problem: Problem) -> BrokenStream:
-        """A retryable problem cuts the connection without an event: every harness retries then, but some give up at
+        """A retryable problem cuts the connection without an event: every harness retries then; some give up at
         `response.failed`. A final problem ends the body normally: harnesses act on the failure only then."""
         if problem.retry:
             return BrokenStream(b"", clean=False)
