@@ -100,8 +100,8 @@ async def test_parallel_calls_and_their_results(open_gateway: OpenGateway) -> No
     second = await ask(client, [*HELLO, echo(first), {"role": "user", "content": answers}], tools=[BASH])
     assert second.content[0].text == "Both done."
     calls = await gateway.calls()
-    said = [(message.role, message.content) for message in calls[1].new_messages[-3:]]
-    assert said == [("tool", "a.txt"), ("tool", "/work"), ("user", "Be quick.")]
+    messages = [(message.role, message.content) for message in calls[1].new_messages[-3:]]
+    assert messages == [("tool", "a.txt"), ("tool", "/work"), ("user", "Be quick.")]
     assert_tokens_hold_together(calls, gateway.engine)
 
 
@@ -319,7 +319,7 @@ class TestErrors:
         client = sdk(gateway, await gateway.open())
         with pytest.raises(anthropic.BadRequestError, match="tool_choice must be auto or none"):
             await ask(client, HELLO, tools=[BASH], tool_choice={"type": "any"})
-        with pytest.raises(anthropic.BadRequestError, match="a turn is sampled whole"):
+        with pytest.raises(anthropic.BadRequestError, match="a turn is always sampled as a whole"):
             await ask(client, [*HELLO, {"role": "assistant", "content": "The answer is"}])
         assert gateway.engine.requests == [] and await gateway.calls() == []
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from dialect_clients import DIALECT_CLIENTS, DialectClient
 from playbook import OpenGateway
-from wire_dialects import WIRE_DIALECTS, WireDialect
 
 from polar.gateway.calls.final_message import MOST_FINAL_MESSAGES
 
@@ -23,9 +23,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
 async def test_the_last_message_ends_as_any_reply_does(
-    open_gateway: OpenGateway, dialect: WireDialect, stream: bool
+    open_gateway: OpenGateway, dialect: DialectClient, stream: bool
 ) -> None:
     gateway = await open_gateway(["One."])
     slot = await gateway.open(budgets=FINAL)
@@ -43,7 +43,7 @@ async def test_the_last_message_ends_as_any_reply_does(
 async def test_a_harness_that_never_ends_is_refused_at_last(open_gateway: OpenGateway, stream: bool) -> None:
     gateway = await open_gateway(["One."])
     slot = await gateway.open(budgets=FINAL)
-    chat = WIRE_DIALECTS[1]
+    chat = DIALECT_CLIENTS[1]
     statuses: list[int] = []
     for number in range(MOST_FINAL_MESSAGES + 3):
         body = chat.body([f"go {number}"], stream=stream)
@@ -55,7 +55,7 @@ async def test_a_harness_that_never_ends_is_refused_at_last(open_gateway: OpenGa
 async def test_the_tokens_of_a_session_can_run_out_too(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["One two three four five six seven."])
     slot = await gateway.open(budgets={"max_tokens": 3, "on_exhausted": "final_message"})
-    chat = WIRE_DIALECTS[1]
+    chat = DIALECT_CLIENTS[1]
     await chat.ask(gateway, slot, chat.body(["go"]))
     status, reply = await chat.ask(gateway, slot, chat.body(["on"]))
     assert status == 200 and b"used up (max_tokens)" in reply
@@ -66,7 +66,7 @@ async def test_the_tokens_of_a_session_can_run_out_too(open_gateway: OpenGateway
 async def test_agents_side_by_side_get_one_each(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["One."])
     slot = await gateway.open(budgets=FINAL)
-    chat = WIRE_DIALECTS[1]
+    chat = DIALECT_CLIENTS[1]
     await chat.ask(gateway, slot, chat.body(["go"]))
     asked = [chat.ask(gateway, slot, chat.body([f"agent {number}"])) for number in range(4)]
     assert [(status, LAST in reply) for status, reply in await asyncio.gather(*asked)] == [(200, True)] * 4
@@ -85,7 +85,7 @@ async def test_otherwise_it_is_refused(
 ) -> None:
     gateway = await open_gateway(["One."])
     slot = await gateway.open(budgets=budgets)
-    chat = WIRE_DIALECTS[1]
+    chat = DIALECT_CLIENTS[1]
     await chat.ask(gateway, slot, chat.body(["go"]))
     status, reply = await chat.ask(gateway, slot, chat.body(["on"], **more))
     assert status == 400 and orjson.loads(reply)["error"]["code"] == "budget_exhausted"
@@ -93,6 +93,6 @@ async def test_otherwise_it_is_refused(
 
 async def test_an_overflow_is_no_budget(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway([], context_tokens=8)
-    chat = WIRE_DIALECTS[1]
+    chat = DIALECT_CLIENTS[1]
     status, reply = await chat.ask(gateway, await gateway.open(budgets=FINAL), chat.body(["a long way to go"]))
     assert status == 400 and orjson.loads(reply)["error"]["code"] == "context_length_exceeded"

@@ -50,7 +50,7 @@ async def collect(stream: AsyncIterator[types.GenerateContentResponse]) -> list[
     return [chunk async for chunk in stream]
 
 
-def said(chunks: list[types.GenerateContentResponse]) -> str:
+def text_of(chunks: list[types.GenerateContentResponse]) -> str:
     return "".join(chunk.text or "" for chunk in chunks)
 
 
@@ -81,7 +81,7 @@ async def test_a_streamed_reply(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello to\u2028you, \u0085 ñ."])
     client = connect(gateway, await gateway.open())
     chunks = await collect(await client.models.generate_content_stream(model="polar", contents="hello"))
-    assert said(chunks) == "Hello to\u2028you, \u0085 ñ."
+    assert text_of(chunks) == "Hello to\u2028you, \u0085 ñ."
     assert [finish_of(chunk) for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert finish_of(chunks[-1]) == types.FinishReason.STOP
     (call,) = await gateway.calls()
@@ -166,7 +166,7 @@ async def test_a_chat_keeps_a_streamed_turn(open_gateway: OpenGateway) -> None:
     """The SDK's chat keeps every chunk as a content of its own, and a turn with an odd chunk not at all."""
     gateway = await open_gateway(["Hello to you.", "Fine, thanks."])
     chat = connect(gateway, await gateway.open()).chats.create(model="polar")
-    assert said(await collect(await chat.send_message_stream("hello"))) == "Hello to you."
+    assert text_of(await collect(await chat.send_message_stream("hello"))) == "Hello to you."
     assert (await chat.send_message("how are you?")).text == "Fine, thanks."
     calls = await gateway.calls()
     assert calls[1].parent_id == calls[0].call_id and calls[1].continues
@@ -181,7 +181,7 @@ async def test_the_sdk_survives_heartbeats(open_gateway: OpenGateway) -> None:
         chunks.append(chunk)
         if len(chunks) == 6:
             gateway.engine.release()
-    assert said(chunks) == "Hello to you, my friend."
+    assert text_of(chunks) == "Hello to you, my friend."
     assert sum(not chunk.text for chunk in chunks) > 3
     assert finish_of(chunks[-1]) == types.FinishReason.STOP
     assert (await gateway.calls())[0].received

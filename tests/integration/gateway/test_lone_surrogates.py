@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from dialect_clients import DIALECT_CLIENTS, DialectClient
 from playbook import BASH_TOOL, OpenGateway, assert_tokens_hold_together
-from wire_dialects import WIRE_DIALECTS, WireDialect
 
 HALF = "\ud83d"
 
@@ -18,9 +18,9 @@ def as_sent(body: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
 async def test_half_an_emoji_is_laid_out_as_a_replacement(
-    open_gateway: OpenGateway, dialect: WireDialect, stream: bool
+    open_gateway: OpenGateway, dialect: DialectClient, stream: bool
 ) -> None:
     gateway = await open_gateway(["One.", "Two."])
     slot = await gateway.open()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dialect_clients import DIALECT_CLIENTS, DialectClient
 from playbook import BASH_TOOL, OpenGateway, assert_tokens_hold_together
-from wire_dialects import WIRE_DIALECTS, WireDialect
 
 from polar.testing import ScriptedReply
 
@@ -28,9 +28,9 @@ NONE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["none", "no tools"])
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
 async def test_a_call_without_tools_is_text(
-    open_gateway: OpenGateway, dialect: WireDialect, choice: str, stream: bool
+    open_gateway: OpenGateway, dialect: DialectClient, choice: str, stream: bool
 ) -> None:
     gateway = await open_gateway([ScriptedReply(text=f"See: {CALL}"), "Fine."])
     slot = await gateway.open()

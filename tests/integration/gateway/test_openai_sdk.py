@@ -31,7 +31,7 @@ def result(call: Any, content: str) -> dict[str, Any]:
 
 
 def unconstrained(gateway: Gateway) -> Gateway:
-    """The same gateway, over an engine that cannot hold replies to a schema."""
+    """The same gateway, over an engine without schema-constrained decoding."""
     msgspec.structs.force_setattr(gateway.engine._info, "constrains", False)  # pyright: ignore[reportPrivateUsage]
     return gateway
 
@@ -41,13 +41,13 @@ class TestTools:
         gateway = await open_gateway([f"Let me see. {bash('ls')}", f"Now this. {bash('größe')}", "Done."])
         chat = gateway.client(await gateway.open()).chat.completions
         messages: list[Any] = [{"role": "system", "content": "S"}, {"role": "user", "content": "go"}]
-        said: list[str | None] = []
+        texts: list[str | None] = []
         for output in ("a.txt", "3 Zeilen", None):
             message = (await chat.create(model="polar", messages=messages, tools=TOOLS)).choices[0].message
-            said.append(message.content and message.content.strip())
+            texts.append(message.content and message.content.strip())
             messages.append(message)
             messages += [result(call, str(output)) for call in message.tool_calls or []]
-        assert said == ["Let me see.", "Now this.", "Done."]
+        assert texts == ["Let me see.", "Now this.", "Done."]
         calls = await gateway.calls()
         assert [(c.finish_reason, c.continues) for c in calls] == [
             ("tool_calls", False),
@@ -208,8 +208,8 @@ class TestCompletions:
             model="polar", prompt="Once", max_tokens=99, stream=True, stream_options={"include_usage": True}
         )
         *chunks, last = [chunk async for chunk in stream]
-        said = "".join(chunk.choices[0].text for chunk in chunks)
-        assert said == " upon a time there was a gateway, and it spoke five dialects."
+        text = "".join(chunk.choices[0].text for chunk in chunks)
+        assert text == " upon a time there was a gateway, and it spoke five dialects."
         assert chunks[-1].choices[0].finish_reason == "stop"
         (call,) = await gateway.calls()
         assert last.usage and last.usage.completion_tokens == len(call.completion_ids) and call.received

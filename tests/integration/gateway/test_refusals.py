@@ -9,8 +9,8 @@ import aiohttp
 import openai
 import orjson
 import pytest
+from dialect_clients import DIALECT_CLIENTS, DialectClient
 from playbook import BASH_TOOL, Gateway, OpenGateway
-from wire_dialects import WIRE_DIALECTS, WireDialect
 
 from polar.testing import ScriptedReply
 from polar.types import Slot
@@ -299,9 +299,9 @@ NESTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
 async def test_a_body_nested_too_deep_is_refused_in_the_dialects_own_form(
-    open_gateway: OpenGateway, dialect: WireDialect, stream: bool
+    open_gateway: OpenGateway, dialect: DialectClient, stream: bool
 ) -> None:
     gateway = await open_gateway(lambda turn, ids: "Fine.")
     slot = await gateway.open()
@@ -327,9 +327,9 @@ MOST_TOKENS = {
 
 @pytest.mark.parametrize("number", [b"18446744073709551616", b"1e30", b"1.7976931348623157e308"])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
 async def test_a_limit_beyond_all_numbers_is_refused_by_name(
-    open_gateway: OpenGateway, dialect: WireDialect, stream: bool, number: bytes
+    open_gateway: OpenGateway, dialect: DialectClient, stream: bool, number: bytes
 ) -> None:
     gateway = await open_gateway(["never"])
     field = MOST_TOKENS[dialect.name]
@@ -392,9 +392,9 @@ IMAGES: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("dialect", WIRE_DIALECTS, ids=str)
-async def test_a_refused_image_is_named_by_its_own_field(open_gateway: OpenGateway, dialect: WireDialect) -> None:
-    """Not by a place in our canonical messages, which the harness never sees."""
+@pytest.mark.parametrize("dialect", DIALECT_CLIENTS, ids=str)
+async def test_a_refused_image_is_named_by_its_field(open_gateway: OpenGateway, dialect: DialectClient) -> None:
+    """Not by its path in our canonical messages, which the harness never sees."""
     gateway = await open_gateway(["never"])
     body = dialect.body(["hello"])
     further, field = IMAGES[dialect.name]

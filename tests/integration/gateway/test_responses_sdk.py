@@ -30,11 +30,11 @@ AGENTS: dict[str, Any] = {
 }
 
 
-def said_call(name: str, arguments: str) -> str:
+def call_text(name: str, arguments: str) -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
-CALL_LS = said_call("bash", '{"command":"ls  -l"}')
+CALL_LS = call_text("bash", '{"command":"ls  -l"}')
 
 
 async def ask(client: AsyncOpenAI, stream: bool, given: Any, **options: Any) -> Response:
@@ -48,7 +48,7 @@ async def ask(client: AsyncOpenAI, stream: bool, given: Any, **options: Any) -> 
 
 
 def echo(response: Response) -> list[Any]:
-    """The output as a harness sends it back: whole, and without what says nothing."""
+    """The output as a harness sends it back: complete, without empty fields."""
     return [item.model_dump(exclude_none=True) for item in response.output]
 
 
@@ -99,7 +99,7 @@ async def test_a_tool_loop_keeps_the_sampled_tokens(
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_parallel_tools(open_gateway: OpenGateway, stream: bool) -> None:
-    gateway = await open_gateway([CALL_LS + said_call("bash", '{"command": "pwd"}'), "Both done."])
+    gateway = await open_gateway([CALL_LS + call_text("bash", '{"command": "pwd"}'), "Both done."])
     client = await client_of(gateway)
     history: list[Any] = [{"role": "user", "content": "go"}]
     first = await ask(client, stream, history, tools=[BASH])
@@ -114,7 +114,7 @@ async def test_parallel_tools(open_gateway: OpenGateway, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_custom_tool_both_ways(open_gateway: OpenGateway, stream: bool) -> None:
-    gateway = await open_gateway([said_call("apply_patch", '{"input": "*** \\"x\\"\\n+ü"}'), "Edited."])
+    gateway = await open_gateway([call_text("apply_patch", '{"input": "*** \\"x\\"\\n+ü"}'), "Edited."])
     client = await client_of(gateway)
     history: list[Any] = [{"role": "user", "content": "edit"}]
     first = await ask(client, stream, history, tools=[PATCH])
@@ -128,7 +128,7 @@ async def test_a_custom_tool_both_ways(open_gateway: OpenGateway, stream: bool) 
 
 
 async def test_a_namespaced_tool_both_ways(open_gateway: OpenGateway) -> None:
-    gateway = await open_gateway([said_call("agents__spawn", "{}"), "Spawned."])
+    gateway = await open_gateway([call_text("agents__spawn", "{}"), "Spawned."])
     client = await client_of(gateway)
     history: list[Any] = [{"role": "user", "content": "help"}]
     first = await ask(client, True, history, tools=[AGENTS])

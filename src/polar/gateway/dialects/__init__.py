@@ -1,1 +1,1 @@
-"""A folder for each wire format: request to canonical chat, canonical reply to bytes."""
+"""A folder per provider API: JSON requests to canonical chat, canonical replies to bytes."""

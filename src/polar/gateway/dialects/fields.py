@@ -1,19 +1,25 @@
-"""Reading of JSON that anybody may have sent: what every dialect's `parse` is made of.
+"""Reading of JSON that any client may have sent. Every dialect imports this module as `read`.
 
-A shape that is not what the provider's API says gets a `Problem` with the place of it, never an exception.
+A value of the wrong shape raises a `Problem` that names the field. Its message has no digits, because harnesses
+search errors for the digits of a retryable status.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, cast
 
 import orjson
 
 from polar.gateway.dialects.base import Problem
-from polar.types import Image, Tool
+from polar.types import Image, Message, Tool, ToolCall
 
-MOST_NUMBER = 2**64
-"""What JSON here can be written with; larger numbers are read as rounded ones."""
+FORCED_CALL = "a forced call is not sampled from the plain model"
+ONE_SAMPLE = "each sample is a session of its own"
+_Role = Literal["system", "user", "assistant", "tool"]
+_MOST_TOKENS = 2**64 - 1
+"""The largest number that orjson can write; larger ones are read as rounded floats."""
 
 
 def bad(message: str, where: str | None = None) -> Problem:
@@ -31,12 +37,19 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def fields(value: Any) -> dict[str, Any]:
-    """An object's fields; anything else has none, and the check of the field that is needed says so."""
+    """The fields of an object. Any other value has none; the check of a required field then refuses it."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def mapping(value: Any, where: str) -> dict[str, Any]:
+    """An object; null counts as empty."""
+    if not isinstance(value, dict | None):
+        raise bad(f"{where} must be an object", where)
+    return fields(value)
+
+
 def items(value: Any, where: str) -> list[Any]:
-    """A list; null is an empty one."""
+    """A list; null counts as empty."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -45,65 +58,96 @@ def items(value: Any, where: str) -> list[Any]:
 
 
 def text(value: Any, where: str) -> str:
-    """A text; null is an empty one."""
+    """A string; null counts as empty."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise bad(f"{where} must be a text", where)
+        raise bad(f"{where} must be a string", where)
     return value
 
 
 def name(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise bad(f"{where} must be a name", where)
+        raise bad(f"{where} must be a non-empty string", where)
     return value
+
+
+def flag(value: Any, where: str) -> bool:
+    """True or false; null counts as false."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise bad(f"{where} must be true or false", where)
+
+
+def number(
+    value: Any, where: str, least: float = -math.inf, most: float = math.inf, *, whole: bool = False
+) -> float:
+    """A whole number may be written as a float: JavaScript does not distinguish them."""
+    if type(value) not in (int, float) or not least <= value <= most or (whole and value != int(value)):
+        raise bad(f"{where} must be a {'whole ' if whole else ''}number in the range of the API", where)
+    return int(value) if whole else value
 
 
 def positive(value: Any, where: str) -> int | None:
-    """A whole number above zero, or null."""
-    if value is None:
-        return None
-    if type(value) is float and value.is_integer():  # JavaScript does not know the difference
-        value = int(value)
-    if type(value) is not int or not 1 <= value < MOST_NUMBER:
-        raise bad(f"{where} must be a positive whole number of at most sixty-four bits", where)
-    return value
+    """A number of tokens, or null."""
+    return None if value is None else int(number(value, where, 1, _MOST_TOKENS, whole=True))
 
 
 def stop_texts(value: Any, where: str) -> tuple[str, ...]:
-    """One text or a list of them; empty ones stop nothing."""
+    """One string or a list of strings; empty ones are dropped."""
     found = [value] if isinstance(value, str) else items(value, where)
     texts = tuple(text(item, where) for item in found)
     if len(texts) > 16 or any(len(item) > 200 for item in texts):
-        raise bad(f"{where}: at most sixteen texts of at most two hundred characters", where)
+        raise bad(f"{where}: at most sixteen strings of at most two hundred characters", where)
     return tuple(item for item in texts if item)
 
 
+def refuse_fields(data: dict[str, Any], refused: Mapping[str, str], where: str = "") -> None:
+    """For fields that change the reply and that we do not support. To ignore them would mislead the harness."""
+    for field, reason in refused.items():
+        if data.get(field):
+            raise bad(f"{field} is not supported: {reason}", where + field)
+
+
+def calls_allowed(tool_choice: Any) -> bool:
+    """False if the model must not call tools. Refuses a choice that forces a call."""
+    if tool_choice not in (None, "auto", "none"):
+        raise bad(f"tool_choice must be auto or none: {FORCED_CALL}", "tool_choice")
+    return tool_choice != "none"
+
+
 def arguments_text(value: Any) -> str:
-    """A tool call's arguments as JSON text: a text is taken as it is, never written anew."""
+    """A tool call's arguments as JSON text. A string is kept as it is."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """For a provider that sends arguments as an object: `tokens/replies/tool_calls.py` lets no other through."""
+    """The arguments for a provider that sends them as an object; empty if they are not one."""
     try:
         return fields(orjson.loads(arguments or "{}"))
     except orjson.JSONDecodeError:
         return {}
 
 
+def freeform_tool(name: str, description: str, namespace: str = "") -> Tool:
+    """A tool that takes plain text. The model sees a function with one string, `input`."""
+    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return Tool(name=name, description=description, parameters=schema, freeform=True, namespace=namespace)
+
+
+def freeform_input(arguments: str) -> str:
+    """The text in a call of a freeform tool; all of the arguments if the model wrote another shape."""
+    value = arguments_object(arguments).get("input")
+    return value if isinstance(value, str) else arguments
+
+
 class Content:
-    """The text and the images of one message, put together in order."""
+    """The text and the images of one message, collected in order."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._length = 0
         self._images: list[Image] = []
-
-    def __copy__(self) -> Content:
-        content = Content()
-        content._texts, content._length, content._images = [*self._texts], self._length, [*self._images]
-        return content
 
     def add_text(self, part: str) -> None:
         self._texts.append(part)
@@ -120,14 +164,37 @@ class Content:
     def images(self) -> tuple[Image, ...]:
         return tuple(self._images)
 
+    def message(self, role: _Role, tool_call_id: str = "", *, is_error: bool = False) -> Message:
+        return Message(role, self.text, tool_call_id=tool_call_id, images=self.images, is_error=is_error)
 
-_HOLD_PARTS = frozenset({"messages", "input", "contents", "content", "parts", "output", "functionResponse"})
-"""Fields of a conversation, in any dialect, below which an image may stand."""
+
+class AssistantTurn(NamedTuple):
+    """One turn of the model that a history spreads over several items. Immutable, so that items can keep it."""
+
+    texts: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    images: tuple[Image, ...] = ()
+
+    def plus(self, more: AssistantTurn) -> AssistantTurn:
+        length = sum(map(len, self.texts)) if more.images else 0
+        moved = (Image(image.url, length + image.at) for image in more.images)
+        return AssistantTurn(
+            self.texts + more.texts, self.thoughts + more.thoughts, self.calls + more.calls, (*self.images, *moved)
+        )
+
+    def message(self) -> Message:
+        reasoning = "".join(self.thoughts)
+        return Message("assistant", "".join(self.texts), reasoning, self.calls, images=self.images)
+
+
+_CONTENT_FIELDS = frozenset({"messages", "input", "contents", "content", "parts", "output", "functionResponse"})
+"""Fields of any dialect below which an image may occur."""
 _IMAGE_TYPES = ("image", "image_url", "input_image")
 
 
 def first_image(value: Any, where: str = "") -> str:
-    """Where the first image of a request stands, as `messages[3].content[1]`; empty where there is none."""
+    """Path of the first image in a request, such as `messages[3].content[1]`; empty if there is none."""
     entries: list[tuple[str, Any]] = []
     if isinstance(value, list):
         entries = [(f"{where}[{index}]", entry) for index, entry in enumerate(cast("list[Any]", value))]
@@ -138,26 +205,14 @@ def first_image(value: Any, where: str = "") -> str:
         data = next((name for name in ("inlineData", "inline_data") if name in given), "")
         if data:
             return f"{where}.{data}"
-        held = (name for name in given if camel(name) in _HOLD_PARTS)
-        entries = [(f"{where}.{name}" if where else name, given[name]) for name in held]
-    return next((found for place, entry in entries if (found := first_image(entry, place))), "")
+        below = (name for name in given if camel(name) in _CONTENT_FIELDS)
+        entries = [(f"{where}.{name}" if where else name, given[name]) for name in below]
+    return next((found for path, entry in entries if (found := first_image(entry, path))), "")
 
 
 def camel(key: str) -> str:
-    """`max_output_tokens` as `maxOutputTokens`: some providers spell a field in both ways."""
+    """`max_output_tokens` as `maxOutputTokens`: some providers accept both spellings."""
     if "_" not in key:
         return key
     first, *rest = key.split("_")
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
-
-
-def freeform_tool(name: str, description: str, namespace: str = "") -> Tool:
-    """A tool that takes plain text, as the model sees it: a function with one string."""
-    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    return Tool(name=name, description=description, parameters=schema, freeform=True, namespace=namespace)
-
-
-def freeform_input(arguments: str) -> str:
-    """What the model wrote for such a tool; a call in another shape is handed over as it stands."""
-    value = arguments_object(arguments).get("input")
-    return value if isinstance(value, str) else arguments

@@ -83,7 +83,7 @@ class TestResults:
             Message(role="tool", content="two", tool_call_id="b"),
         ]
 
-    def test_what_is_said_around_them_keeps_its_place(self) -> None:
+    def test_content_around_them_keeps_its_position(self) -> None:
         blocks = [text("before"), result("a"), text("be"), text("tween"), result("b"), text("after")]
         assert [(m.role, m.content) for m in read("user", blocks)] == [
             ("user", "before"),
@@ -93,7 +93,7 @@ class TestResults:
             ("user", "after"),
         ]
 
-    def test_nothing_is_said_by_empty_texts(self) -> None:
+    def test_empty_texts_add_nothing(self) -> None:
         assert [m.role for m in read("user", [text(""), result("a"), text("")])] == ["tool"]
 
     def test_a_failure_is_marked(self) -> None:

@@ -1,4 +1,4 @@
-"""Anthropic for any conversation and any reply: what goes through the wire comes out as it went in."""
+"""Anthropic for any conversation and any reply: writing and reading it gives the same values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 OBJECTS = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
-SAID = st.text(min_size=1, max_size=20)
+TEXTS = st.text(min_size=1, max_size=20)
 NAMES = st.sampled_from(["bash", "edit", "mcp__files__read"])
 IDS = st.text("abc_0", min_size=1, max_size=6)
 
@@ -44,9 +44,9 @@ class TestConversations:
 
     @st.composite
     @staticmethod
-    def said_messages(draw: st.DrawFn) -> Message:
+    def history_messages(draw: st.DrawFn) -> Message:
         role: Any = draw(st.sampled_from(["system", "user", "assistant", "tool"]))
-        content = draw(SAID)
+        content = draw(TEXTS)
         images = draw(TestConversations.images(content)) if role in ("user", "tool") else ()
         if role == "tool":
             return Message("tool", content, tool_call_id=draw(IDS), images=images, is_error=draw(st.booleans()))
@@ -58,18 +58,18 @@ class TestConversations:
 
     @given(
         st.data(),
-        SAID | st.just(""),
-        st.lists(said_messages(), max_size=6),
+        TEXTS | st.just(""),
+        st.lists(history_messages(), max_size=6),
         st.lists(
             st.builds(Tool, name=NAMES, description=st.text(max_size=9), parameters=OBJECTS),
             unique_by=lambda tool: tool.name,
         ),
     )
     def test_they_are_read_as_they_were_meant(
-        self, data: st.DataObject, system: str, said: list[Message], tools: list[Tool]
+        self, data: st.DataObject, system: str, history: list[Message], tools: list[Tool]
     ) -> None:
-        said = [*said, Message("user", "go on")]
-        body: dict[str, Any] = {"max_tokens": 5, "messages": write(data.draw, said), "tools": []}
+        history = [*history, Message("user", "go on")]
+        body: dict[str, Any] = {"max_tokens": 5, "messages": write(data.draw, history), "tools": []}
         if system:
             body["system"] = text_shape(data.draw, system)
         for tool in tools:
@@ -77,18 +77,18 @@ class TestConversations:
             body["tools"].append(entry)
         request = DIALECT.parse(RawRequest(through_json(body)))
         first = [Message("system", system)] if system else []
-        assert list(request.messages) == [*first, *said]
+        assert list(request.messages) == [*first, *history]
         assert list(request.tools) == tools
         assert len(request.items) == 1 + len(body["messages"])
 
 
 def write(draw: Any, messages: list[Message]) -> list[dict[str, Any]]:
-    """As a harness does: results and what is said with them may share a message."""
-    wire: list[dict[str, Any]] = []
+    """As a harness writes them: results and the content around them may share a message."""
+    written: list[dict[str, Any]] = []
     for message in messages:
         role = "user" if message.role == "tool" else message.role
         content = written_content(draw, message)
-        last = wire[-1]["content"] if wire and wire[-1]["role"] == role == "user" else None
+        last = written[-1]["content"] if written and written[-1]["role"] == role == "user" else None
         if (
             isinstance(last, list)
             and isinstance(content, list)
@@ -97,8 +97,8 @@ def write(draw: Any, messages: list[Message]) -> list[dict[str, Any]]:
         ):
             last += content
         else:
-            wire.append({"role": role, "content": content})
-    return wire
+            written.append({"role": role, "content": content})
+    return written
 
 
 def may_share(last: list[Any], content: list[Any]) -> bool:
@@ -124,7 +124,7 @@ def text_shape(draw: Any, value: str) -> Any:
 
 
 def parts(draw: Any, message: Message) -> Any:
-    """Text cut where its images stand, and wherever else the harness feels like it."""
+    """Text cut where its images stand, and at random places."""
     if not message.images and draw(st.booleans()):
         return message.content
     cuts = draw(st.lists(st.integers(0, len(message.content)), max_size=2))
@@ -145,7 +145,7 @@ def parts(draw: Any, message: Message) -> Any:
 def assistant_blocks(draw: Any, message: Message) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if message.reasoning:
-        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": draw(SAID)})
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": draw(TEXTS)})
     if draw(st.booleans()):
         blocks.append({"type": "redacted_thinking", "data": "x"})
     if message.content:
@@ -165,8 +165,8 @@ class TestReplies:
     )
     deltas = st.lists(
         st.one_of(
-            st.builds(Delta, reasoning=SAID),
-            st.builds(Delta, content=SAID),
+            st.builds(Delta, reasoning=TEXTS),
+            st.builds(Delta, content=TEXTS),
             st.builds(Delta, tool_call=st.builds(ToolCall, NAMES, spelled, IDS)),
             st.just(Delta()),
         ),
@@ -193,11 +193,11 @@ class TestReplies:
         echo = {"role": "assistant", "content": whole(reply)["content"]}
         body = {"max_tokens": 5, "messages": [echo, {"role": "user", "content": "go on"}]}
         turn = DIALECT.parse(RawRequest(through_json(body))).messages[0]
-        said = [delta.tool_call for delta in reply.deltas if delta.tool_call]
+        sent = [delta.tool_call for delta in reply.deltas if delta.tool_call]
         assert turn.content == "".join(delta.content for delta in reply.deltas)
         assert turn.reasoning == "".join(delta.reasoning for delta in reply.deltas)
-        assert [(call.name, call.call_id) for call in turn.tool_calls] == [(c.name, c.call_id) for c in said]
-        for call, original in zip(turn.tool_calls, said, strict=True):
+        assert [(call.name, call.call_id) for call in turn.tool_calls] == [(c.name, c.call_id) for c in sent]
+        for call, original in zip(turn.tool_calls, sent, strict=True):
             assert orjson.loads(call.arguments) == orjson.loads(original.arguments or "{}")
 
     @given(replies)

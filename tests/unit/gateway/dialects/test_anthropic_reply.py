@@ -129,8 +129,8 @@ class TestWhole:
         assert [block["id"] for block in content] == ["call_c7_0", "call_c7_1"]
 
     def test_text_after_a_call_is_a_new_block(self) -> None:
-        said = [Delta(content="one"), Delta(tool_call=LS), Delta(content="two"), Delta(content="!")]
-        content = whole(a_reply(*said, finish="tool_calls"))["content"]
+        deltas = [Delta(content="one"), Delta(tool_call=LS), Delta(content="two"), Delta(content="!")]
+        content = whole(a_reply(*deltas, finish="tool_calls"))["content"]
         assert [block.get("text", block["type"]) for block in content] == ["one", "tool_use", "two!"]
 
     def test_a_delta_that_says_nothing_does_not_split_a_block(self) -> None:

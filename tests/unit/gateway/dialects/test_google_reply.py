@@ -19,18 +19,14 @@ PWD = ToolCall(name="bash", arguments='{"command": "pwd"}', call_id="call_c0ffee
 ENGINE_DOWN = Problem(502, "engine_error", "the engine failed", retry=True)
 
 
-def said(**kind: Any) -> Delta:
-    return Delta(**kind)
-
-
 class TestWholeReply:
     def test_all_of_it(self) -> None:
         deltas = [
-            said(reasoning="h"),
-            said(reasoning="m"),
-            said(content="Hel"),
-            said(content="lo"),
-            said(tool_call=LS),
+            Delta(reasoning="h"),
+            Delta(reasoning="m"),
+            Delta(content="Hel"),
+            Delta(content="lo"),
+            Delta(tool_call=LS),
         ]
         reply = reply_of(deltas, "tool_calls", completion_tokens=20, reasoning_tokens=5, cached_tokens=90)
         assert whole(reply) == {
@@ -68,11 +64,11 @@ class TestWholeReply:
 
     def test_parts_stand_in_the_order_they_were_said(self) -> None:
         deltas = [
-            said(content="a"),
-            said(tool_call=LS),
-            said(tool_call=PWD),
-            said(content="b"),
-            said(reasoning="c"),
+            Delta(content="a"),
+            Delta(tool_call=LS),
+            Delta(tool_call=PWD),
+            Delta(content="b"),
+            Delta(reasoning="c"),
         ]
         kinds = [next(iter(part)) for part in parts_of(whole(reply_of(deltas)))]
         assert kinds == ["text", "functionCall", "functionCall", "text", "text"]
@@ -86,28 +82,28 @@ class TestWholeReply:
         [("stop", "STOP"), ("tool_calls", "STOP"), ("length", "MAX_TOKENS"), ("aborted", "OTHER")],
     )
     def test_how_it_ended(self, finish: Any, word: str) -> None:
-        reply = reply_of([said(content="x")], finish)
+        reply = reply_of([Delta(content="x")], finish)
         assert whole(reply)["candidates"][0]["finishReason"] == word
         assert events(stream(EVENTS, reply))[-1]["candidates"][0]["finishReason"] == word
 
     def test_a_call_without_an_id_has_none(self) -> None:
-        (part,) = parts_of(whole(reply_of([said(tool_call=ToolCall("f", "{}"))])))
+        (part,) = parts_of(whole(reply_of([Delta(tool_call=ToolCall("f", "{}"))])))
         assert part["functionCall"] == {"name": "f", "args": {}}
 
     @pytest.mark.parametrize("arguments", ["", "{}", "[1]", "not JSON"])
     def test_arguments_that_are_no_object_are_none(self, arguments: str) -> None:
-        (part,) = parts_of(whole(reply_of([said(tool_call=ToolCall("f", arguments, "c"))])))
+        (part,) = parts_of(whole(reply_of([Delta(tool_call=ToolCall("f", arguments, "c"))])))
         assert part["functionCall"]["args"] == {}
 
     def test_other_languages_are_not_escaped(self) -> None:
         call = ToolCall("f", '{"city": "\\u6771京"}', "c")
-        sent = Google().reply(EVENTS, reply_of([said(content="ñandú"), said(tool_call=call)]))
+        sent = Google().reply(EVENTS, reply_of([Delta(content="ñandú"), Delta(tool_call=call)]))
         assert "東京".encode() in sent and "ñandú".encode() in sent
 
 
 class TestEvents:
     def test_a_reply_in_chunks(self) -> None:
-        reply = reply_of([said(reasoning="hm"), said(content="Hi"), said(tool_call=LS)], "tool_calls")
+        reply = reply_of([Delta(reasoning="hm"), Delta(content="Hi"), Delta(tool_call=LS)], "tool_calls")
         chunks = events(stream(EVENTS, reply))
         assert [parts_of(chunk) for chunk in chunks] == [
             [{"text": ""}],
@@ -120,7 +116,7 @@ class TestEvents:
         assert assembled(chunks) == whole(reply)
 
     def test_only_the_last_chunk_ends_and_counts(self) -> None:
-        *before, last = events(stream(EVENTS, reply_of([said(content="Hi")]), heartbeats=True))
+        *before, last = events(stream(EVENTS, reply_of([Delta(content="Hi")]), heartbeats=True))
         assert not any("usageMetadata" in chunk or "finishReason" in chunk["candidates"][0] for chunk in before)
         assert last["usageMetadata"]["totalTokenCount"] == 120
         assert last["candidates"][0]["finishReason"] == "STOP"
@@ -132,7 +128,7 @@ class TestEvents:
     def test_a_heartbeat_goes_on_with_what_is_being_said(self) -> None:
         encoder = Google().encoder(EVENTS, HEAD)
         beats = [encoder.heartbeat()]
-        for delta in (said(reasoning="hm"), said(content="Hi"), said(tool_call=LS)):
+        for delta in (Delta(reasoning="hm"), Delta(content="Hi"), Delta(tool_call=LS)):
             encoder.delta(delta)
             beats.append(encoder.heartbeat())
         assert [parts_of(events(beat)[0]) for beat in beats] == [
@@ -143,17 +139,17 @@ class TestEvents:
         ]
 
     def test_heartbeats_add_nothing(self) -> None:
-        reply = reply_of([said(reasoning="h"), said(reasoning="m"), said(content="H"), said(content="i")])
+        reply = reply_of([Delta(reasoning="h"), Delta(reasoning="m"), Delta(content="H"), Delta(content="i")])
         assert assembled(events(stream(EVENTS, reply, heartbeats=True))) == whole(reply)
 
-    def test_nothing_said_is_nothing_sent(self) -> None:
+    def test_an_empty_delta_sends_nothing(self) -> None:
         assert Google().encoder(EVENTS, HEAD).delta(Delta()) == b""
 
     @pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\r", "\n\n"])
     def test_a_chunk_is_one_line_for_every_reader(self, character: str) -> None:
         text = f"a{character}data: b"
         call = ToolCall("f", orjson.dumps({"x": text}).decode(), "c")
-        for delta in (said(content=text), said(reasoning=text), said(tool_call=call)):
+        for delta in (Delta(content=text), Delta(reasoning=text), Delta(tool_call=call)):
             sent = Google().encoder(EVENTS, HEAD).delta(delta)
             assert len(sent.decode().rstrip().splitlines()) == 1
             (part,) = parts_of(events(sent)[0])
@@ -171,7 +167,7 @@ class TestEvents:
 
 class TestArray:
     def test_the_same_chunks_as_one_json_array(self) -> None:
-        reply = reply_of([said(reasoning="hm"), said(content="Hi"), said(tool_call=LS)], "tool_calls")
+        reply = reply_of([Delta(reasoning="hm"), Delta(content="Hi"), Delta(tool_call=LS)], "tool_calls")
         for heartbeats in (False, True):
             sent = stream(ARRAY, reply, heartbeats)
             assert sent.startswith(b'[{"candidates"') and sent.endswith(b"}\n]") and b"}\n,\r\n{" in sent
@@ -182,7 +178,7 @@ class TestArray:
         encoder = Google().encoder(ARRAY, HEAD)
         sent = encoder.start()
         assert len(orjson.loads(sent + b"]")) == 1
-        sent += encoder.heartbeat() + encoder.delta(said(content="x")) + encoder.delta(Delta())
+        sent += encoder.heartbeat() + encoder.delta(Delta(content="x")) + encoder.delta(Delta())
         assert len(orjson.loads(sent + b"]")) == 3
 
     def test_a_broken_one_is_never_closed(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google_talk import HELLO, called, model, parse, refusal, user
+from google_requests import HELLO, called, model, parse, refusal, user
 
 from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.google import Google

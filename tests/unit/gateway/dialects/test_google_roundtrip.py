@@ -53,11 +53,11 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return [*found, Message(role="user", content=draw(TEXTS))]
 
 
-def wire_request(messages: list[Message], tools: list[Tool], *, with_ids: bool) -> dict[str, Any]:
+def request_json(messages: list[Message], tools: list[Tool], *, with_ids: bool) -> dict[str, Any]:
     """What a client sends for a conversation."""
     body: dict[str, Any] = {
         "contents": [],
-        "tools": [{"functionDeclarations": [wire_tool(tool) for tool in tools]}],
+        "tools": [{"functionDeclarations": [tool_json(tool) for tool in tools]}],
     }
     names: dict[str, str] = {}
     for message in messages:
@@ -66,15 +66,15 @@ def wire_request(messages: list[Message], tools: list[Tool], *, with_ids: bool) 
             continue
         names |= {call.call_id: call.name for call in message.tool_calls}
         role = "model" if message.role == "assistant" else "user"
-        body["contents"].append({"role": role, "parts": wire_parts(message, names, with_ids=with_ids)})
+        body["contents"].append({"role": role, "parts": parts_json(message, names, with_ids=with_ids)})
     return body
 
 
-def wire_tool(tool: Tool) -> dict[str, Any]:
+def tool_json(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
 
 
-def wire_parts(message: Message, names: dict[str, str], *, with_ids: bool) -> list[dict[str, Any]]:
+def parts_json(message: Message, names: dict[str, str], *, with_ids: bool) -> list[dict[str, Any]]:
     def named(call_id: str, **rest: Any) -> dict[str, Any]:
         return {**({"id": call_id} if with_ids else {}), "name": names[call_id], **rest}
 
@@ -93,14 +93,14 @@ def wire_parts(message: Message, names: dict[str, str], *, with_ids: bool) -> li
 
 @given(conversations(), st.lists(TOOLS, max_size=3))
 def test_a_conversation_is_read_as_it_was_meant(messages: list[Message], tools: list[Tool]) -> None:
-    request = Google().parse(RawRequest(wire_request(messages, tools, with_ids=True), "generateContent"))
+    request = Google().parse(RawRequest(request_json(messages, tools, with_ids=True), "generateContent"))
     assert list(request.messages) == messages
     assert list(request.tools) == tools
 
 
 @given(conversations())
 def test_without_ids_every_answer_finds_a_call_of_its_name(messages: list[Message]) -> None:
-    body = wire_request(messages, [], with_ids=False)
+    body = request_json(messages, [], with_ids=False)
     read = Google().parse(RawRequest(body, "generateContent")).messages
     names = {call.call_id: call.name for message in read for call in message.tool_calls}
     answered = [message.tool_call_id for message in read if message.role == "tool"]
@@ -142,8 +142,8 @@ def test_a_reply_that_comes_back_is_the_message_that_was_sent(
 ) -> None:
     reply = reply_of(deltas)
     chunks = events(stream(EVENTS, reply, heartbeats=True)) if streamed else [whole(reply)]
-    said = chunks if chunk_by_chunk else [assembled(chunks)]
-    history = [chunk["candidates"][0]["content"] for chunk in said]
+    replies = chunks if chunk_by_chunk else [assembled(chunks)]
+    history = [chunk["candidates"][0]["content"] for chunk in replies]
     (message,) = Google().parse(RawRequest({"contents": history}, "countTokens")).messages
     assert (message.role, message.content, message.reasoning) == (
         "assistant",

@@ -397,8 +397,8 @@ class TestReply:
         assert choice(Message("assistant"))["message"]["content"] == ""
 
     def test_thinking_and_a_call_without_a_text(self) -> None:
-        said = Message("assistant", reasoning="hm", tool_calls=(ToolCall("bash", '{"a": "ü"}', "c1"),))
-        answered = choice(said, parse(tools=[BASH]), "tool_calls")
+        message = Message("assistant", reasoning="hm", tool_calls=(ToolCall("bash", '{"a": "ü"}', "c1"),))
+        answered = choice(message, parse(tools=[BASH]), "tool_calls")
         assert answered["finish_reason"] == "tool_calls"
         assert answered["message"] == {
             "role": "assistant",
@@ -409,18 +409,18 @@ class TestReply:
                 {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"a": "ü"}'}}
             ],
         }
-        assert '"ü' in OpenAIChat().reply(parse(), reply_of(said)).decode().replace("\\", ""), "not escaped"
+        assert '"ü' in OpenAIChat().reply(parse(), reply_of(message)).decode().replace("\\", ""), "not escaped"
 
     def test_a_text_beside_calls_is_kept(self) -> None:
-        said = Message(
+        message = Message(
             "assistant", "Look:", tool_calls=(ToolCall("bash", "{}", "c1"), ToolCall("bash", "{}", "c2"))
         )
-        wire = choice(said, parse(tools=[BASH]))["message"]
-        assert wire["content"] == "Look:" and [call["id"] for call in wire["tool_calls"]] == ["c1", "c2"]
+        written = choice(message, parse(tools=[BASH]))["message"]
+        assert written["content"] == "Look:" and [call["id"] for call in written["tool_calls"]] == ["c1", "c2"]
 
     def test_a_custom_call_is_plain_text_again(self) -> None:
-        said = Message("assistant", tool_calls=(ToolCall("patch", '{"input": "say \\"hi\\"\\n"}', "c1"),))
-        (call,) = choice(said, parse(tools=[BASH, PATCH]))["message"]["tool_calls"]
+        message = Message("assistant", tool_calls=(ToolCall("patch", '{"input": "say \\"hi\\"\\n"}', "c1"),))
+        (call,) = choice(message, parse(tools=[BASH, PATCH]))["message"]["tool_calls"]
         assert call == {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": 'say "hi"\n'}}
 
     def test_a_reply_cut_by_its_limit(self) -> None:

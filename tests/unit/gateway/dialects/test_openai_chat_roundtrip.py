@@ -1,4 +1,4 @@
-"""Nothing is lost on the way: canonical values to the wire and back, a reply to history, and any JSON at all."""
+"""Nothing is lost: canonical values to JSON and back, a reply to history, and any JSON at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
 from polar.gateway.dialects.fields import freeform_tool
 from polar.gateway.dialects.openai_chat import OpenAIChat
-from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
+from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
@@ -70,7 +70,7 @@ tools = st.builds(Tool, name=names, description=texts, parameters=objects) | st.
 
 
 def write_content(message: Message) -> Any:
-    """As parts, with each image where it stands; as a text where there is none."""
+    """As parts, with each image at its position; as a string if there is no image."""
     if not message.images:
         return message.content
     parts: list[Any] = []
@@ -84,8 +84,8 @@ def write_content(message: Message) -> Any:
 
 def write_call(call: ToolCall) -> dict[str, Any]:
     if call.name in ("patch", "exec"):
-        said = {"name": call.name, "input": orjson.loads(call.arguments)["input"]}
-        return {"id": call.call_id, "type": "custom", "custom": said}
+        custom = {"name": call.name, "input": orjson.loads(call.arguments)["input"]}
+        return {"id": call.call_id, "type": "custom", "custom": custom}
     return {
         "id": call.call_id,
         "type": "function",
@@ -94,13 +94,13 @@ def write_call(call: ToolCall) -> dict[str, Any]:
 
 
 def write_message(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": write_content(message)}
+    written: dict[str, Any] = {"role": message.role, "content": write_content(message)}
     if message.role == "assistant":
-        wire["reasoning_content"] = message.reasoning
-        wire["tool_calls"] = [write_call(call) for call in message.tool_calls]
+        written["reasoning_content"] = message.reasoning
+        written["tool_calls"] = [write_call(call) for call in message.tool_calls]
     if message.role == "tool":
-        wire["tool_call_id"] = message.tool_call_id
-    return wire
+        written["tool_call_id"] = message.tool_call_id
+    return written
 
 
 def write_tool(tool: Tool) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def write_tool(tool: Tool) -> dict[str, Any]:
 
 
 def with_json_arguments(message: Message) -> tuple[Message, list[Any]]:
-    """A message without its arguments, and what they say."""
+    """A message without its arguments, and the decoded arguments."""
     bare = tuple(ToolCall(call.name, "", call.call_id) for call in message.tool_calls)
-    said = [orjson.loads(call.arguments) for call in message.tool_calls]
-    return msgspec.structs.replace(message, tool_calls=bare), said
+    arguments = [orjson.loads(call.arguments) for call in message.tool_calls]
+    return msgspec.structs.replace(message, tool_calls=bare), arguments
 
 
 @given(st.lists(assistants() | others(), min_size=1, max_size=4), st.lists(tools, max_size=3))
@@ -131,7 +131,7 @@ PATCHES = ChatRequest(messages=(), tools=(freeform_tool("patch", ""), freeform_t
 
 @st.composite
 def split_up(draw: st.DrawFn, message: Message) -> list[Delta]:
-    """A message in the order and the pieces a model might say it in; a text may go on after a call."""
+    """A message as deltas, in an order a model might write them; text may follow a call."""
 
     def pieces(text: str) -> list[str]:
         at = draw(st.integers(0, len(text)))
@@ -152,7 +152,7 @@ def replies(draw: st.DrawFn) -> Reply:
 
 
 def assemble(sent: bytes) -> dict[str, Any]:
-    """The reply object a harness has in hand when the stream is over."""
+    """The reply object that a harness has assembled at the end of a stream."""
     chunks = [orjson.loads(line[6:]) for line in sent.split(b"\n\n")[:-2]]
     message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
     found: dict[int, dict[str, Any]] = {}
@@ -194,24 +194,24 @@ def test_a_reply_that_comes_back_is_the_message_that_was_said(reply: Reply) -> N
     assert with_json_arguments(message) == with_json_arguments(reply.message)
 
 
-wire_names = st.sampled_from(
+field_names = st.sampled_from(
     "messages tools tool_choice stop stream stream_options response_format max_tokens temperature top_k seed "
     "prompt n modalities logit_bias allowed_tools type mode function custom name description parameters role "
     "content text image_url url refusal reasoning_content tool_calls id arguments input tool_call_id "
     "json_schema schema".split()
 )
-wire_words = st.sampled_from(
+field_values = st.sampled_from(
     "function custom text image_url allowed_tools auto none required json_schema json_object user "
     "assistant tool".split()
 )
 anything = st.recursive(
-    scalars | wire_words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(wire_names, inner, max_size=4),
+    scalars | field_values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(field_names, inner, max_size=4),
     max_leaves=20,
 )
 
 
-@given(st.dictionaries(wire_names, anything, max_size=6))
+@given(st.dictionaries(field_names, anything, max_size=6))
 @example({"prompt": [[[["x"]]]]})
 @example({"messages": [{"role": "user"}], "tools": [{"type": ["custom"]}]})
 @example({"messages": [{"role": "user"}], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": []}}})

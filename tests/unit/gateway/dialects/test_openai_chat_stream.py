@@ -127,7 +127,7 @@ def test_a_problem_that_may_pass_cuts_the_stream_without_a_word() -> None:
     [Problem(400, "session_sealed", "the session has ended"), Overflow(9000, 8192)],
     ids=lambda p: p.code,
 )
-def test_a_final_problem_is_said_before_the_cut(problem: Problem) -> None:
+def test_a_final_problem_is_sent_before_the_cut(problem: Problem) -> None:
     broken = stream().broken(problem)
     (event,) = events(broken.last)
     assert event["error"]["code"] == problem.code and event == orjson.loads(OpenAIChat().error(problem).body)

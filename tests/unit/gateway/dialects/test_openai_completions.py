@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
-from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
+from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.types import Delta, FinishReason, Message, token_ids
 
 HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
@@ -25,7 +25,7 @@ def refused(**fields: Any) -> str | None:
     return caught.value.param
 
 
-def said(content: str, finish: FinishReason = "stop") -> Reply:
+def reply_of(content: str, finish: FinishReason = "stop") -> Reply:
     return Reply(HEAD, Message("assistant", content), (Delta(content=content),), finish, 5, 4)
 
 
@@ -115,7 +115,7 @@ class TestRequest:
 
 class TestReply:
     def test_a_whole_reply(self) -> None:
-        assert orjson.loads(OpenAICompletions().reply(parse(), said(" upon a time", "length"))) == {
+        assert orjson.loads(OpenAICompletions().reply(parse(), reply_of(" upon a time", "length"))) == {
             "id": "cmpl-s1.0.1",
             "object": "text_completion",
             "created": 1700000000,
@@ -131,7 +131,7 @@ class TestReply:
         }
 
     def test_this_api_knows_no_tool_calls(self) -> None:
-        reply = orjson.loads(OpenAICompletions().reply(parse(), said("<tool_call>", "tool_calls")))
+        reply = orjson.loads(OpenAICompletions().reply(parse(), reply_of("<tool_call>", "tool_calls")))
         assert reply["choices"][0]["finish_reason"] == "stop"
 
 
@@ -144,7 +144,7 @@ class TestStream:
             encoder.delta(Delta(content=" upon")),
             encoder.delta(Delta()),
         ]
-        *chunks, done = events(b"".join(sent) + encoder.end(said(" upon")))
+        *chunks, done = events(b"".join(sent) + encoder.end(reply_of(" upon")))
         choices = [chunk["choices"][0] for chunk in chunks]
         assert [choice["text"] for choice in choices] == ["", "", " upon", ""]
         assert [choice["finish_reason"] for choice in choices] == [None, None, None, "stop"]
@@ -153,7 +153,7 @@ class TestStream:
 
     def test_usage_where_it_is_asked_for(self) -> None:
         encoder = OpenAICompletions().encoder(parse(stream_options={"include_usage": True}), HEAD)
-        _, usage, _ = events(encoder.end(said("x")))
+        _, usage, _ = events(encoder.end(reply_of("x")))
         assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 15
 
     @pytest.mark.parametrize("retry", [True, False])

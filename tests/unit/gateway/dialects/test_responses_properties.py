@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from responses_wire import USER, messages, reply_of, streamed, written
+from responses_api import USER, messages, reply_of, streamed, written
 
 from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest
 from polar.gateway.dialects.fields import freeform_tool
@@ -61,16 +61,16 @@ def conversations(draw: st.DrawFn) -> tuple[tuple[Message, ...], tuple[Tool, ...
         role = draw(st.sampled_from(["system", "user"]))
         found.append(Message(role=role, content=draw(texts)))
         if draw(st.booleans()):
-            said = draw(assistant_messages(tools, turn))
-            found.append(said)
-            for call in said.tool_calls:
+            message = draw(assistant_messages(tools, turn))
+            found.append(message)
+            for call in message.tool_calls:
                 content, images = draw(texts), draw(st.lists(texts.filter(bool), max_size=2))
                 placed = tuple(Image(url, len(content)) for url in images)
                 found.append(Message(role="tool", content=content, images=placed, tool_call_id=call.call_id))
     return tuple(found), tools
 
 
-def wire_tool(tool: Tool) -> dict[str, Any]:
+def tool_json(tool: Tool) -> dict[str, Any]:
     name = tool.name.removeprefix(f"{tool.namespace}__") if tool.namespace else tool.name
     if tool.freeform:
         entry: dict[str, Any] = {"type": "custom", "name": name, "description": tool.description}
@@ -79,7 +79,7 @@ def wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "namespace", "name": tool.namespace, "tools": [entry]} if tool.namespace else entry
 
 
-def wire_call(call: ToolCall, tools: tuple[Tool, ...]) -> dict[str, Any]:
+def call_json(call: ToolCall, tools: tuple[Tool, ...]) -> dict[str, Any]:
     tool = next((tool for tool in tools if tool.name == call.name), Tool(call.name))
     item: dict[str, Any] = {"name": call.name, "call_id": call.call_id}
     if tool.namespace:
@@ -89,7 +89,7 @@ def wire_call(call: ToolCall, tools: tuple[Tool, ...]) -> dict[str, Any]:
     return {"type": "function_call", "arguments": call.arguments, **item}
 
 
-def wire_items(message: Message, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+def items_json(message: Message, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
     if message.role == "tool":
         parts: list[dict[str, Any]] = [{"type": "input_text", "text": message.content}]
         parts += [{"type": "input_image", "image_url": image.url} for image in message.images]
@@ -98,8 +98,8 @@ def wire_items(message: Message, tools: tuple[Tool, ...]) -> list[dict[str, Any]
     if message.role != "assistant":
         return [{"type": "message", "role": message.role, "content": message.content}]
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": message.reasoning}]}
-    said = {"role": "assistant", "content": [{"type": "output_text", "text": message.content}]}
-    return [thought, said, *(wire_call(call, tools) for call in message.tool_calls)]
+    text = {"role": "assistant", "content": [{"type": "output_text", "text": message.content}]}
+    return [thought, text, *(call_json(call, tools) for call in message.tool_calls)]
 
 
 def comparable(message: Message) -> Message:
@@ -115,14 +115,14 @@ def comparable(message: Message) -> Message:
 
 @given(conversations())
 def test_a_conversation_is_read_as_it_was_written(given_: tuple[tuple[Message, ...], tuple[Tool, ...]]) -> None:
-    said, tools = given_
+    history, tools = given_
     body: dict[str, Any] = {
-        "tools": [wire_tool(tool) for tool in tools],
-        "input": [item for message in said for item in wire_items(message, tools)],
+        "tools": [tool_json(tool) for tool in tools],
+        "input": [item for message in history for item in items_json(message, tools)],
     }
     request = OpenAIResponses().parse(RawRequest(orjson.loads(orjson.dumps(body))))
     assert request.tools == tools
-    assert list(map(comparable, request.messages)) == list(map(comparable, said))
+    assert list(map(comparable, request.messages)) == list(map(comparable, history))
     assert len(request.items) == 1 + len(body["input"])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 from openai.types.responses import Response
-from responses_wire import AGENTS, APPLY_PATCH, BASH, HEAD, TOOL_SEARCH, messages, parse, written
+from responses_api import AGENTS, APPLY_PATCH, BASH, HEAD, TOOL_SEARCH, messages, parse, written
 
 from polar.gateway.dialects.base import Overflow, Problem
-from polar.gateway.dialects.openai_errors import openai_error_body
+from polar.gateway.dialects.openai_chat.errors import openai_error_body
 from polar.gateway.dialects.openai_responses import OpenAIResponses
 from polar.types import Delta, ToolCall
 
@@ -207,7 +207,7 @@ class TestErrors:
         problem = Problem(400, "invalid_request", f"input[{number}].role is wrong", param=f"input[{number}].role")
         error = openai_error_body(problem)["error"]
         assert error["message"] == "input[N].role is wrong" and error["param"] == f"input[{number}].role"
-        asked_again = Problem(502, "engine_error", f"the engine said {number}", retry=True)
+        asked_again = Problem(502, "engine_error", f"the engine returned {number}", retry=True)
         assert number in openai_error_body(asked_again)["error"]["message"]
 
     def test_other_numbers_stay(self) -> None:

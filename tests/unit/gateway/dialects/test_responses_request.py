@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from responses_wire import AGENTS, APPLY_PATCH, BASH, USER, messages, parse, refused
+from responses_api import AGENTS, APPLY_PATCH, BASH, USER, messages, parse, refused
 
 from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.openai_responses import OpenAIResponses
@@ -113,21 +113,21 @@ def test_two_messages_that_were_sent_as_two_stay_two() -> None:
 
 
 def test_items_of_two_replies_are_two_turns() -> None:
-    def said(item: Any, item_id: str) -> Any:
+    def with_id(item: Any, item_id: str) -> Any:
         return {**item, "id": item_id}
 
     found = messages(
-        said(THOUGHT, "rs_s.0.1_0"),
-        said(ASSISTANT, "msg_s.0.1_1"),
-        said(THOUGHT, "rs_s.0.2_0"),
-        said(CALL, "fc_s.0.2_1"),
+        with_id(THOUGHT, "rs_s.0.1_0"),
+        with_id(ASSISTANT, "msg_s.0.1_1"),
+        with_id(THOUGHT, "rs_s.0.2_0"),
+        with_id(CALL, "fc_s.0.2_1"),
     )
     assert [(m.content, m.reasoning, len(m.tool_calls)) for m in found] == [
         ("Let me see.", "Look first.", 0),
         ("", "Look first.", 1),
     ]
     # An id that a harness has made up says nothing about replies.
-    assert len(messages(said(ASSISTANT, "msg_s.0.1_0"), said(CALL, "fc_1234"))) == 1
+    assert len(messages(with_id(ASSISTANT, "msg_s.0.1_0"), with_id(CALL, "fc_1234"))) == 1
 
 
 def test_reasoning_is_read_from_its_content_and_else_from_its_summary() -> None:

@@ -1,4 +1,4 @@
-"""The events of a streamed Responses reply: which, in what order, and how one ends that cannot be finished."""
+"""The events of a streamed Responses reply: which, in what order, and how an incomplete one ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from responses_wire import (
+from responses_api import (
     AGENTS,
     APPLY_PATCH,
     BASH,
@@ -132,7 +132,7 @@ def test_one_item_is_open_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("deltas", [(), (Delta(),), (Delta(reasoning="only this"),)])
-def test_nothing_said_is_one_empty_message(deltas: tuple[Delta, ...]) -> None:
+def test_an_empty_reply_is_one_empty_message(deltas: tuple[Delta, ...]) -> None:
     found = streamed(parse(), *deltas)
     assert types(found)[-6:] == [
         *("output_item.added", "content_part.added", "output_text.done", "content_part.done"),
@@ -186,14 +186,14 @@ class TestBroken:
         assert SDK_EVENT.validate_python(failed | {"response": failed["response"] | {"error": None}})
 
     def test_what_may_pass_is_a_cut_without_a_word(self) -> None:
-        """Some harnesses end at `response.failed` whatever its code; all ask again after a cut."""
+        """Some harnesses give up at `response.failed` with any code; all retry after a cut."""
         stream = encoder(parse(tools=[BASH]))
         stream.start()
         stream.delta(Delta(content="half a"))
         broken = stream.broken(Problem(502, "engine_error", "gone", retry=True))
         assert (broken.last, broken.clean) == (b"", False)
 
-    def test_what_was_half_said_is_not_closed(self) -> None:
+    def test_an_incomplete_item_is_not_closed(self) -> None:
         stream = encoder(parse(tools=[BASH]))
         stream.start()
         stream.delta(Delta(content="half a"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from responses_wire import AGENTS, APPLY_PATCH, BASH, TOOL_SEARCH, USER, parse, refused, tools
+from responses_api import AGENTS, APPLY_PATCH, BASH, TOOL_SEARCH, USER, parse, refused, tools
 
 from polar.types import Tool
 

@@ -1,42 +1,43 @@
-"""Anthropic messages: content blocks to canonical messages, in the order they stand in."""
+"""The history of an Anthropic request: content blocks to canonical messages, in the same order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.anthropic.tools import ToolChange, plain_word, read_tool
+from polar.gateway.dialects.anthropic.tools import ToolChange, read_tool, without_digits
+from polar.gateway.dialects.base import HistoryItem
 from polar.types import Message, ToolCall
 
 Block = dict[str, Any]
 
-_UNSHOWN = ("redacted_thinking", "fallback")
+_UNREADABLE = ("redacted_thinking", "fallback")
 """Blocks of an assistant's turn that hold nothing a model could read."""
 _BILLING = "x-anthropic-billing-header:"
-"""Begins a system text for the provider's accounts, not for a model; each conversation has its own."""
+"""Prefix of a system text for the provider's billing. It differs between conversations and is not shown."""
 _CONTENT = "messages[].content"
 
 
-def read_system(raw: Any) -> list[Message]:
-    """The request's `system`: one message, or none if it says nothing."""
-    texts = [_text(block, "system") for block in _blocks(raw, "system")]
-    return _system_message([text for text in texts if not text.startswith(_BILLING)])
-
-
-class History:
-    def __init__(self, system: list[Message]) -> None:
-        self.messages = system
+class AnthropicHistory:
+    def __init__(self, system: Any, history: Sequence[HistoryItem]) -> None:
+        """Items known from an earlier request are not read again."""
+        texts = [_text(block, "system") for block in _blocks(system, "system")]
+        self.messages = _system_message([text for text in texts if not text.startswith(_BILLING)])
         self.changes: list[ToolChange] = []
-        """What the conversation does to the tools on its way."""
+        """Tools that messages add or remove, in order."""
+        for item in history:
+            if item.parsed is None:
+                messages, changes = len(self.messages), len(self.changes)
+                self._add(read.fields(item.value))
+                item.parsed = self.messages[messages:], self.changes[changes:]
+            else:
+                self.messages += item.parsed[0]
+                self.changes += item.parsed[1]
 
-    def extend(self, other: History) -> None:
-        self.messages += other.messages
-        self.changes += other.changes
-
-    def add(self, raw: Any) -> None:
-        entry = read.fields(raw)
+    def _add(self, entry: dict[str, Any]) -> None:
         role = entry.get("role")
         blocks = _blocks(entry.get("content"), _CONTENT)
         if role == "user":
@@ -58,74 +59,63 @@ class History:
         self.messages += _system_message(texts)
 
     def _add_user(self, blocks: list[Block]) -> None:
-        """Results become messages of their own, and so does what is said between them."""
+        """Each tool result becomes a message of its own, and so does the content between results."""
         before = len(self.messages)
-        said = read.Content()
+        content = read.Content()
         for block in blocks:
             if block.get("type") == "tool_result":
-                self._add_said(said)
-                said = read.Content()
+                self._add_content(content)
+                content = read.Content()
                 self.messages.append(self._result(block))
             else:
-                _add_part(said, block)
-        self._add_said(said, even_if_empty=len(self.messages) == before)
+                _add_part(content, block)
+        self._add_content(content, even_if_empty=len(self.messages) == before)
 
-    def _add_said(self, said: read.Content, *, even_if_empty: bool = False) -> None:
-        if said.text or said.images or even_if_empty:
-            self.messages.append(Message(role="user", content=said.text, images=said.images))
+    def _add_content(self, content: read.Content, *, even_if_empty: bool = False) -> None:
+        if content.text or content.images or even_if_empty:
+            self.messages.append(content.message("user"))
 
     def _result(self, result: Block) -> Message:
-        said = read.Content()
+        content = read.Content()
         for block in _blocks(result.get("content"), _CONTENT):
             if block.get("type") == "tool_reference":
-                self._refer(said, read.name(block.get("tool_name"), "messages[].content[].tool_name"))
+                tool = read.name(block.get("tool_name"), "messages[].content[].tool_name")
+                content.add_text(f"\nTool loaded: {tool}" if content.text else f"Tool loaded: {tool}")
+                self.changes.append(ToolChange(tool))
             else:
-                _add_part(said, block)
-        return Message(
-            role="tool",
-            content=said.text,
-            tool_call_id=read.text(result.get("tool_use_id"), "messages[].content[].tool_use_id"),
-            images=said.images,
-            is_error=bool(result.get("is_error")),
-        )
-
-    def _refer(self, said: read.Content, tool: str) -> None:
-        said.add_text(f"\nTool loaded: {tool}" if said.text else f"Tool loaded: {tool}")
-        self.changes.append(ToolChange(tool))
+                _add_part(content, block)
+        call_id = read.text(result.get("tool_use_id"), "messages[].content[].tool_use_id")
+        return content.message("tool", call_id, is_error=bool(result.get("is_error")))
 
 
 def _blocks(content: Any, where: str) -> list[Block]:
-    """A plain text is a list of one text block: the same words are the same message in either shape."""
+    """A string counts as a list of one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     found = read.items(content, where)
     if not all(isinstance(block, dict) for block in found):
-        raise read.bad(f"{where} must be a text or a list of blocks", where)
-    return [read.fields(block) for block in found]
+        raise read.bad(f"{where} must be a string or a list of blocks", where)
+    return found
 
 
 def _text(block: Block, where: str) -> str:
-    if block.get("type") != "text":
-        raise _unsupported(block, where)
+    kind = block.get("type")
+    if kind != "text":
+        word = without_digits(kind) if isinstance(kind, str) else "nameless"
+        raise read.bad(f"{word} blocks are not supported in {where}", where)
     return read.text(block.get("text"), f"{where}[].text")
 
 
-def _unsupported(block: Block, where: str) -> Exception:
-    kind = block.get("type")
-    word = plain_word(kind) if isinstance(kind, str) else "nameless"
-    return read.bad(f"{word} blocks are not supported in {where}", where)
-
-
 def _system_message(texts: list[str]) -> list[Message]:
-    said = "\n\n".join(text for text in texts if text)
-    return [Message(role="system", content=said)] if said else []
+    content = "\n\n".join(text for text in texts if text)
+    return [Message(role="system", content=content)] if content else []
 
 
-def _add_part(said: read.Content, block: Block) -> None:
+def _add_part(content: read.Content, block: Block) -> None:
     if block.get("type") == "image":
-        said.add_image(_image_url(read.fields(block.get("source"))))
+        content.add_image(_image_url(read.fields(block.get("source"))))
     else:
-        said.add_text(_text(block, _CONTENT))
+        content.add_text(_text(block, _CONTENT))
 
 
 def _image_url(source: dict[str, Any]) -> str:
@@ -135,7 +125,7 @@ def _image_url(source: dict[str, Any]) -> str:
     if source.get("type") == "base64":
         media = read.name(source.get("media_type"), f"{where}.media_type")
         return f"data:{media};base64,{read.name(source.get('data'), f'{where}.data')}"
-    raise read.bad("an image must come with its bytes or an address", where)
+    raise read.bad("an image needs its bytes or a URL", where)
 
 
 def _assistant(blocks: list[Block]) -> Message:
@@ -146,25 +136,22 @@ def _assistant(blocks: list[Block]) -> Message:
             reasoning += read.text(block.get("thinking"), "messages[].content[].thinking")
         elif kind == "tool_use":
             calls.append(_tool_call(block))
-        elif kind not in _UNSHOWN:
+        elif kind not in _UNREADABLE:
             content += _text(block, _CONTENT)
     return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls))
 
 
 def _tool_call(block: Block) -> ToolCall:
     where = "messages[].content[]"
-    arguments = block.get("input")
-    if arguments is not None and not isinstance(arguments, dict):
-        raise read.bad(f"{where}.input must be an object", f"{where}.input")
     return ToolCall(
         name=read.name(block.get("name"), f"{where}.name"),
-        arguments=orjson.dumps(read.fields(arguments)).decode(),
+        arguments=orjson.dumps(read.mapping(block.get("input"), f"{where}.input")).decode(),
         call_id=read.text(block.get("id"), f"{where}.id"),
     )
 
 
 def _tool_change(block: Block) -> list[ToolChange]:
-    """A tool declared elsewhere that comes or goes, or one that is defined on the spot."""
+    """Adds or removes a tool that is declared elsewhere, or adds one that the block defines."""
     where = f"{_CONTENT}[].tool"
     tool = read.fields(block.get("tool"))
     added = block.get("type") == "tool_addition"
@@ -172,5 +159,5 @@ def _tool_change(block: Block) -> list[ToolChange]:
         definition = read_tool(tool.get("definition"), f"{where}.definition")
         return [ToolChange(definition.name, definition=definition)] if definition else []
     if tool.get("type") != "tool_reference":
-        raise read.bad(f"{where} must refer to a tool of the request or define one", where)
+        raise read.bad(f"{where} must be a tool_reference or a tool_definition", where)
     return [ToolChange(read.name(tool.get("name"), f"{where}.name"), present=added)]

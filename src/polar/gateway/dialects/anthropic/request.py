@@ -1,66 +1,58 @@
-"""Anthropic requests: the fields of the body, each read, refused by name or left alone."""
+"""An Anthropic request: its fields are translated, refused by name, or ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.anthropic.messages import History, read_system
+from polar.gateway.dialects.anthropic.errors import THREAD_REFUSED
+from polar.gateway.dialects.anthropic.messages import AnthropicHistory
 from polar.gateway.dialects.anthropic.tools import offered_tools
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    HistoryItem,
-    Problem,
-    RawRequest,
-    digest_item,
-    digest_rest,
-)
+from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
 
 COUNT_ACTION = "countTokens"
-"""What a request asks for that wants to know only how long its prompt is."""
+"""Action of a request that only counts its tokens. Fields that only sampling needs may be missing then."""
 
-THREAD_REFUSED = "thread_unsupported_request"
 REFUSED = {
-    "container": "nothing is run on the provider's side here",
-    "mcp_servers": "nothing is run on the provider's side here",
+    "container": "Polar runs nothing on the provider's side",
+    "mcp_servers": "Polar runs nothing on the provider's side",
     "compaction": "a summary is not a sample of the conversation; ask for it in a message",
 }
-"""Fields that change what is asked for and cannot be honoured, with the reason."""
 
 
 def read_request(raw: RawRequest) -> ChatRequest:
     data = raw.data
-    messages = raw.history(read.items(data.get("messages"), "messages"))
-    # First, because it also proves that every part can be written as JSON again.
+    history = raw.history(read.items(data.get("messages"), "messages"))
+    # First, because it also proves that every part can be serialised again.
     head = digest_item(unmarked([data.get("tools"), data.get("system")]))
-    items = (head, *(item.digest(unmarked) for item in messages))
+    items = (head, *(item.digest(unmarked) for item in history))
     rest = digest_rest(data, ("tools", "system", "messages"))
     if data.get("thread"):
-        # The provider's SDK goes on without a thread when it reads this code.
-        message = "thread is not supported: the whole history must come with each request"
+        message = "thread is not supported: send the whole history with each request"
         raise Problem(400, THREAD_REFUSED, message, param="thread")
-    for name, reason in REFUSED.items():
-        if data.get(name):
-            raise read.bad(f"{name} is not supported: {reason}", name)
+    read.refuse_fields(data, REFUSED)
+    if not history:
+        raise read.bad("messages must be a non-empty list", "messages")
     counting = raw.action == COUNT_ACTION
-    history = _history(data.get("system"), messages, counting=counting)
+    if read.fields(history[-1].value).get("role") == "assistant" and not counting:
+        raise read.bad("messages must not end with the assistant: a turn is always sampled as a whole", "messages")
+    conversation = AnthropicHistory(data.get("system"), history)
     return ChatRequest(
-        messages=tuple(history.messages),
-        tools=offered_tools(data.get("tools"), data.get("tool_choice"), history.changes),
+        messages=tuple(conversation.messages),
+        tools=offered_tools(data.get("tools"), data.get("tool_choice"), conversation.changes),
         stream=bool(data.get("stream")),
         max_tokens=_max_tokens(data.get("max_tokens"), counting=counting),
         stop=read.stop_texts(data.get("stop_sequences"), "stop_sequences"),
         json_schema=_json_schema(data),
-        asked=_asked(data),
+        asked=_sampling(data),
         items=items,
         rest=rest,
     )
 
 
 def unmarked(value: Any) -> Any:
-    """A raw value without the marks of the provider's cache, which harnesses move on with every turn. A text that
-    bears one has to be a block; without it the same text is often a plain one."""
+    """A raw value without `cache_control`, which harnesses move with every turn. A text with that mark has to be a
+    block and is often a plain string without it, so a single text block becomes a string."""
     if isinstance(value, list):
         return [unmarked(entry) for entry in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -73,21 +65,6 @@ def unmarked(value: Any) -> Any:
             return plain
 
 
-def _history(system: Any, messages: Sequence[HistoryItem], *, counting: bool) -> History:
-    if not messages:
-        raise read.bad("messages must be a list that is not empty", "messages")
-    if read.fields(messages[-1].value).get("role") == "assistant" and not counting:
-        raise read.bad("the last of the messages must not be the assistant's: a turn is sampled whole", "messages")
-    history = History(read_system(system))
-    for item in messages:
-        if item.made is None:
-            alone = History([])
-            alone.add(item.value)
-            item.made = alone
-        history.extend(item.made)
-    return history
-
-
 def _max_tokens(value: Any, *, counting: bool) -> int | None:
     if value is None and not counting:
         raise read.bad("max_tokens is required", "max_tokens")
@@ -95,7 +72,7 @@ def _max_tokens(value: Any, *, counting: bool) -> int | None:
 
 
 def _json_schema(data: dict[str, Any]) -> dict[str, Any] | None:
-    """`output_format` is the older place of the same."""
+    """`output_format` is the older name of `output_config.format`."""
     where = "output_config.format"
     wanted = read.fields(data.get("output_config")).get("format")
     if wanted is None:
@@ -108,19 +85,10 @@ def _json_schema(data: dict[str, Any]) -> dict[str, Any] | None:
     return read.fields(schema)
 
 
-def _asked(data: dict[str, Any]) -> dict[str, Any]:
-    """How the harness would like the reply to be sampled."""
-    asked: dict[str, Any] = {}
-    for name in ("temperature", "top_p", "top_k"):
-        if data.get(name) is not None:
-            asked[name] = _number(data[name], name)
+def _sampling(data: dict[str, Any]) -> dict[str, Any]:
+    numbers = ("temperature", "top_p", "top_k")
+    asked: dict[str, Any] = {n: read.number(data[n], n, least=0) for n in numbers if data.get(n) is not None}
     if data.get("thinking") is not None:
         asked["thinking"] = read.fields(data["thinking"])
     effort = read.text(read.fields(data.get("output_config")).get("effort"), "output_config.effort")
     return {**asked, "effort": effort} if effort else asked
-
-
-def _number(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or value < 0:
-        raise read.bad(f"{where} must be a number that is not negative", where)
-    return value

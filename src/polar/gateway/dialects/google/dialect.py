@@ -1,6 +1,6 @@
 """Google's generateContent API: `:generateContent`, `:streamGenerateContent` and `:countTokens` of a model.
 
-The pieces: `request.py` reads, `contents.py` and `schema.py` read its parts, `stream.py` and `errors.py` write.
+docs/dialects/google.md lists every field.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from polar.gateway.dialects.base import (
     retry_headers,
 )
 from polar.gateway.dialects.google.errors import error_body, http_status
+from polar.gateway.dialects.google.reply import json_line, reply_json
 from polar.gateway.dialects.google.request import read_request
-from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream, response, whole_parts, wire_json
+from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream
 
 
 class Google:
@@ -29,25 +30,24 @@ class Google:
         return read_request(raw)
 
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
-        return wire_json(response(reply.head, whole_parts(reply.deltas, reply.head), reply))
+        return json_line(reply_json(reply))
 
     def encoder(self, request: ChatRequest, head: ReplyHead) -> GoogleStream:
         return GoogleArray(head) if request.array else GoogleStream(head)
 
     def error(self, problem: Problem) -> ErrorReply:
-        return ErrorReply(http_status(problem), retry_headers(problem), wire_json(error_body(problem)))
+        return ErrorReply(http_status(problem), retry_headers(problem), json_line(error_body(problem)))
 
     def count(self, tokens: int) -> bytes:
-        """What `:countTokens` answers."""
         return orjson.dumps({"totalTokens": tokens})
 
     def models(self, model: str, context_tokens: int, *, one: bool) -> bytes:
-        """The listing of the one model, or the model by itself."""
-        listed = {
+        """The list of models, or its only entry."""
+        entry = {
             "name": f"models/{model}",
             "displayName": model,
             "inputTokenLimit": context_tokens,
             "outputTokenLimit": context_tokens,
             "supportedGenerationMethods": ["generateContent", "countTokens"],
         }
-        return orjson.dumps(listed if one else {"models": [listed]})
+        return orjson.dumps(entry if one else {"models": [entry]})

@@ -1,4 +1,4 @@
-"""A `Problem` in Google's words: status names, and details that say which field and when to ask again."""
+"""A `Problem` in Google's format: status names, and details with the field and the time of a retry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUS_NAMES = {
     504: "DEADLINE_EXCEEDED",
 }
 _SENT_AS = {502: 503}
-"""The provider has no 502; an engine that failed is worth another try, which is what 503 says."""
+"""The provider has no 502. Clients retry after 503."""
 
 _TYPES = "type.googleapis.com/google.rpc"
 
@@ -44,7 +44,7 @@ def error_body(problem: Problem) -> dict[str, Any]:
 
 
 def _message(problem: Problem) -> str:
-    """Harnesses look for the provider's sentence about a prompt that is too long."""
+    """Harnesses compact when they read the provider's text for an overflow."""
     if isinstance(problem, Overflow):
         return (
             f"The input token count ({problem.prompt_tokens}) exceeds the maximum number of tokens allowed "
@@ -58,7 +58,7 @@ def _details(problem: Problem) -> list[dict[str, Any]]:
         {"@type": f"{_TYPES}.ErrorInfo", "reason": problem.code.upper(), "domain": "polar"}
     ]
     if problem.param is not None:
-        # Clients make the whole body the error's text.
+        # Clients use the whole body as the text of the error.
         violation = {
             "field": final_text(problem, problem.param),
             "description": final_text(problem, problem.message),

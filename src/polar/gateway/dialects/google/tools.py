@@ -1,13 +1,15 @@
-"""Google's own schema notation put into JSON schema, which is what models and engines read.
+"""The function declarations of a Google request, and its schema notation as JSON schema.
 
-It spells types in capitals, counts in texts and "or null" as a flag.
+Google writes types in capitals, counts as strings, and "or null" as a flag.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from polar.gateway.dialects.fields import camel, fields
+from polar.gateway.dialects import fields as read
+from polar.gateway.dialects.google.messages import camel_fields, one_or_list
+from polar.types import Tool
 
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _RENAMED = {"defs": "$defs", "ref": "$ref"}
@@ -15,10 +17,47 @@ _ONE = ("items", "additionalProperties", "not")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "$defs", "definitions", "patternProperties")
 _DROPPED = ("nullable", "propertyOrdering")
+_CALLING = "toolConfig.functionCallingConfig"
+
+
+def read_tools(body: dict[str, Any]) -> tuple[Tool, ...]:
+    """The declared functions. Tools that Google's servers would run, such as a search, are left out."""
+    allowed = _allowed(body.get("toolConfig"))
+    found: list[Tool] = []
+    for index, raw in enumerate(one_or_list(body.get("tools"), "tools")):
+        where = f"tools[{index}].functionDeclarations"
+        declared = one_or_list(camel_fields(raw, f"tools[{index}]").get("functionDeclarations"), where)
+        found += [_tool(item, f"{where}[{number}]") for number, item in enumerate(declared)]
+    return tuple(tool for tool in found if allowed is None or tool.name in allowed)
+
+
+def _allowed(raw: Any) -> tuple[str, ...] | None:
+    """Names of the functions that the model may call; None for all."""
+    config = camel_fields(camel_fields(raw, "toolConfig").get("functionCallingConfig"), _CALLING)
+    where = f"{_CALLING}.mode"
+    mode = read.text(config.get("mode"), where).upper()
+    if mode == "ANY":
+        raise read.bad(f"{where} must not be ANY: {read.FORCED_CALL}", where)
+    if mode not in ("", "MODE_UNSPECIFIED", "AUTO", "VALIDATED", "NONE"):
+        raise read.bad(f"unknown mode {mode[:40]!r}", where)
+    if mode == "NONE":
+        return ()
+    where = f"{_CALLING}.allowedFunctionNames"
+    return tuple(read.name(item, where) for item in read.items(config.get("allowedFunctionNames"), where)) or None
+
+
+def _tool(raw: Any, where: str) -> Tool:
+    function = camel_fields(raw, where)
+    schema: Any = function.get("parametersJsonSchema")
+    return Tool(
+        name=read.name(function.get("name"), f"{where}.name"),
+        description=read.text(function.get("description"), f"{where}.description"),
+        parameters=json_schema(read.fields(function.get("parameters"))) if schema is None else read.fields(schema),
+    )
 
 
 def json_schema(value: Any) -> Any:
-    """What is no schema, such as `additionalProperties: false`, stays as it is."""
+    """A schema in Google's notation as JSON schema. Other values, such as `additionalProperties: false`, stay."""
     if not isinstance(value, dict):
         return value
     sent = {_keyword(key): item for key, item in cast("dict[str, Any]", value).items()}
@@ -29,8 +68,8 @@ def json_schema(value: Any) -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """The same for a reply: an object has the properties it names and no others, which this notation cannot say
-    and always means. Left open, a constrained model may add properties without end."""
+    """The schema of a reply, with objects limited to their named properties. Google's notation always means that,
+    and without the limit a constrained model may add properties endlessly."""
     if isinstance(schema, list):
         return [closed(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -41,7 +80,7 @@ def closed(schema: Any) -> Any:
 
 
 def _keyword(key: str) -> str:
-    key = camel(key)
+    key = read.camel(key)
     return _RENAMED.get(key, key)
 
 
@@ -53,7 +92,7 @@ def _translated(key: str, value: Any) -> Any:
     if key in _LISTS and isinstance(value, list):
         return [json_schema(item) for item in cast("list[Any]", value)]
     if key in _NAMED:
-        return {name: json_schema(item) for name, item in fields(value).items()}
+        return {name: json_schema(item) for name, item in read.fields(value).items()}
     if key == "$ref" and isinstance(value, str):
         return value.replace("#/defs/", "#/$defs/", 1)
     if key in _COUNTS and isinstance(value, str) and value.isdecimal():
@@ -68,7 +107,6 @@ def _type(value: Any) -> Any:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same, or null."""
     kind = schema.get("type")
     if isinstance(kind, str):
         widened: dict[str, Any] = {**schema, "type": [kind, "null"]}

@@ -1,6 +1,5 @@
-"""OpenAI Chat Completions, and the legacy Completions beside them."""
+"""OpenAI Chat Completions."""
 
-from polar.gateway.dialects.openai_chat.completions import OpenAICompletions
 from polar.gateway.dialects.openai_chat.dialect import OpenAIChat
 
-__all__ = ["OpenAIChat", "OpenAICompletions"]
+__all__ = ["OpenAIChat"]

@@ -1,32 +1,31 @@
-"""The tools of a Responses request, and how the model's calls of them are named on the wire."""
+"""The tools of a Responses request, and their names in the reply."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects import fields as reading
-from polar.gateway.dialects.fields import bad, fields
+from polar.gateway.dialects import fields as read
 from polar.types import Tool
 
 TOOL_SEARCH = "tool_search"
-"""The harness's own search for tools. It is its own namespace, so that no function of that name passes for it."""
+"""Name of the harness's search for tools. It is also its namespace, to tell it from a function of that name."""
 REFUSED_TOOLS = ("local_shell", "shell", "apply_patch")
-"""Run by the harness, but with no schema to show to a model: without them it would be left with no hands. What the
-provider runs itself, such as a search of the web, is left out without a word."""
+"""Tools that the harness runs and depends on, but that have no schema to show to a model. Tools that the provider
+runs itself, such as a web search, are left out instead."""
 
 
 class Toolbox:
-    """Every tool that a request shows to the model, wherever in the request it stands."""
+    """All tools that a request shows to the model, from its `tools` and from its input items."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._deferred: set[str] = set()
 
     def add(self, raw: Any, where: str, *, found: bool = False) -> list[str]:
-        """Takes in a list of tools and gives their names. `found`: the harness's search has brought them."""
+        """Adds a list of tools and returns their names. `found` shows deferred ones: a search has found them."""
         names: list[str] = []
-        for index, item in enumerate(reading.items(raw, where)):
-            for tool, deferred in _read(item, f"{where}[{index}]"):
+        for index, item in enumerate(read.items(raw, where)):
+            for tool, deferred in _read(read.fields(item), f"{where}[{index}]"):
                 self._tools[tool.name] = tool
                 self._deferred.discard(tool.name)
                 if deferred and not found:
@@ -35,19 +34,19 @@ class Toolbox:
         return names
 
     def shown(self) -> tuple[Tool, ...]:
-        """Deferred tools wait for a search, where there is one that can find them."""
+        """Without deferred tools, if there is a search that can find them."""
         search = self._tools.get(TOOL_SEARCH)
         hidden = self._deferred if search is not None and is_tool_search(search) else set[str]()
         return tuple(tool for name, tool in self._tools.items() if name not in hidden)
 
 
 def flat_name(name: str, namespace: str) -> str:
-    """What the model calls a tool that stands in a namespace."""
+    """The name by which the model calls a tool in a namespace."""
     return f"{namespace}__{name}" if namespace else name
 
 
-def wire_names(called: str, tool: Tool | None) -> dict[str, str]:
-    """The name a harness knows a called tool by, and its namespace apart. A name it never sent stays as it is."""
+def call_names(called: str, tool: Tool | None) -> dict[str, str]:
+    """Name and namespace of a called tool as the harness sent them. An unknown name stays as it is."""
     if tool is None or not tool.namespace:
         return {"name": called}
     return {"name": called.removeprefix(flat_name("", tool.namespace)), "namespace": tool.namespace}
@@ -57,9 +56,8 @@ def is_tool_search(tool: Tool) -> bool:
     return tool.name == tool.namespace == TOOL_SEARCH
 
 
-def _read(raw: Any, where: str) -> list[tuple[Tool, bool]]:
-    """The tools that one entry stands for, and whether each is deferred."""
-    entry = fields(raw)
+def _read(entry: dict[str, Any], where: str) -> list[tuple[Tool, bool]]:
+    """The tools of one entry, and whether each is deferred."""
     kind: Any = entry.get("type")
     if kind in ("function", "custom"):
         return [_callable(entry, where, namespace="", about="")]
@@ -68,30 +66,25 @@ def _read(raw: Any, where: str) -> list[tuple[Tool, bool]]:
     if kind == TOOL_SEARCH:
         return _tool_search(entry, where)
     if not isinstance(kind, str):
-        raise bad("a tool must have a type", f"{where}.type")
+        raise read.bad("a tool must have a type", f"{where}.type")
     if kind in REFUSED_TOOLS:
-        raise bad(f"tools of type {kind} are not supported; send a function", f"{where}.type")
+        raise read.bad(f"tools of type {kind} are not supported; send a function", f"{where}.type")
     return []
 
 
 def _callable(entry: dict[str, Any], where: str, namespace: str, about: str) -> tuple[Tool, bool]:
-    name = flat_name(reading.name(entry.get("name"), f"{where}.name"), namespace)
-    description = reading.text(entry.get("description"), f"{where}.description")
+    name = flat_name(read.name(entry.get("name"), f"{where}.name"), namespace)
+    description = read.text(entry.get("description"), f"{where}.description")
     deferred = entry.get("defer_loading") is True
     if entry.get("type") == "custom":
-        texts = (about, description, _format(fields(entry.get("format"))))
-        return reading.freeform_tool(name, _paragraphs(*texts), namespace), deferred
-    tool = Tool(
-        name=name,
-        description=_paragraphs(about, description),
-        parameters=fields(entry.get("parameters")),
-        namespace=namespace,
-    )
-    return tool, deferred
+        description = _paragraphs(about, description, _grammar(read.fields(entry.get("format"))))
+        return read.freeform_tool(name, description, namespace), deferred
+    parameters = read.fields(entry.get("parameters"))
+    return Tool(name, _paragraphs(about, description), parameters, namespace=namespace), deferred
 
 
-def _format(value: dict[str, Any]) -> str:
-    """Nothing holds the model to a grammar; it is told of it."""
+def _grammar(value: dict[str, Any]) -> str:
+    """A grammar is not enforced, so the description states it."""
     definition: Any = value.get("definition")
     if not isinstance(definition, str):
         return ""
@@ -100,24 +93,24 @@ def _format(value: dict[str, Any]) -> str:
 
 
 def _namespace(entry: dict[str, Any], where: str) -> list[tuple[Tool, bool]]:
-    """What is said of the whole group stands with its first tool."""
-    namespace = reading.name(entry.get("name"), f"{where}.name")
-    about = reading.text(entry.get("description"), f"{where}.description")
+    """The description of the namespace is put in front of that of its first tool."""
+    namespace = read.name(entry.get("name"), f"{where}.name")
+    about = read.text(entry.get("description"), f"{where}.description")
     members: list[tuple[Tool, bool]] = []
-    for index, raw in enumerate(reading.items(entry.get("tools"), f"{where}.tools")):
-        member, place = fields(raw), f"{where}.tools[{index}]"
+    for index, raw in enumerate(read.items(entry.get("tools"), f"{where}.tools")):
+        member, place = read.fields(raw), f"{where}.tools[{index}]"
         if member.get("type") not in ("function", "custom"):
-            raise bad("a namespace holds functions and custom tools", f"{place}.type")
+            raise read.bad("a namespace may contain only functions and custom tools", f"{place}.type")
         members.append(_callable(member, place, namespace, "" if members else about))
     return members
 
 
 def _tool_search(entry: dict[str, Any], where: str) -> list[tuple[Tool, bool]]:
-    """A function like any other where the harness searches; the provider's own search is left out."""
-    parameters = fields(entry.get("parameters"))
+    """A function, if the harness runs the search. The provider's own search is left out."""
+    parameters = read.fields(entry.get("parameters"))
     if entry.get("execution") != "client" or not parameters:
         return []
-    description = reading.text(entry.get("description"), f"{where}.description")
+    description = read.text(entry.get("description"), f"{where}.description")
     return [(Tool(TOOL_SEARCH, description, parameters, namespace=TOOL_SEARCH), False)]
 
 

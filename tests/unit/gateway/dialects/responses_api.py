@@ -1,4 +1,4 @@
-"""Short ways to ask the Responses dialect something and to read what it writes."""
+"""Requests and replies of the Responses dialect, as its tests write and read them."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def refused(param: str, **data: Any) -> str:
 
 
 def reply_of(deltas: Iterable[Delta], finish_reason: FinishReason = "stop") -> Reply:
-    said = tuple(deltas)
+    deltas = tuple(deltas)
     message = Message(
         role="assistant",
-        content="".join(delta.content for delta in said),
-        reasoning="".join(delta.reasoning for delta in said),
-        tool_calls=tuple(delta.tool_call for delta in said if delta.tool_call is not None),
+        content="".join(delta.content for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=tuple(delta.tool_call for delta in deltas if delta.tool_call is not None),
     )
     return Reply(
         head=HEAD,
         message=message,
-        deltas=said,
+        deltas=deltas,
         finish_reason=finish_reason,
         completion_tokens=12,
         cached_tokens=20,

@@ -1,4 +1,4 @@
-"""OpenAI's error body, which its Chat Completions and its Responses share."""
+"""OpenAI's error body, shared by Chat Completions, Completions and Responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def openai_error_body(problem: Problem) -> dict[str, Any]:
 
 
 def openai_message(problem: Problem) -> str:
-    """Harnesses compact when they read an overflow in exactly these words. `param` keeps the place."""
+    """Harnesses compact when they read exactly this text for an overflow."""
     if isinstance(problem, Overflow):
         return (
             f"This model's maximum context length is {problem.context_tokens} tokens. "

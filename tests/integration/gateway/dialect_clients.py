@@ -1,4 +1,4 @@
-"""One conversation in each dialect's own JSON, for tests that hold every dialect to the same thing."""
+"""A conversation in the JSON of each dialect, for tests that all dialects must pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polar.types import Slot
 
 
 @dataclass(frozen=True)
-class WireDialect:
+class DialectClient:
     name: str
     path: str
     stream_path: str
@@ -49,9 +49,9 @@ class WireDialect:
 
 
 _GOOGLE = "/v1beta/models/polar"
-WIRE_DIALECTS = (
-    WireDialect("anthropic", "/v1/messages", "/v1/messages"),
-    WireDialect("openai_chat", "/v1/chat/completions", "/v1/chat/completions"),
-    WireDialect("openai_responses", "/v1/responses", "/v1/responses"),
-    WireDialect("google", f"{_GOOGLE}:generateContent", f"{_GOOGLE}:streamGenerateContent?alt=sse"),
+DIALECT_CLIENTS = (
+    DialectClient("anthropic", "/v1/messages", "/v1/messages"),
+    DialectClient("openai_chat", "/v1/chat/completions", "/v1/chat/completions"),
+    DialectClient("openai_responses", "/v1/responses", "/v1/responses"),
+    DialectClient("google", f"{_GOOGLE}:generateContent", f"{_GOOGLE}:streamGenerateContent?alt=sse"),
 )

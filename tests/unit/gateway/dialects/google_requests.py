@@ -1,4 +1,4 @@
-"""Requests in Google's dialect, and what they are read as."""
+"""Requests in Google's dialect, and their parsed form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(action: str = "generateContent", **body: Any) -> Problem:
 
 
 def messages(*contents: Any) -> list[Message]:
-    """Of a conversation that may end with anybody, so it is only counted."""
+    """Parsed as a count, because a conversation to count may end with any role."""
     return list(parse("countTokens", contents=list(contents)).messages)
 
 

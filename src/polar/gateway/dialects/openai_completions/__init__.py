@@ -1,0 +1,5 @@
+"""OpenAI's legacy Completions."""
+
+from polar.gateway.dialects.openai_completions.dialect import OpenAICompletions
+
+__all__ = ["OpenAICompletions"]
