@@ -15,7 +15,7 @@ from vllm_server import VllmServer, converted, installed
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.remote.proof import joined
+from polar.engines.pieces import joined
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.engines.vllm.protocol import COMPLETIONS, GENERATE
 from polar.errors import EngineError

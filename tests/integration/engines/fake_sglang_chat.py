@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from fake_sglang import CONTEXT_TOKENS, FakeSglang
-from toy_chat import NoSuchConversation, Step, asked_for, laid_out, steps
+from toy_chat import Step, TemplateRefusal, asked_for, laid_out, steps
 from toy_model import NoSuchSchema
 
 
@@ -41,7 +41,7 @@ class FakeSglangChat(FakeSglang):
         try:
             prompt = laid_out(self.vocabulary, body)
             asked = asked_for(self.vocabulary, body, prompt, max(CONTEXT_TOKENS - len(prompt), 0))
-        except (NoSuchConversation, NoSuchSchema) as error:
+        except (TemplateRefusal, NoSuchSchema) as error:
             return _refused(str(error))
         if (problem := _overflow(len(prompt), body.get("max_completion_tokens") or 0)) is not None:
             return _refused(problem)

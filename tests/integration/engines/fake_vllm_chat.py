@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from fake_vllm import CONTEXT_TOKENS, FakeVllm
-from toy_chat import NoSuchConversation, Said, Step, asked_for, laid_out, steps
+from toy_chat import Said, Step, TemplateRefusal, asked_for, laid_out, steps
 from toy_model import NoSuchSchema
 
 
@@ -34,7 +34,7 @@ class FakeVllmChat(FakeVllm):
         assert body["add_generation_prompt"] is True
         try:
             ids = laid_out(self.vocabulary, body)
-        except NoSuchConversation as error:
+        except TemplateRefusal as error:
             return _refused(str(error))
         return web.json_response({"count": len(ids), "max_model_len": CONTEXT_TOKENS, "tokens": ids})
 
@@ -51,7 +51,7 @@ class FakeVllmChat(FakeVllm):
             )
         try:
             prompt = laid_out(self.vocabulary, body)
-        except NoSuchConversation as error:
+        except TemplateRefusal as error:
             return _refused(str(error))
         wanted = body.get("max_completion_tokens") or 0
         if len(prompt) >= CONTEXT_TOKENS or (self.refuses_sums and len(prompt) + wanted > CONTEXT_TOKENS):
@@ -63,14 +63,14 @@ class FakeVllmChat(FakeVllm):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await self._converse(response, body, prompt)
+            await self._chat_events(response, body, prompt)
         except (ConnectionResetError, asyncio.CancelledError):
             self.abandoned += 1
             raise
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _converse(self, response: web.StreamResponse, body: dict[str, Any], prompt: list[int]) -> None:
+    async def _chat_events(self, response: web.StreamResponse, body: dict[str, Any], prompt: list[int]) -> None:
         try:
             asked = asked_for(self.vocabulary, body, prompt, CONTEXT_TOKENS - len(prompt))
         except NoSuchSchema as error:

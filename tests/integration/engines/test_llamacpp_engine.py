@@ -87,13 +87,13 @@ async def test_counters_outlive_the_engine(server: LlamaServer, key_file: Path) 
 
 async def test_a_server_that_wants_another_key_is_told(server: LlamaServer) -> None:
     engine = LlamaCppEngine(LlamaCppOptions(url=server.address))
-    with pytest.raises(EngineError, match=r"answered 401.*check the API key"):
+    with pytest.raises(EngineError, match=r"answered .* with 401.*api_key_env"):
         await engine.start()
 
 
 async def test_a_server_that_is_not_there_is_told() -> None:
     engine = LlamaCppEngine(LlamaCppOptions(url="http://127.0.0.1:9"))
     with pytest.raises(
-        EngineError, match=r"no connection to llama.cpp at http://127.0.0.1:9.*see that the server"
+        EngineError, match=r"no connection to llama.cpp at http://127.0.0.1:9.*check that the server"
     ):
         await engine.start()

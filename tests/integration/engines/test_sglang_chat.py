@@ -10,9 +10,9 @@ import pytest
 from aiohttp.test_utils import TestServer
 from fake_sglang_chat import FakeSglangChat
 
-from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, hear, talk
 from polar.engines.base import ChatPrompt, EngineInfo
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.engines.sglang.engine import SglangEngine, SglangOptions
 from polar.errors import EngineDefect
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -43,7 +43,7 @@ async def opened(fake: FakeSglangChat) -> AsyncIterator[Opener]:
         await end()
 
 
-class TestSglangConversing(ConversingContract):
+class TestSglangChat(ChatContract):
     @pytest.fixture
     async def started(self, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
         return await opened()
@@ -85,8 +85,8 @@ async def test_two_calls_are_two(opened: Opener) -> None:
 async def test_a_server_that_tells_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
     fake.tells_ids = False
     engine, _ = await opened()
-    with pytest.raises(EngineDefect, match=r"gave no `meta_info`.*use 0.5.13 or newer"):
-        await prove_conversing(engine)
+    with pytest.raises(EngineDefect, match=r"has no `meta_info`.*use 0.5.13 or newer"):
+        await prove_chat(engine)
 
 
 async def test_a_server_that_aborts_says_so(fake: FakeSglangChat, opened: Opener) -> None:
@@ -96,7 +96,7 @@ async def test_a_server_that_aborts_says_so(fake: FakeSglangChat, opened: Opener
     assert (len(heard.ids), heard.finish_reason) == (4, "aborted")
 
 
-async def test_a_cancelled_conversation_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_a_cancelled_chat_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     asked = len(fake.bodies)
     fake.step_s = 1.0

@@ -180,7 +180,7 @@ async def test_a_server_that_keeps_its_limits_to_itself_tells_its_context(
 
 
 async def test_a_model_that_generates_nothing_is_refused(vocabulary: Vocabulary, opened: Opener) -> None:
-    with pytest.raises(EngineError, match="generates nothing"):
+    with pytest.raises(EngineError, match="does not generate"):
         await opened(FakeSglang(vocabulary, is_generation=False))
 
 

@@ -1,6 +1,6 @@
 """The vLLM engine in chat mode, by contract and against servers that misbehave, over real HTTP.
 
-The server is a fake over a toy model; `tests/e2e/heavy/test_vllm_conversing.py` asks a real one.
+The server is a fake over a toy model; `tests/e2e/heavy/test_real_vllm_chat.py` asks a real one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from aiohttp.test_utils import TestServer
 from fake_vllm import CONTEXT_TOKENS, Handler
 from fake_vllm_chat import FakeVllmChat
 
-from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, hear, talk
 from polar.engines.base import ChatEngine, ChatPrompt, EngineInfo
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import ChatRefused, EngineBusy, EngineDefect, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -61,7 +61,7 @@ def refused() -> ChatPrompt:
 
 
 @pytest.mark.parametrize("refuses_sums", [False, True], ids=["new", "older"])
-class TestVllmConversingByContract(ConversingContract):
+class TestVllmChatByContract(ChatContract):
     @pytest.fixture
     async def started(
         self, vocabulary: Vocabulary, refuses_sums: bool
@@ -114,14 +114,14 @@ async def test_a_server_that_reads_no_calls_names_the_flags(fake: FakeVllmChat, 
     engine = await opened()
     assert (await hear(engine, talk())).ids
     with pytest.raises(EngineError, match=r"start it with --enable-auto-tool-choice --tool-call-parser") as raised:
-        await prove_conversing(engine)
+        await prove_chat(engine)
     assert not isinstance(raised.value, ChatRefused)
 
 
 async def test_closing_the_iterator_closes_the_connection(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened()
     fake.step_s = 0.01
-    pieces = engine.converse(talk(max_tokens=700))
+    pieces = engine.chat(talk(max_tokens=700))
     await anext(pieces)
     await pieces.aclose()
     await until(lambda: fake.abandoned)
@@ -166,8 +166,8 @@ async def refuse_busy(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (events(event([5], "stop")), EngineDefect, "did not give the ids of the prompt"),
-        (events(event([5]), event([6], "stop")), EngineDefect, "did not give the ids of the prompt"),
+        (events(event([5], "stop")), EngineDefect, "did not report the ids of the prompt"),
+        (events(event([5]), event([6], "stop")), EngineDefect, "did not report the ids of the prompt"),
         (events(PROMPT, event([5], "stop", logprobs=None)), EngineDefect, "1 ids and 0 logprobs"),
         (events(PROMPT, event([5], "stop", logprobs={"content": [{"token": "a"}]})), EngineDefect, "not belong"),
         (
@@ -175,10 +175,10 @@ async def refuse_busy(request: web.Request) -> web.StreamResponse:
             EngineDefect,
             "counts 2 sampled tokens and gave 1",
         ),
-        (events(PROMPT, event([5])), EngineError, "ended a reply without a reason"),
+        (events(PROMPT, event([5])), EngineError, "ended a reply without a finish reason"),
         (events(PROMPT, event([5]), {"error": {"message": "dead", "code": 500}}), EngineError, "500: dead"),
         (events(PROMPT, event([5]), {"error": {"message": "odd", "code": 400}}), EngineError, "400: odd"),
-        (events({"choices": "text"}), EngineDefect, "in another shape"),
+        (events({"choices": "text"}), EngineDefect, "in an unknown format"),
         (refuse_busy, EngineBusy, "503: full"),
     ],
     ids="no-prompt late-prompt no-logprobs unnamed gap no-end error refused-late shape busy".split(),

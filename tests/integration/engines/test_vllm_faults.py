@@ -183,7 +183,7 @@ async def test_closing_the_iterator_closes_the_connection(fake: FakeVllm, reach:
 
 async def test_the_model_is_chosen_where_there_are_several(fake: FakeVllm, reach: Opener) -> None:
     fake.models.append({**MODEL, "id": "other"})
-    with pytest.raises(ConfigError, match="serves toy, toy-lora, other: choose by the engine option `model`"):
+    with pytest.raises(ConfigError, match="serves toy, toy-lora, other: choose one with"):
         await (await reach(fake.app())).start()
     info = await (await reach(fake.app(), model="toy-lora")).start()
     assert info.model == "toy-lora (/weights/lora)"
@@ -283,7 +283,7 @@ async def test_a_limit_without_a_time_is_busy_too(fake: FakeVllm, reach: Opener)
 
 
 async def test_a_reply_that_breaks_off_is_an_error(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events(choice(5, -1.0)), EngineError, "broke a reply off")
+    await fails(fake, reach, events(choice(5, -1.0)), EngineError, "ended a stream early")
 
 
 WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
@@ -292,7 +292,7 @@ WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        (choice(7, -1.0, "stop"), "broke a reply off"),
+        (choice(7, -1.0, "stop"), "ended a stream early"),
         (WRONG, "do not belong together"),
         ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
     ],
@@ -345,7 +345,7 @@ async def test_a_server_that_falls_silent_is_an_error(fake: FakeVllm, reach: Ope
             await asyncio.sleep(0.02)
         return response
 
-    await fails(fake, reach, silent, EngineError, "no connection to vLLM.*see that the server")
+    await fails(fake, reach, silent, EngineError, "no connection to vLLM.*check that the server")
 
 
 async def test_an_error_in_the_stream_is_told(fake: FakeVllm, reach: Opener) -> None:
@@ -354,11 +354,13 @@ async def test_an_error_in_the_stream_is_told(fake: FakeVllm, reach: Opener) -> 
 
 
 async def test_a_reply_without_an_end_is_an_error(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events(choice(5, -1.0), "[DONE]"), EngineError, "ended a reply without a reason")
+    await fails(
+        fake, reach, events(choice(5, -1.0), "[DONE]"), EngineError, "ended a reply without a finish reason"
+    )
 
 
 async def test_another_shape_is_a_defect(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events({"choices": "text"}, "[DONE]"), EngineDefect, "in another shape")
+    await fails(fake, reach, events({"choices": "text"}, "[DONE]"), EngineDefect, "in an unknown format")
 
 
 async def test_an_aborted_reply_says_so(fake: FakeVllm, reach: Opener) -> None:
@@ -394,7 +396,7 @@ async def test_a_server_that_hangs_at_the_start_is_given_up(reach: Opener) -> No
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(401, "give its key by `api_key_env`"), (404, "root of a vLLM server"), (500, "server's log")],
+    [(401, "set its key with `api_key_env`"), (404, "root of a vLLM server"), (500, "server's log")],
 )
 async def test_a_refusal_at_the_start_names_the_fix(reach: Opener, status: int, said: str) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:

@@ -21,7 +21,7 @@ MARKS = ("<tool_call>", "</think>")
 THOUGHTS = "Hm, the file.\n</think>\n"
 
 
-class NoSuchConversation(Exception):
+class TemplateRefusal(Exception):
     """A conversation that the template does not take."""
 
 
@@ -29,7 +29,7 @@ def laid_out(vocabulary: Vocabulary, body: dict[str, Any]) -> list[int]:
     """The prompt."""
     messages = body["messages"]
     if messages[0]["role"] == "assistant":
-        raise NoSuchConversation("a conversation begins with its user")
+        raise TemplateRefusal("a conversation begins with its user")
     tools = json.dumps(body.get("tools") or [])
     text = f"<|im_start|>system\n{tools}<|im_end|>\n" if body.get("tools") else ""
     text += "".join(f"<|im_start|>{message['role']}\n{_shown(message)}<|im_end|>\n" for message in messages)

@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from polar.engines.remote import prompt_json
-from polar.engines.remote.prompt_json import PromptJson
+from polar.engines.remote import engine as prompt_json
+from polar.engines.remote.engine import PromptJson
 from polar.gateway.calls.call_service import Exchange
 from polar.gateway.calls.generation import Asked
 from polar.gateway.calls.policy_gate import PolicyGate

@@ -50,7 +50,7 @@ class ChatMode:
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
         request, names = generation.asked.request, NamedCalls(admitted.call_id)
         with engine_failures(slot):
-            async with aclosing(self._engine.converse(_conversation(slot, request, admitted))) as pieces:
+            async with aclosing(self._engine.chat(_conversation(slot, request, admitted))) as pieces:
                 async for heard in pieces:
                     departure = self._take(slot, request, admitted, sampled, heard)
                     if departure is not None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.engines.remote import prompt_json
-from polar.engines.remote.prompt_json import MOST_PROMPTS, PromptJson
+from polar.engines.remote import engine as prompt_json
+from polar.engines.remote.engine import MOST_PROMPTS, PromptJson
 from polar.types import TokenIds, token_ids
 
 PROMPTS = st.lists(st.integers(0, 2**31 - 1), max_size=12)

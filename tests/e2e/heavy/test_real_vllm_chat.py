@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from vllm_server import VllmServer, converted, installed
 
-from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, hear, talk
 from polar.engines.base import ChatPrompt, EngineInfo, GenerateRequest, Piece
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import EngineError
 from polar.store.weights import default_weights
@@ -74,7 +74,7 @@ def refused() -> ChatPrompt:
     return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
 
 
-class TestVllmConversing(ConversingContract):
+class TestRealVllmChat(ChatContract):
     @pytest.fixture
     def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
         return started[0]
@@ -110,7 +110,7 @@ class TestVllmConversing(ConversingContract):
     async def test_closing_the_iterator_stops_the_generation_in_the_server(
         self, engine: VllmEngine, server: VllmServer
     ) -> None:
-        pieces = engine.converse(talk(Message(role="user", content="Count: 1, 2, 3,"), max_tokens=700))
+        pieces = engine.chat(talk(Message(role="user", content="Count: 1, 2, 3,"), max_tokens=700))
         await anext(pieces)
         await pieces.aclose()
         while await running_requests(server):  # noqa: ASYNC110
@@ -118,7 +118,7 @@ class TestVllmConversing(ConversingContract):
 
 
 async def test_thinking_is_told_apart(thinking: VllmEngine) -> None:
-    await prove_conversing(thinking)
+    await prove_chat(thinking)
     asked = talk(max_tokens=12, temperature=0)
     heard = await hear(thinking, asked)
     assert (await thinking.decode(heard.prompt_ids)).endswith("<|im_start|>assistant\n<think>\n")
@@ -145,7 +145,7 @@ async def test_a_server_without_parsers_names_the_flags(tmp_path: Path) -> None:
         await engine.start()
         assert (await hear(engine, talk(max_tokens=4))).content
         with pytest.raises(EngineError, match="start it with --enable-auto-tool-choice --tool-call-parser"):
-            await prove_conversing(engine)
+            await prove_chat(engine)
     finally:
         await engine.stop()
         await server.stop()

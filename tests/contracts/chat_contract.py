@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt, EngineInfo, Scorer
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.errors import ChatRefused, ContextOverflow, SchemaRefused
 from polar.types import Message, Sampling, TokenIds, Tool, ToolCall, token_ids
 
@@ -65,13 +65,13 @@ class Heard:
         )
 
 
-async def hear(engine: ChatEngine, conversation: ChatPrompt) -> Heard:
-    return Heard([piece async for piece in engine.converse(conversation)])
+async def hear(engine: ChatEngine, prompt: ChatPrompt) -> Heard:
+    return Heard([piece async for piece in engine.chat(prompt)])
 
 
-class ConversingContract:
+class ChatContract:
     async def test_the_engine_passes_its_self_test(self, engine: ChatEngine) -> None:
-        await prove_conversing(engine)
+        await prove_chat(engine)
 
     async def test_the_prompt_spells_the_conversation(self, engine: ChatEngine) -> None:
         asked = talk(Message(role="system", content="Be brief, Zoë."), *GREETING, max_tokens=1)
@@ -184,9 +184,9 @@ class ConversingContract:
         with pytest.raises(SchemaRefused, match="json_schema"):
             await hear(engine, talk(json_schema={"type": "no such type"}))
 
-    async def test_several_conversations_at_once(self, engine: ChatEngine) -> None:
+    async def test_several_chats_at_once(self, engine: ChatEngine) -> None:
         asked = [talk(session_id=f"at-once-{n}", max_tokens=4, temperature=0) for n in range(4)]
-        heard = await asyncio.gather(*(hear(engine, conversation) for conversation in asked))
+        heard = await asyncio.gather(*(hear(engine, prompt) for prompt in asked))
         assert len({tuple(reply.ids) for reply in heard}) == 1
 
     async def test_replies_are_counted(self, engine: Any) -> None:
