@@ -1,6 +1,6 @@
-"""What every engine in chat mode must do. A test class inherits this and gives the fixtures `engine` (started),
-`info`, `calling` (a conversation that the model answers by calling `look`) and `refused` (one that the template
-does not take). The model's turns are those of ChatML."""
+"""What every engine in chat mode must do. A test class inherits this and has the fixture `started` (an engine
+and its info), and may replace `calling` (a prompt that the model answers by calling `look`) and `refused` (one
+that the template refuses). The model's turns are those of ChatML."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from contracts.engine_contract import StartedEngine
 from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt, EngineInfo, Scorer
 from polar.engines.remote.proof import prove_chat
 from polar.errors import ChatRefused, ContextOverflow, SchemaRefused
@@ -69,7 +70,15 @@ async def hear(engine: ChatEngine, prompt: ChatPrompt) -> Heard:
     return Heard([piece async for piece in engine.chat(prompt)])
 
 
-class ChatContract:
+class ChatContract(StartedEngine):
+    @pytest.fixture
+    def calling(self) -> ChatPrompt:
+        return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
+
+    @pytest.fixture
+    def refused(self) -> ChatPrompt:
+        return talk(Message(role="assistant", content="Hello."))
+
     async def test_the_engine_passes_its_self_test(self, engine: ChatEngine) -> None:
         await prove_chat(engine)
 

@@ -55,8 +55,7 @@ async def thinking(server: VllmServer) -> AsyncIterator[VllmEngine]:
     await engine.stop()
 
 
-@pytest.fixture
-def calling() -> ChatPrompt:
+def calling_prompt() -> ChatPrompt:
     """A model of this size calls a tool if it did nothing else before."""
     turns: list[Message] = []
     for name in "abcd":
@@ -69,19 +68,14 @@ def calling() -> ChatPrompt:
     return talk(*turns, tools=(LOOK,), max_tokens=60, temperature=0)
 
 
-@pytest.fixture
-def refused() -> ChatPrompt:
-    return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
-
-
 class TestRealVllmChat(ChatContract):
     @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
+    def calling(self) -> ChatPrompt:
+        return calling_prompt()
 
     @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
+    def refused(self) -> ChatPrompt:
+        return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
 
     async def test_the_end_of_turn_is_sampled_with_its_logprob(self, engine: VllmEngine) -> None:
         heard = await hear(engine, talk(max_tokens=None, temperature=0))

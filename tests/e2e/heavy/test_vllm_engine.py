@@ -68,14 +68,6 @@ async def started(
 
 
 class TestVllmEngine(EngineContract, SchemaContract):
-    @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
-
     async def test_a_second_turn_evaluates_only_what_is_new(
         self, engine: VllmEngine, vocabulary: Vocabulary, prompt: list[int]
     ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from running_llama import CONTEXT_TOKENS, Started
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
-from polar.engines.base import EngineInfo, Scorer
+from polar.engines.base import Scorer
 from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 from polar.engines.llamacpp.recovery import LogprobRecovery
 from polar.errors import ConfigError, EngineError, SchemaRefused
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class TestEmbeddedEngine(EngineContract, SchemaContract):
-    @pytest.fixture
-    def engine(self, started: Started) -> EmbeddedEngine:
-        return started.engine
-
-    @pytest.fixture
-    def info(self, started: Started) -> EngineInfo:
-        return started.info
-
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:
         return chat(vocabulary, "Say hi.")

@@ -27,21 +27,13 @@ def key_file(server: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def reached(server: LlamaServer, key_file: Path) -> AsyncIterator[tuple[LlamaCppEngine, EngineInfo]]:
+async def started(server: LlamaServer, key_file: Path) -> AsyncIterator[tuple[LlamaCppEngine, EngineInfo]]:
     engine = LlamaCppEngine(LlamaCppOptions(url=server.address, api_key_file=key_file))
     yield engine, await engine.start()
     await engine.stop()
 
 
 class TestLlamaCppEngine(EngineContract, SchemaContract):
-    @pytest.fixture
-    def engine(self, reached: tuple[LlamaCppEngine, EngineInfo]) -> LlamaCppEngine:
-        return reached[0]
-
-    @pytest.fixture
-    def info(self, reached: tuple[LlamaCppEngine, EngineInfo]) -> EngineInfo:
-        return reached[1]
-
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:
         return vocabulary.encode_layout("<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n")

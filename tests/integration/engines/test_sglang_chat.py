@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 from fake_sglang_chat import FakeSglangChat
+from running_llama import Connect
 
 from contracts.chat_contract import LOOK, ChatContract, hear, talk
-from polar.engines.base import ChatPrompt, EngineInfo
+from polar.engines.base import EngineInfo
 from polar.engines.remote.proof import prove_chat
-from polar.engines.sglang.engine import SglangEngine, SglangOptions
+from polar.engines.sglang.engine import SglangEngine
 from polar.errors import EngineDefect
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, PolicySpan, ToolCall
@@ -27,42 +27,20 @@ def fake(vocabulary: Vocabulary) -> FakeSglangChat:
 
 
 @pytest.fixture
-async def opened(fake: FakeSglangChat) -> AsyncIterator[Opener]:
+def opened(fake: FakeSglangChat, connect: Connect) -> Opener:
     """A started engine in front of the fake server."""
-    ends: list[Any] = []
 
     async def open_engine(**options: Any) -> tuple[SglangEngine, EngineInfo]:
-        server = TestServer(fake.app())
-        await server.start_server()
-        engine = SglangEngine(SglangOptions(url=str(server.make_url("")), **options))
-        ends.extend([server.close, engine.stop])
+        engine = await connect("sglang", fake.app(), **options)
         return engine, await engine.start()
 
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return open_engine
 
 
 class TestSglangChat(ChatContract):
     @pytest.fixture
     async def started(self, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
         return await opened()
-
-    @pytest.fixture
-    def engine(self, started: tuple[SglangEngine, EngineInfo]) -> SglangEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[SglangEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
-
-    @pytest.fixture
-    def calling(self) -> ChatPrompt:
-        return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
-
-    @pytest.fixture
-    def refused(self) -> ChatPrompt:
-        return talk(Message(role="assistant", content="Hello."))
 
 
 async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> None:

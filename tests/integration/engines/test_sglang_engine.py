@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 from fake_sglang import CONTEXT_TOKENS, FakeSglang
+from running_llama import Connect
 from toy_model import ToyModel
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.sglang.engine import SglangEngine, SglangOptions
+from polar.engines.sglang.engine import SglangEngine
 from polar.errors import EngineError
 from polar.registry import make
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -24,21 +24,14 @@ Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Opener]:
+def opened(connect: Connect) -> Opener:
     """A started engine in front of a fake server."""
-    ends: list[Any] = []
 
     async def open_engine(fake: FakeSglang, **options: Any) -> tuple[SglangEngine, EngineInfo]:
-        server = TestServer(fake.app())
-        await server.start_server()
-        ends.append(server.close)
-        engine = SglangEngine(SglangOptions(url=str(server.make_url("")), **options))
-        ends.append(engine.stop)
+        engine = await connect("sglang", fake.app(), **options)
         return engine, await engine.start()
 
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return open_engine
 
 
 @pytest.mark.parametrize("fake_options", [{}, {"incremental": True, "processed": False}], ids=["whole", "deltas"])
@@ -48,16 +41,8 @@ class TestSglangEngine(EngineContract, SchemaContract):
         return FakeSglang(vocabulary, **fake_options)
 
     @pytest.fixture
-    async def pair(self, fake: FakeSglang, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
+    async def started(self, fake: FakeSglang, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
         return await opened(fake)
-
-    @pytest.fixture
-    def engine(self, pair: tuple[SglangEngine, EngineInfo]) -> SglangEngine:
-        return pair[0]
-
-    @pytest.fixture
-    def info(self, pair: tuple[SglangEngine, EngineInfo]) -> EngineInfo:
-        return pair[1]
 
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:

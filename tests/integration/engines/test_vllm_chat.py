@@ -6,19 +6,19 @@ The server is a fake over a toy model; `tests/e2e/heavy/test_real_vllm_chat.py` 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from fake_vllm import CONTEXT_TOKENS, Handler
 from fake_vllm_chat import FakeVllmChat
+from running_llama import Connect
 
 from contracts.chat_contract import LOOK, ChatContract, hear, talk
-from polar.engines.base import ChatEngine, ChatPrompt, EngineInfo
+from polar.engines.base import ChatEngine, EngineInfo
 from polar.engines.remote.proof import prove_chat
-from polar.engines.vllm.engine import VllmEngine, VllmOptions
+from polar.engines.vllm.engine import VllmEngine
 from polar.errors import ChatRefused, EngineBusy, EngineDefect, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, ToolCall
@@ -33,51 +33,25 @@ def fake(vocabulary: Vocabulary) -> FakeVllmChat:
 
 
 @pytest.fixture
-async def opened(fake: FakeVllmChat) -> AsyncIterator[Opener]:
+def opened(fake: FakeVllmChat, connect: Connect) -> Opener:
     """A started engine in front of the fake server."""
-    ends: list[Any] = []
 
     async def open_engine(**options: Any) -> VllmEngine:
-        server = TestServer(fake.app())
-        await server.start_server()
-        engine = VllmEngine(VllmOptions(url=str(server.make_url("")), **options))
-        ends.extend([server.close, engine.stop])
+        engine = await connect("vllm", fake.app(), **options)
         await engine.start()
         return engine
 
-    yield open_engine
-    for end in reversed(ends):
-        await end()
-
-
-@pytest.fixture
-def calling() -> ChatPrompt:
-    return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
-
-
-@pytest.fixture
-def refused() -> ChatPrompt:
-    return talk(Message(role="assistant", content="Hello."))
+    return open_engine
 
 
 @pytest.mark.parametrize("refuses_sums", [False, True], ids=["new", "older"])
 class TestVllmChatByContract(ChatContract):
     @pytest.fixture
     async def started(
-        self, vocabulary: Vocabulary, refuses_sums: bool
-    ) -> AsyncIterator[tuple[VllmEngine, EngineInfo]]:
-        async with TestServer(FakeVllmChat(vocabulary, refuses_sums=refuses_sums).app()) as server:
-            engine = VllmEngine(VllmOptions(url=str(server.make_url(""))))
-            yield engine, await engine.start()
-            await engine.stop()
-
-    @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
+        self, vocabulary: Vocabulary, refuses_sums: bool, connect: Connect
+    ) -> tuple[VllmEngine, EngineInfo]:
+        engine = await connect("vllm", FakeVllmChat(vocabulary, refuses_sums=refuses_sums).app())
+        return engine, await engine.start()
 
 
 async def test_the_request_says_everything(fake: FakeVllmChat, opened: Opener) -> None:

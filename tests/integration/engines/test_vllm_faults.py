@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from fake_vllm import CONTEXT_TOKENS, MODEL, FakeVllm, Handler
+from running_llama import Connect
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo
@@ -29,20 +30,9 @@ Opener = Callable[..., Awaitable[VllmEngine]]
 
 
 @pytest.fixture
-async def reach() -> AsyncIterator[Opener]:
+def reach(connect: Connect) -> Opener:
     """An engine, not started, at the address of an app."""
-    ends: list[Any] = []
-
-    async def open_engine(app: web.Application, **options: Any) -> VllmEngine:
-        server = TestServer(app)
-        await server.start_server()
-        engine = VllmEngine(VllmOptions(url=str(server.make_url("")), parallel=4, **options))
-        ends.extend([server.close, engine.stop])
-        return engine
-
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return partial(connect, "vllm", parallel=4)
 
 
 @pytest.fixture
@@ -79,14 +69,6 @@ class TestVllmEngineByContract(EngineContract, SchemaContract):
     ) -> tuple[VllmEngine, EngineInfo]:
         engine = await reach(FakeVllm(vocabulary, **fake_options).app())
         return engine, await engine.start()
-
-    @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
 
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import xllamacpp as _untyped
 
-from polar.engines.embedded.process import ServerReady, ServerSettings
+from polar.engines.embedded.process import ServerSettings
 
 xllamacpp: Any = _untyped
 
@@ -32,7 +32,7 @@ def main() -> None:
     replies = os.dup(1)
     os.dup2(2, 1)  # llama.cpp logs to stdout, too, which must carry only our one line
     server = xllamacpp.Server(server_parameters(settings))
-    os.write(replies, msgspec.json.encode(ServerReady(str(server.listening_address))) + b"\n")
+    os.write(replies, f"{server.listening_address}\n".encode())
     os.close(replies)
     watcher.join()
 

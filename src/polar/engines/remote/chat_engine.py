@@ -5,21 +5,20 @@ A reply with a JSON schema is one piece, scored afterwards, for the reason given
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from polar.engines.base import ChatPiece, ChatPrompt
 from polar.engines.pieces import one_piece
 from polar.engines.remote.engine import RemoteEngine
-from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions
+from polar.engines.remote.server import RemoteServer, ServerRefused
 from polar.errors import ChatRefused, ContextOverflow, EngineError, SchemaRefused
-from polar.types import Logprobs, TokenIds, token_ids
+from polar.types import TokenIds, token_ids
 
 REFUSALS = (400, 413, 422)
 OVERFLOW = re.compile(
@@ -28,11 +27,6 @@ OVERFLOW = re.compile(
 )
 SCHEMA = re.compile(r"schema|grammar|response_format|structured", re.I)
 TOOLS = re.compile(r"tool[ _-]?choice|tool[ _-]?call[ _-]?parser", re.I)
-
-
-class ChatOptions(StreamOptions):
-    chat_template_kwargs: dict[str, Any] = {}
-    """In chat mode, arguments of the model's template such as `enable_thinking`."""
 
 
 class RemoteChatEngine(RemoteEngine):
@@ -112,14 +106,6 @@ class RemoteChatEngine(RemoteEngine):
             deltas=tuple(delta for part in parts for delta in part.deltas),
             prompt_ids=parts[0].prompt_ids,
         )
-
-    async def _model_logprobs(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Logprobs:
-        """Those of the unconstrained model; NaN for a last token that does not fit into the context for
-        scoring."""
-        ids = (prompt_ids + reply_ids)[: self._context_tokens]
-        values = await self.score(ids, range(len(prompt_ids), len(ids)))
-        values.extend([math.nan] * (len(reply_ids) - len(values)))
-        return values
 
     def _explained(self, error: ServerRefused, prompt: ChatPrompt) -> EngineError:
         if error.status not in REFUSALS:

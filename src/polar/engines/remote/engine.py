@@ -16,9 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import orjson
-from pydantic import BaseModel
 
-from polar.engines.base import EngineInfo, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.engines.pieces import cut_at_stop, joined
 from polar.engines.remote.proof import PROBE_IDS, PROBE_TEXT, Proof, within
 from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions, bearer
@@ -58,15 +57,13 @@ class TokenizeReply(msgspec.Struct, frozen=True):
 
 
 class RemoteEngine(ABC):
-    Options: type[BaseModel] = StreamOptions
     name: ClassVar[str]
     product: ClassVar[str]
     hint: ClassVar[str]
     """The command that starts such a server."""
 
-    def __init__(self, options: StreamOptions, logprob_mode: LogprobMode | None) -> None:
-        self._remote_options = options
-        self._configured_mode: LogprobMode | None = logprob_mode
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
         self._server: RemoteServer | None = None
         self._context_tokens = 0
         self._prompts = PromptJson()
@@ -87,7 +84,7 @@ class RemoteEngine(ABC):
     async def start(self) -> EngineInfo:
         if self._server is not None:
             raise EngineError(f"the {self.name} engine is already started; stop it first")
-        options = self._remote_options
+        options = self._options
         headers = bearer(options.api_key())
         self._server = RemoteServer(self.product, self.hint, options.url, headers, options.silence_timeout_s)
         try:
@@ -106,7 +103,7 @@ class RemoteEngine(ABC):
             name=self.name,
             model=description.model,
             context_tokens=description.context_tokens,
-            logprob_mode=await proof.run(self._configured_mode),
+            logprob_mode=await proof.run(self._options.logprob_mode),
             parallel=description.parallel,
             version=description.version,
             constrains=True,
@@ -165,11 +162,18 @@ class RemoteEngine(ABC):
                 raise SchemaRefused(f"{self.product} refused the json_schema: {error.reason}") from error
             raise
         reply = cut_at_stop(piece.ids, request.stop_ids)
-        ids = request.prompt_ids + reply
-        values = await self.score(ids, range(len(request.prompt_ids), len(ids)))
+        values = await self._model_logprobs(request.prompt_ids, reply)
         stopped = bool(reply) and reply[-1] in request.stop_ids
         reason = "stop" if stopped else piece.finish_reason
         return msgspec.structs.replace(piece, ids=reply, logprobs=values, finish_reason=reason)
+
+    async def _model_logprobs(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Logprobs:
+        """Those of the unconstrained model; NaN for a last token that does not fit into the context for
+        scoring."""
+        ids = (prompt_ids + reply_ids)[: self._context_tokens]
+        values = await self.score(ids, range(len(prompt_ids), len(ids)))
+        values.extend([math.nan] * (len(reply_ids) - len(values)))
+        return values
 
     def _counted(self, piece: Piece, prompt_tokens: int) -> Piece:
         self._counters["sampled_tokens"] += len(piece.ids)
@@ -180,7 +184,7 @@ class RemoteEngine(ABC):
         return piece
 
     def _headers(self, session_id: str) -> dict[str, str]:
-        return {self._remote_options.session_header: session_id}
+        return {self._options.session_header: session_id}
 
 
 class WrittenPrompt(NamedTuple):

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
-from polar.engines.base import ChatEngine, ChatPrompt, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import ChatEngine, ChatPrompt, GenerateRequest, LogprobMode, Piece, Scorer
 from polar.engines.pieces import joined, one_piece
 from polar.errors import ChatRefused, ConfigError, EngineBusy, EngineDefect, EngineError
-from polar.types import Logprobs, Message, Sampling, TokenIds, Tool, token_ids
+from polar.types import Message, Sampling, Tool, token_ids
 
 PROBE_TEXT = "Once upon a time"
 PROBE_IDS = (100, 101, 102, 103)
@@ -50,10 +50,8 @@ async def within(limit_s: float, self_test: Awaitable[T], server: str) -> T:
         ) from error
 
 
-class Provable(Protocol):
+class Provable(Scorer, Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]: ...
-
-    async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs: ...
 
 
 def check_logprobs(server: str, piece: Piece, advice: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 from pydantic import Field, field_validator
 
-from polar.engines.base import EndReason
+from polar.engines.base import EndReason, LogprobMode
 from polar.engines.remote.http_client import HttpClient, HttpRequest
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
 from polar.sse import EventParser
@@ -84,6 +84,10 @@ class StreamOptions(RemoteOptions):
     """Header with the session's id, by which a router keeps a session on the replica that has its prefix."""
     parallel: int = Field(default=256, ge=1)
     """Sequences the server evaluates at once, if it does not report the number."""
+    logprob_mode: LogprobMode | None = None
+    """None: measured at the start."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """In chat mode, arguments of the model's template such as `enable_thinking`."""
 
 
 class ServerRefused(EngineError):

@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, Piece
 from polar.engines.pieces import or_missing
-from polar.engines.remote.chat_engine import ChatOptions, RemoteChatEngine
+from polar.engines.remote.chat_engine import RemoteChatEngine
 from polar.engines.remote.chat_protocol import CHAT, DETOKENIZE
 from polar.engines.remote.engine import ModelList, ServerDescription
-from polar.engines.remote.server import END_REASONS, RemoteServer, ServerRefused
+from polar.engines.remote.server import END_REASONS, RemoteServer, ServerRefused, StreamOptions
 from polar.engines.sglang.chat import (
     SglangChatReply,
     SglangDetokenizeReply,
@@ -46,10 +46,8 @@ ABORT_TIMEOUT_S = 5.0
 T = TypeVar("T")
 
 
-class SglangOptions(ChatOptions):
+class SglangOptions(StreamOptions):
     session_header: str = "x-smg-routing-key"
-    logprob_mode: LogprobMode | None = None
-    """None: measured at the start."""
 
 
 class SglangEngine(RemoteChatEngine):
@@ -59,10 +57,6 @@ class SglangEngine(RemoteChatEngine):
     product = "SGLang"
     hint = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
     tool_flags = "--tool-call-parser PARSER"
-
-    def __init__(self, options: SglangOptions) -> None:
-        super().__init__(options, options.logprob_mode)
-        self._options = options
 
     async def _describe(self, server: RemoteServer) -> ServerDescription:
         model = await _either(server, "/model_info", "/get_model_info", ModelInfo)

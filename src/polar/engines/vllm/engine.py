@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, LogprobMode, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, Piece
 from polar.engines.pieces import or_missing
-from polar.engines.remote.chat_engine import ChatOptions, RemoteChatEngine
+from polar.engines.remote.chat_engine import RemoteChatEngine
 from polar.engines.remote.chat_protocol import DETOKENIZE
 from polar.engines.remote.engine import ModelCard, ModelList, ServerDescription
-from polar.engines.remote.server import RemoteServer, ServerRefused
+from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions
 from polar.engines.vllm.chat import TOKENIZE, PromptCount, VllmDetokenizeReply, chat_body, chat_pieces, count_body
 from polar.engines.vllm.protocol import (
     COMPLETIONS,
@@ -32,13 +32,11 @@ from polar.errors import ConfigError, EngineDefect, EngineError
 from polar.types import Logprobs, TokenIds, logprobs
 
 
-class VllmOptions(ChatOptions):
+class VllmOptions(StreamOptions):
     model: str | None = None
     """The server's name of it; None: the only model it serves."""
     route: Literal["auto", "generate", "completions"] = "auto"
     """auto: `/inference/v1/generate` if the server offers it (`--enable-scale-out`), else `/v1/completions`."""
-    logprob_mode: LogprobMode | None = None
-    """None: measured at the start."""
     priority: int = 0
     """Only for servers with `--scheduling-policy priority`; lower is sooner."""
 
@@ -52,8 +50,8 @@ class VllmEngine(RemoteChatEngine):
     tool_flags = "--enable-auto-tool-choice --tool-call-parser PARSER"
 
     def __init__(self, options: VllmOptions) -> None:
-        super().__init__(options, options.logprob_mode)
-        self._options = options
+        super().__init__(options)
+        self._vllm_options = options
         self._model = ""
         self._route: Route = GENERATE
 
@@ -75,7 +73,7 @@ class VllmEngine(RemoteChatEngine):
     async def _card(self, server: RemoteServer) -> ModelCard:
         cards = (await server.get("/v1/models", ModelList)).data
         names = ", ".join(card.id for card in cards) or "none"
-        if (model := self._options.model) is None:
+        if (model := self._vllm_options.model) is None:
             models = [card for card in cards if card.parent is None]  # the others are adapters
             if len(models) != 1:
                 raise ConfigError(
@@ -88,7 +86,7 @@ class VllmEngine(RemoteChatEngine):
         raise ConfigError(f"vLLM at {server.url} has no model {model!r}; it has: {names}")
 
     async def _choose_route(self, server: RemoteServer) -> Route:
-        if self._options.route == "completions":
+        if self._vllm_options.route == "completions":
             return COMPLETIONS
         body = prompt_body(GENERATE, self._model, [1], {"max_tokens": 1, "temperature": 0.0})
         try:
@@ -96,7 +94,7 @@ class VllmEngine(RemoteChatEngine):
         except ServerRefused as error:
             if error.status not in (403, 404, 405):
                 raise
-            if self._options.route == "generate":
+            if self._vllm_options.route == "generate":
                 raise EngineError(
                     f"vLLM at {server.url} does not offer {GENERATE}: start it with --enable-scale-out, or leave "
                     "out the engine option `route`"
@@ -124,7 +122,7 @@ class VllmEngine(RemoteChatEngine):
         yield end
 
     def _priority(self) -> dict[str, int]:
-        return {"priority": self._options.priority} if self._options.priority else {}
+        return {"priority": self._vllm_options.priority} if self._vllm_options.priority else {}
 
     def _chat(self, server: RemoteServer, prompt: ChatPrompt) -> AsyncGenerator[ChatPiece]:
         body = chat_body(self._model, prompt, self._options.chat_template_kwargs)
