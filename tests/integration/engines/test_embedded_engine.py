@@ -15,7 +15,7 @@ from running_llama import CONTEXT_TOKENS, Started
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import Scorer
 from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
-from polar.engines.llamacpp.recovery import LogprobRecovery
+from polar.engines.llamacpp.forced_token import LogprobRecovery
 from polar.errors import ConfigError, EngineError, SchemaRefused
 from polar.registry import make
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -180,16 +180,18 @@ async def test_weights_that_are_none_are_refused_with_the_engines_own_words(tmp_
         await EmbeddedEngine(EmbeddedOptions(gguf=tmp_path / "absent.gguf")).start()
 
 
-async def test_a_killed_parent_leaves_no_engine_behind(gguf: Path) -> None:
+async def test_a_killed_parent_leaves_no_engine_and_no_saved_state_behind(gguf: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, str(gguf)), stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    child = Path(f"/proc/{int(await parent.stdout.readline())}")
-    assert child.exists()
+    pid, folder = (await parent.stdout.readline()).decode().split()
+    child = Path(f"/proc/{pid}")
+    assert child.exists() and Path(folder).is_dir()
     parent.kill()
     await parent.wait()
     await gone(child)
+    assert not Path(folder).exists()
 
 
 PARENT = """
@@ -199,7 +201,7 @@ from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 async def main():
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=sys.argv[1]))
     await engine.start()
-    print(engine._process.pid, flush=True)
+    print(engine._process.pid, engine._state_folder, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())

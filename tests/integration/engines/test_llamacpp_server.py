@@ -13,7 +13,7 @@ from running_llama import CONTEXT_TOKENS, LlamaServer
 from contracts.engine_contract import ask, whole
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.llamacpp.client import SLICE_TOKENS, LlamaCppClient
-from polar.engines.llamacpp.recovery import LogprobRecovery
+from polar.engines.llamacpp.forced_token import LogprobRecovery
 from polar.engines.remote.engine import TokenizeReply
 from polar.errors import EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary

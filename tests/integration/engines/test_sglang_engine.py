@@ -34,6 +34,11 @@ def opened(connect: Connect) -> Opener:
     return open_engine
 
 
+@pytest.fixture
+def fake(vocabulary: Vocabulary) -> FakeSglang:
+    return FakeSglang(vocabulary)
+
+
 @pytest.mark.parametrize("fake_options", [{}, {"incremental": True, "processed": False}], ids=["whole", "deltas"])
 class TestSglangEngine(EngineContract, SchemaContract):
     @pytest.fixture
@@ -70,8 +75,7 @@ class TestSglangEngine(EngineContract, SchemaContract):
         assert max(piece.logprobs) < -1
 
 
-async def test_every_sampling_value_is_sent(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_every_sampling_value_is_sent(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     await whole(engine, ask([500, 501], "a-session", max_tokens=3, temperature=0.5, top_p=0.9, stop_ids=(7,)))
     body, headers = fake.bodies[-1], fake.headers[-1]
@@ -83,8 +87,7 @@ async def test_every_sampling_value_is_sent(vocabulary: Vocabulary, opened: Open
     assert headers["x-smg-routing-key"] == "a-session"
 
 
-async def test_scoring_starts_one_before_the_first_position(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_scoring_starts_one_before_the_first_position(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     ids = token_ids([500, 501, 502, 503, 504])
     scored = await engine.score(ids, [4, 2])
@@ -94,8 +97,8 @@ async def test_scoring_starts_one_before_the_first_position(vocabulary: Vocabula
     assert scored.tolist() == pytest.approx(wanted, abs=1e-5)
 
 
-async def test_closing_the_iterator_aborts_the_request(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary, step_s=0.01)
+async def test_closing_the_iterator_aborts_the_request(fake: FakeSglang, opened: Opener) -> None:
+    fake.step_s = 0.01
     engine, _ = await opened(fake)
     pieces = engine.generate(ask([500, 501], max_tokens=500))
     await anext(pieces)
@@ -103,8 +106,8 @@ async def test_closing_the_iterator_aborts_the_request(vocabulary: Vocabulary, o
     assert fake.aborted == [fake.bodies[-1]["rid"]]
 
 
-async def test_a_cancelled_task_aborts_the_request(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary, step_s=0.01)
+async def test_a_cancelled_task_aborts_the_request(fake: FakeSglang, opened: Opener) -> None:
+    fake.step_s = 0.01
     engine, _ = await opened(fake)
     asked = len(fake.bodies)
     task = asyncio.create_task(whole(engine, ask([500, 501], max_tokens=500)))
@@ -128,16 +131,14 @@ async def test_leaving_a_reply_does_not_wait_for_a_server_that_hangs(
     assert len(fake.aborted) == 1
 
 
-async def test_a_server_that_aborts_says_so(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_a_server_that_aborts_says_so(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     fake.aborts_after = 2
     piece = await whole(engine, ask([500, 501], max_tokens=5))
     assert (len(piece.ids), piece.finish_reason) == (2, "aborted")
 
 
-async def test_a_reply_that_ends_is_not_aborted(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_a_reply_that_ends_is_not_aborted(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     await whole(engine, ask([500, 501], max_tokens=3))
     assert fake.aborted == []

@@ -17,10 +17,9 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from polar.engines.base import EndReason, GenerateRequest, Piece
+from polar.engines.llamacpp.forced_token import LogprobRecovery, schema_fields, try_schema
 from polar.engines.llamacpp.prefixes import PrefixStore
 from polar.engines.llamacpp.protocol import CompletionReply, Timings, completion_body, pair_logprobs
-from polar.engines.llamacpp.recovery import LogprobRecovery
-from polar.engines.llamacpp.schema import schema_fields, try_schema
 from polar.engines.llamacpp.sequences import SequenceTable
 from polar.engines.llamacpp.server import LlamaServer, ServerProperties
 from polar.engines.pieces import cut_at_stop, joined
@@ -93,7 +92,8 @@ class LlamaCppClient:
             first = await self._prepare(request, sequence)
             finish_reason = None
             while finish_reason is None:
-                size = self._slice_size(request, reply)
+                rest = request.max_tokens - len(reply)
+                size = rest if request.json_schema is not None else min(self._slice_tokens, rest)
                 body = completion_body(request, reply, size, sequence)
                 sampled = await self.server.complete(body | schema_fields(request.json_schema))
                 ids, values = await self._paired(request, reply, sampled, sequence)
@@ -132,10 +132,6 @@ class LlamaCppClient:
     def _note_cached(self, sequence: int, ids: TokenIds) -> None:
         if self._prefixes is not None:
             self._prefixes.note_cached(sequence, ids)
-
-    def _slice_size(self, request: GenerateRequest, reply: TokenIds) -> int:
-        rest = request.max_tokens - len(reply)
-        return rest if request.json_schema is not None else min(self._slice_tokens, rest)
 
     async def _paired(
         self, request: GenerateRequest, reply: TokenIds, sampled: CompletionReply, sequence: int

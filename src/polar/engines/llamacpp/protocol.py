@@ -36,10 +36,10 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class CompletionReply(msgspec.Struct, frozen=True):
-    tokens: list[int]
-    stop_type: Literal["none", "eos", "limit", "word"]
-    tokens_predicted: int
     timings: Timings
+    tokens: list[int] = []
+    stop_type: Literal["none", "eos", "limit", "word"] = "none"
+    tokens_predicted: int = 0
     completion_probabilities: list[TokenReport] = []
 
 

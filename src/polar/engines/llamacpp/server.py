@@ -28,10 +28,6 @@ class ServerProperties(msgspec.Struct, frozen=True):
     build_info: str = ""
 
 
-class EvaluationReply(msgspec.Struct, frozen=True):
-    timings: Timings
-
-
 class SaveReply(msgspec.Struct, frozen=True):
     n_written: int
     """Bytes."""
@@ -75,7 +71,7 @@ class LlamaServer(RemoteServer):
     async def evaluate(self, prompt_ids: list[int], sequence: int) -> Timings:
         """Evaluates a prompt into a sequence's cache, without sampling."""
         body = {"prompt": prompt_ids, "n_predict": 0, "id_slot": sequence, "cache_prompt": True, "stream": False}
-        return (await self.post("/completion", body, EvaluationReply)).timings
+        return (await self.post("/completion", body, CompletionReply)).timings
 
     async def save_state(self, sequence: int, filename: str) -> int:
         """Writes a sequence's state to the server's state folder; returns its bytes. Servers without one

@@ -33,14 +33,6 @@ MOST_BYTES = 256 * 2**20
 """Of all cached prompts, about 10 bytes a token. The least recently used session is dropped first."""
 
 
-class ServerDescription(msgspec.Struct, frozen=True):
-    model: str
-    context_tokens: int
-    """One less than the server's: it samples a token even when it scores, and every sequence must be scorable."""
-    parallel: int
-    version: str = ""
-
-
 class ModelCard(msgspec.Struct, frozen=True):
     id: str
     root: str | None = None
@@ -70,8 +62,14 @@ class RemoteEngine(ABC):
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
     @abstractmethod
-    async def _describe(self, server: RemoteServer) -> ServerDescription:
-        """Reads the server's model and limits, and chooses the route for generation."""
+    async def _describe(self, server: RemoteServer) -> EngineInfo:
+        """Reads the server's model and limits, and chooses the route for generation. The logprob mode is measured
+        later."""
+
+    def _info(self, model: str, context_tokens: int, parallel: int, version: str) -> EngineInfo:
+        """Leaves one token of the server's context free: it samples a token even when it scores, and every
+        sequence must be scorable."""
+        return EngineInfo(self.name, model, context_tokens - 1, "raw", parallel, version, constrains=True)
 
     @abstractmethod
     def _sample(self, server: RemoteServer, request: GenerateRequest, max_tokens: int) -> AsyncGenerator[Piece]:
@@ -96,18 +94,10 @@ class RemoteEngine(ABC):
             raise
 
     async def _start(self, server: RemoteServer) -> EngineInfo:
-        description = await self._describe(server)
-        self._context_tokens = description.context_tokens
+        info = await self._describe(server)
+        self._context_tokens = info.context_tokens
         proof = Proof(self, f"{self.product} at {server.url}", await self._probe_ids(server))
-        return EngineInfo(
-            name=self.name,
-            model=description.model,
-            context_tokens=description.context_tokens,
-            logprob_mode=await proof.run(self._options.logprob_mode),
-            parallel=description.parallel,
-            version=description.version,
-            constrains=True,
-        )
+        return msgspec.structs.replace(info, logprob_mode=await proof.run(self._options.logprob_mode))
 
     async def _probe_ids(self, server: RemoteServer) -> Sequence[int]:
         try:

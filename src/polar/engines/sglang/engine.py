@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, EngineInfo, GenerateRequest, Piece
 from polar.engines.pieces import or_missing
 from polar.engines.remote.chat_engine import RemoteChatEngine
 from polar.engines.remote.chat_protocol import CHAT, DETOKENIZE
-from polar.engines.remote.engine import ModelList, ServerDescription
+from polar.engines.remote.engine import ModelList
 from polar.engines.remote.server import END_REASONS, RemoteServer, ServerRefused, StreamOptions
 from polar.engines.sglang.chat import (
     SglangChatReply,
@@ -58,7 +58,7 @@ class SglangEngine(RemoteChatEngine):
     hint = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
     tool_flags = "--tool-call-parser PARSER"
 
-    async def _describe(self, server: RemoteServer) -> ServerDescription:
+    async def _describe(self, server: RemoteServer) -> EngineInfo:
         model = await _either(server, "/model_info", "/get_model_info", ModelInfo)
         if not model.is_generation:
             raise EngineError(
@@ -74,7 +74,7 @@ class SglangEngine(RemoteChatEngine):
                 f"SGLang at {server.url} does not report the length of its context; use it without a proxy"
             )
         parallel = info.max_running_requests or self._options.parallel
-        return ServerDescription(model.model_path, longest - 1, parallel, info.version)
+        return self._info(model.model_path, longest, parallel, info.version)
 
     async def _sample(
         self, server: RemoteServer, request: GenerateRequest, max_tokens: int

@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, Piece
+from polar.engines.base import ChatPiece, ChatPrompt, EngineInfo, GenerateRequest, Piece
 from polar.engines.pieces import or_missing
 from polar.engines.remote.chat_engine import RemoteChatEngine
 from polar.engines.remote.chat_protocol import DETOKENIZE
-from polar.engines.remote.engine import ModelCard, ModelList, ServerDescription
+from polar.engines.remote.engine import ModelCard, ModelList
 from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions
 from polar.engines.vllm.chat import TOKENIZE, PromptCount, VllmDetokenizeReply, chat_body, chat_pieces, count_body
 from polar.engines.vllm.protocol import (
@@ -55,7 +55,7 @@ class VllmEngine(RemoteChatEngine):
         self._model = ""
         self._route: Route = GENERATE
 
-    async def _describe(self, server: RemoteServer) -> ServerDescription:
+    async def _describe(self, server: RemoteServer) -> EngineInfo:
         card = await self._card(server)
         self._model = card.id
         self._route = await self._choose_route(server)
@@ -68,7 +68,7 @@ class VllmEngine(RemoteChatEngine):
         except ServerRefused:  # a router may not forward it
             version = ""
         model = card.id if card.root in (None, card.id) else f"{card.id} ({card.root})"
-        return ServerDescription(model, card.max_model_len - 1, self._options.parallel, version)
+        return self._info(model, card.max_model_len, self._options.parallel, version)
 
     async def _card(self, server: RemoteServer) -> ModelCard:
         cards = (await server.get("/v1/models", ModelList)).data
@@ -112,11 +112,11 @@ class VllmEngine(RemoteChatEngine):
             async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
                 async for batch in batches:
                     reply.add(batch)
-                    if reply.has_piece:
+                    if reply.ids and not reply.ended:
                         yield reply.piece()
             end = reply.end()
         except EngineError:
-            if reply.has_ids:
+            if reply.ids:
                 yield reply.piece()  # the ids that came before the error count
             raise
         yield end

@@ -133,7 +133,8 @@ class StreamedIds:
     def __init__(self, server: RemoteServer, route: Route) -> None:
         self._server = server
         self._route: Route = route
-        self._ids: list[int] = []
+        self.ids: list[int] = []
+        """Not yet returned in a piece."""
         self._values: list[float] = []
         self._count = 0
         """Ids that were returned in pieces."""
@@ -141,13 +142,9 @@ class StreamedIds:
         self._usage: Usage | None = None
 
     @property
-    def has_ids(self) -> bool:
-        return bool(self._ids)
-
-    @property
-    def has_piece(self) -> bool:
-        """Whether to yield the ids now: once the last event is there, they become part of the last piece."""
-        return bool(self._ids) and self._last is None
+    def ended(self) -> bool:
+        """Whether the last event has arrived. Then the ids belong to the last piece."""
+        return self._last is not None
 
     def add(self, batch: Sequence[bytes]) -> None:
         sampled: list[Choice] = []
@@ -170,14 +167,14 @@ class StreamedIds:
         except EngineDefect:  # in one of them; keep those before it
             pairs = map(paired, sampled)
         for ids, values in pairs:
-            self._ids += ids
+            self.ids += ids
             self._values += values
 
     def piece(self) -> Piece:
         """The ids since the last piece."""
-        piece = Piece(token_ids(self._ids), logprobs(self._values))
-        self._count += len(self._ids)
-        self._ids, self._values = [], []
+        piece = Piece(token_ids(self.ids), logprobs(self._values))
+        self._count += len(self.ids)
+        self.ids, self._values = [], []
         return piece
 
     def end(self) -> Piece:

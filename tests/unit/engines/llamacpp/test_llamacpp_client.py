@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from contracts.engine_contract import ask, whole
 from polar.engines.llamacpp.client import LlamaCppClient
-from polar.engines.llamacpp.schema import schema_fields
+from polar.engines.llamacpp.forced_token import schema_fields
 from polar.errors import ContextOverflow, EngineDefect, EngineError, SchemaRefused
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

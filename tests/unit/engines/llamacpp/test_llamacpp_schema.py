@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polar.engines.llamacpp.schema import LAYOUT, MAX_ITEMS, is_too_large, schema_fields
+from polar.engines.llamacpp.forced_token import LAYOUT, MAX_ITEMS, is_too_large, schema_fields
 
 LONG = {"type": "array", "maxItems": MAX_ITEMS + 1}
 
