@@ -119,7 +119,7 @@ def shortage_of(error: BaseException) -> str:
 @contextmanager
 def boundary(where: str) -> Generator[None]:
     """Turns any plain error raised inside into a `SessionError` that names the part. Cancellation and time-outs
-    pass through: they belong to whoever set the deadline."""
+    pass through: they belong to the code that set the deadline."""
     try:
         yield
     except (SessionError, TimeoutError):

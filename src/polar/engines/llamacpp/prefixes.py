@@ -12,7 +12,7 @@ in this bookkeeping can change the cost of a call, never its result.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from polar.engines.llamacpp.protocol import Timings
@@ -35,14 +35,6 @@ class SavedState:
     size_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A prompt that the server is evaluating."""
-
-    ids: TokenIds
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class PrefixStore:
     """The saved states of one server, whose state folder is `folder`."""
 
@@ -54,7 +46,8 @@ class PrefixStore:
         """The tokens in each sequence's cache."""
         self._saved: list[SavedState] = []
         """The least recently used first."""
-        self._running: list[Evaluation] = []
+        self._running: list[tuple[TokenIds, asyncio.Event]] = []
+        """Prompts under evaluation, and the end of each."""
         self._files = 0
 
     def note_cached(self, sequence: int, ids: TokenIds) -> None:
@@ -78,10 +71,10 @@ class PrefixStore:
         while True:
             saved = max((common_prefix(saved.ids, prompt_ids) for saved in self._saved), default=0)
             useful = max(known, saved) + MIN_GAIN_TOKENS
-            longer = [each for each in self._running if common_prefix(each.ids, prompt_ids) >= useful]
+            longer = [ended for ids, ended in self._running if common_prefix(ids, prompt_ids) >= useful]
             if not longer:
                 return
-            await longer[0].ended.wait()
+            await longer[0].wait()
 
     async def _restore(self, prompt_ids: TokenIds, sequence: int, known: int) -> int:
         """How many tokens of the prompt a saved state provided; 0 if none is worth a copy."""
@@ -101,7 +94,7 @@ class PrefixStore:
         return gain
 
     async def _evaluate(self, prompt_ids: TokenIds, sequence: int) -> Timings:
-        evaluation = Evaluation(prompt_ids)
+        evaluation = (prompt_ids, asyncio.Event())
         self._running.append(evaluation)
         self._cached.pop(sequence, None)
         try:
@@ -110,7 +103,7 @@ class PrefixStore:
             await self._save(prompt_ids, sequence)
         finally:
             self._running.remove(evaluation)
-            evaluation.ended.set()
+            evaluation[1].set()
         return timings
 
     async def _save(self, ids: TokenIds, sequence: int) -> None:

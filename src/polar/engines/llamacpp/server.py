@@ -40,7 +40,7 @@ class LlamaError(msgspec.Struct, frozen=True):
     n_ctx: int = 0
 
 
-class ErrorReply(msgspec.Struct, frozen=True):
+class LlamaErrorReply(msgspec.Struct, frozen=True):
     error: LlamaError = LlamaError()
 
 
@@ -86,7 +86,7 @@ class LlamaServer(RemoteServer):
 
     def _refusal(self, path: str, status: int, payload: bytes, retry_after: str | None) -> EngineError:
         try:
-            error = msgspec.json.decode(payload, type=ErrorReply).error
+            error = msgspec.json.decode(payload, type=LlamaErrorReply).error
         except msgspec.MsgspecError:
             error = LlamaError()
         if error.type == "exceed_context_size_error":

@@ -2,7 +2,7 @@
 
 Ids and logprobs come back in equal number; a stop id stays in the reply; and the meaning of the logprobs is
 measured: a reply sampled at another temperature has the same logprobs as its scores only if they are raw. Chat
-mode has a test of its own.
+mode has a separate test.
 """
 
 from __future__ import annotations

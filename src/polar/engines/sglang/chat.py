@@ -15,7 +15,7 @@ import msgspec
 from polar.engines.base import ChatPiece, ChatPrompt, Piece
 from polar.engines.remote.chat_protocol import CHAT, ReplyMessage, chat_fields, whole_deltas
 from polar.engines.remote.server import END_REASONS, RemoteServer
-from polar.engines.sglang.protocol import MAX_SEED, FinishReason, MetaInfo, ReplyProgress, SglangEvent
+from polar.engines.sglang.protocol import MAX_SEED, MetaInfo, ReplyProgress, SglangEvent, SglangFinish
 from polar.errors import EngineDefect
 from polar.types import logprobs, token_ids
 
@@ -81,7 +81,7 @@ def chat_piece(server: RemoteServer, reply: SglangChatReply) -> ChatPiece:
             f"a reply of SGLang at {server.url} has no `meta_info` or no `prompt_token_ids`: use 0.5.13 or newer, "
             "and a worker, not a router that rewrites its replies"
         )
-    finish = meta.finish_reason or FinishReason("abort")
+    finish = meta.finish_reason or SglangFinish("abort")
     finish.check(server, CHAT)
     ids, values = ReplyProgress().new(SglangEvent(meta, choice.token_ids or []))
     piece = Piece(

@@ -61,18 +61,14 @@ class SglangEngine(RemoteChatEngine):
     async def _describe(self, server: RemoteServer) -> EngineInfo:
         model = await _either(server, "/model_info", "/get_model_info", ModelInfo)
         if not model.is_generation:
-            raise EngineError(
-                f"SGLang at {server.url} serves {model.model_path}, which does not generate; serve another model"
-            )
+            raise EngineError(f"{model.model_path} at {server.url} does not generate; serve another model")
         info = await _either(server, "/server_info", "/get_server_info", ServerInfo)
         longest = info.max_req_input_len
         if longest is None:
             cards = (await server.get("/v1/models", ModelList)).data
             longest = cards[0].max_model_len - RESERVED_TOKENS if cards and cards[0].max_model_len else None
         if longest is None:
-            raise EngineDefect(
-                f"SGLang at {server.url} does not report the length of its context; use it without a proxy"
-            )
+            raise EngineDefect(f"SGLang at {server.url} does not report its context length; use no proxy")
         parallel = info.max_running_requests or self._options.parallel
         return self._info(model.model_path, longest, parallel, info.version)
 

@@ -33,7 +33,7 @@ MISSING = -1e30
 LogprobEntry = tuple[float | None, int, str | None]
 
 
-class FinishReason(msgspec.Struct, frozen=True):
+class SglangFinish(msgspec.Struct, frozen=True):
     type: Literal["stop", "tool_calls", "length", "abort"]
     """tool_calls: a stop, in chat mode."""
     message: str = ""
@@ -49,7 +49,7 @@ class MetaInfo(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: SglangFinish | None = None
     weight_version: str | None = None
     """At the time of this event; earlier tokens may have another."""
     weight_versions: list[VersionSpan] | None = None

@@ -15,14 +15,14 @@ import msgspec
 from polar.engines.base import ChatPiece, ChatPrompt, Piece
 from polar.engines.remote.chat_protocol import CHAT, ReplyMessage, StreamedReply, chat_fields, prompt_fields
 from polar.engines.remote.server import RemoteServer
-from polar.engines.vllm.protocol import Choice, Usage, last_piece, no_finish_reason, paired
+from polar.engines.vllm.protocol import Usage, VllmChoice, last_piece, no_finish_reason, paired
 from polar.errors import EngineDefect
 from polar.types import TokenIds, logprobs, token_ids
 
 TOKENIZE = "/tokenize"
 
 
-class VllmChatChoice(Choice, frozen=True):
+class VllmChatChoice(VllmChoice, frozen=True):
     delta: ReplyMessage = ReplyMessage()
     stop_reason: int | str | None = None
     """The stop text that ended the reply, or the stop id."""

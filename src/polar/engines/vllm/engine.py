@@ -60,9 +60,7 @@ class VllmEngine(RemoteChatEngine):
         self._model = card.id
         self._route = await self._choose_route(server)
         if card.max_model_len is None:
-            raise EngineDefect(
-                f"vLLM at {server.url} does not report `max_model_len` of {card.id}; use it without a proxy"
-            )
+            raise EngineDefect(f"vLLM at {server.url} does not report `max_model_len` of {card.id}; use no proxy")
         try:
             version = (await server.get("/version", ServerVersion)).version
         except ServerRefused:  # a router may not forward it

@@ -53,7 +53,7 @@ class ScoredToken(msgspec.Struct, frozen=True):
 PromptLogprobs = list[dict[str, ScoredToken] | None]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class VllmChoice(msgspec.Struct, frozen=True):
     token_ids: list[int] | None = None
     logprobs: ChoiceLogprobs | None = None
     finish_reason: str | None = None
@@ -73,13 +73,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class VllmEvent(msgspec.Struct, frozen=True):
-    choices: list[Choice] = []
+    choices: list[VllmChoice] = []
     usage: Usage | None = None
     error: Any = None
 
 
 class ScoreReply(msgspec.Struct, frozen=True):
-    choices: list[Choice] = []
+    choices: list[VllmChoice] = []
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -138,7 +138,7 @@ class StreamedIds:
         self._values: list[float] = []
         self._count = 0
         """Ids that were returned in pieces."""
-        self._last: Choice | None = None
+        self._last: VllmChoice | None = None
         self._usage: Usage | None = None
 
     @property
@@ -147,7 +147,7 @@ class StreamedIds:
         return self._last is not None
 
     def add(self, batch: Sequence[bytes]) -> None:
-        sampled: list[Choice] = []
+        sampled: list[VllmChoice] = []
         try:
             for event in self._server.read_all(batch, self._route, VllmEvent):
                 if event.error is not None:
@@ -161,7 +161,7 @@ class StreamedIds:
         finally:  # ids that came before an error count
             self._keep(sampled)
 
-    def _keep(self, sampled: Sequence[Choice]) -> None:
+    def _keep(self, sampled: Sequence[VllmChoice]) -> None:
         try:
             pairs = [paired(*sampled)]
         except EngineDefect:  # in one of them; keep those before it
@@ -188,7 +188,7 @@ def no_finish_reason(server: RemoteServer) -> EngineError:
     return EngineError(f"vLLM at {server.url} ended a reply without a finish reason; see the server's log")
 
 
-def paired(*choices: Choice) -> tuple[list[int], list[float]]:
+def paired(*choices: VllmChoice) -> tuple[list[int], list[float]]:
     """The ids of events and a logprob for each, NaN where the server had none."""
     ids = [token_id for choice in choices for token_id in choice.token_ids or ()]
     given = [choice.logprobs for choice in choices if choice.logprobs is not None]
@@ -212,7 +212,7 @@ def paired(*choices: Choice) -> tuple[list[int], list[float]]:
     return ids, [value if value is not None and MISSING < value < math.inf else math.nan for value in values]
 
 
-def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:
+def last_piece(choice: VllmChoice, usage: Usage | None, before: int) -> Piece:
     """The end of a reply, of which `before` ids came in earlier pieces."""
     ids, values = paired(choice)
     details = usage.prompt_tokens_details if usage else None

@@ -13,7 +13,7 @@ from polar.engines.remote.server import reason_of
 from polar.engines.vllm.protocol import (
     COMPLETIONS,
     GENERATE,
-    Choice,
+    VllmChoice,
     generation_body,
     last_piece,
     paired,
@@ -23,8 +23,8 @@ from polar.errors import EngineDefect
 from polar.types import PolicySpan
 
 
-def choice(**fields: Any) -> Choice:
-    return msgspec.convert(fields, Choice)
+def choice(**fields: Any) -> VllmChoice:
+    return msgspec.convert(fields, VllmChoice)
 
 
 def test_the_route_for_tokens_gets_ids_and_sampling_apart() -> None:
