@@ -1,4 +1,4 @@
-"""The engine that follows a script: what it catches, and what it can be told to do."""
+"""The engine that follows a script: what it catches, and what it can be reported to do."""
 
 from __future__ import annotations
 

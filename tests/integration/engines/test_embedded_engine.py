@@ -119,7 +119,7 @@ async def test_it_says_which_weights_it_runs(started: Started) -> None:
     assert started.info.logprob_mode == "raw"
 
 
-async def test_the_child_is_told_its_key_through_neither_arguments_nor_environment(started: Started) -> None:
+async def test_the_childs_key_is_in_neither_arguments_nor_environment(started: Started) -> None:
     child = Path(f"/proc/{started.engine._process.pid}")
     arguments = child.joinpath("cmdline").read_bytes().split(b"\0")
     assert arguments[1:] == [b"-m", b"polar.engines.embedded.server", b""]
@@ -127,7 +127,7 @@ async def test_the_child_is_told_its_key_through_neither_arguments_nor_environme
     assert names - {"", "LINES", "COLUMNS"} <= set(os.environ)
 
 
-async def test_an_engine_that_dies_says_so_with_its_last_words(gguf: Path, vocabulary: Vocabulary) -> None:
+async def test_an_engine_that_dies_reports_the_end_of_its_log(gguf: Path, vocabulary: Vocabulary) -> None:
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=gguf))
     await engine.start()
     assert engine._process is not None
@@ -171,7 +171,7 @@ async def test_starting_twice_is_refused(started: Started) -> None:
         await started.engine.start()
 
 
-async def test_weights_that_are_none_are_refused_with_the_engines_own_words(tmp_path: Path) -> None:
+async def test_broken_weights_are_refused_with_the_engines_log(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not weights")
     with pytest.raises(EngineError, match="did not start; it ended with code"):

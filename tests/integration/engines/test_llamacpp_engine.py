@@ -77,13 +77,13 @@ async def test_counters_outlive_the_engine(server: LlamaServer, key_file: Path) 
         await whole(engine, ask([1]))
 
 
-async def test_a_server_that_wants_another_key_is_told(server: LlamaServer) -> None:
+async def test_a_wrong_key_is_reported(server: LlamaServer) -> None:
     engine = LlamaCppEngine(LlamaCppOptions(url=server.address))
     with pytest.raises(EngineError, match=r"answered .* with 401.*api_key_env"):
         await engine.start()
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     engine = LlamaCppEngine(LlamaCppOptions(url="http://127.0.0.1:9"))
     with pytest.raises(
         EngineError, match=r"no connection to llama.cpp at http://127.0.0.1:9.*check that the server"

@@ -158,7 +158,7 @@ async def sequences(server: LlamaServer) -> list[dict[str, Any]]:
         return await response.json()
 
 
-async def test_a_wrong_key_is_told(server: LlamaServer) -> None:
+async def test_a_rejected_key_is_reported(server: LlamaServer) -> None:
     stranger = LlamaCppClient(server.address, "wrong")
     with pytest.raises(EngineError, match=r"answered .* with 401.*api_key_env"):
         await stranger.open()
@@ -170,7 +170,7 @@ async def test_ids_outside_the_vocabulary_are_refused(client: LlamaCppClient) ->
         await whole(client, ask([10_000_000]))
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     client = LlamaCppClient("http://127.0.0.1:9")
     with pytest.raises(EngineError, match=r"no connection to llama.cpp at http://127.0.0.1:9"):
         await client.open()

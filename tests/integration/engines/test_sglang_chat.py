@@ -10,7 +10,7 @@ import pytest
 from fake_sglang_chat import FakeSglangChat
 from running_llama import Connect
 
-from contracts.chat_contract import LOOK, ChatContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, talk, whole_reply
 from polar.engines.base import EngineInfo
 from polar.engines.remote.proof import prove_chat
 from polar.engines.sglang.engine import SglangEngine
@@ -45,9 +45,9 @@ class TestSglangChat(ChatContract):
 
 async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened(chat_template_kwargs={"enable_thinking": True})
-    heard = await hear(engine, talk(session_id="a-session", max_tokens=60))
-    assert len(heard.pieces) == 1
-    assert (heard.reasoning, heard.content.strip()) == ("Hm, the file.\n", "Yes.")
+    reply = await whole_reply(engine, talk(session_id="a-session", max_tokens=60))
+    assert len(reply.pieces) == 1
+    assert (reply.reasoning, reply.content.strip()) == ("Hm, the file.\n", "Yes.")
     assert fake.bodies[-1]["stream"] is False
     assert fake.headers[-1]["x-smg-routing-key"] == "a-session"
 
@@ -55,13 +55,13 @@ async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> Non
 async def test_two_calls_are_two(opened: Opener) -> None:
     engine, _ = await opened()
     asked = talk(Message(role="user", content="Look into é.txt and b.txt"), tools=(LOOK,), max_tokens=90)
-    heard = await hear(engine, asked)
+    reply = await whole_reply(engine, asked)
     first, second = '{"path": "é.txt"}', '{"path": "b.txt"}'
-    assert heard.calls == [ToolCall("look", first, "call_0"), ToolCall("look", second, "call_1")]
+    assert reply.calls == [ToolCall("look", first, "call_0"), ToolCall("look", second, "call_1")]
 
 
-async def test_a_server_that_tells_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
-    fake.tells_ids = False
+async def test_a_server_that_reports_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
+    fake.reports_ids = False
     engine, _ = await opened()
     with pytest.raises(EngineDefect, match=r"has no `meta_info`.*use 0.5.13 or newer"):
         await prove_chat(engine)
@@ -70,15 +70,15 @@ async def test_a_server_that_tells_no_ids_does_not_pass(fake: FakeSglangChat, op
 async def test_a_server_that_aborts_says_so(fake: FakeSglangChat, opened: Opener) -> None:
     fake.aborts = True
     engine, _ = await opened()
-    heard = await hear(engine, talk(max_tokens=4))
-    assert (len(heard.ids), heard.finish_reason) == (4, "aborted")
+    reply = await whole_reply(engine, talk(max_tokens=4))
+    assert (len(reply.ids), reply.finish_reason) == (4, "aborted")
 
 
 async def test_a_cancelled_chat_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     asked = len(fake.bodies)
     fake.step_s = 1.0
-    task = asyncio.create_task(hear(engine, talk(max_tokens=60)))
+    task = asyncio.create_task(whole_reply(engine, talk(max_tokens=60)))
     while len(fake.bodies) == asked:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     task.cancel()
@@ -89,20 +89,20 @@ async def test_a_cancelled_chat_is_aborted(fake: FakeSglangChat, opened: Opener)
 async def test_a_refusal_is_not_aborted(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     with pytest.raises(Exception, match="begins with its user"):
-        await hear(engine, talk(Message(role="assistant", content="Hello.")))
+        await whole_reply(engine, talk(Message(role="assistant", content="Hello.")))
     assert fake.aborted == []
 
 
-async def test_the_version_at_the_end_is_none_of_the_reply(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_the_version_at_the_end_is_not_that_of_the_reply(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     fake.weight_version = "step-8"
-    (heard,) = (await hear(engine, talk())).pieces
-    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", ())
+    (reply,) = (await whole_reply(engine, talk())).pieces
+    assert (reply.piece.policy_version, reply.piece.policy_spans) == ("", ())
 
 
-async def test_versions_by_token_are_told_as_such(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_versions_per_token_become_spans(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     fake.weight_version = "step-8"
     fake.weight_versions = [{"version": "step-7", "start": 0, "end": 3}]
-    (heard,) = (await hear(engine, talk(max_tokens=3))).pieces
-    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", (PolicySpan("step-7", 0, 3),))
+    (reply,) = (await whole_reply(engine, talk(max_tokens=3))).pieces
+    assert (reply.piece.policy_version, reply.piece.policy_spans) == ("", (PolicySpan("step-7", 0, 3),))

@@ -158,10 +158,10 @@ async def test_older_servers_have_older_paths(vocabulary: Vocabulary, opened: Op
     assert info.model == "/weights/toy"
 
 
-async def test_a_server_that_keeps_its_limits_to_itself_tells_its_context(
+async def test_the_model_list_replaces_limits_that_the_server_does_not_report(
     vocabulary: Vocabulary, opened: Opener
 ) -> None:
-    _, info = await opened(FakeSglang(vocabulary, tells_limits=False), parallel=5)
+    _, info = await opened(FakeSglang(vocabulary, reports_limits=False), parallel=5)
     assert (info.context_tokens, info.parallel) == (CONTEXT_TOKENS - 1, 5)
 
 

@@ -15,7 +15,7 @@ from fake_vllm import CONTEXT_TOKENS, Handler
 from fake_vllm_chat import FakeVllmChat
 from running_llama import Connect
 
-from contracts.chat_contract import LOOK, ChatContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, talk, whole_reply
 from polar.engines.base import ChatEngine, EngineInfo
 from polar.engines.remote.proof import prove_chat
 from polar.engines.vllm.engine import VllmEngine
@@ -54,10 +54,10 @@ class TestVllmChatByContract(ChatContract):
         return engine, await engine.start()
 
 
-async def test_the_request_says_everything(fake: FakeVllmChat, opened: Opener) -> None:
+async def test_the_request_has_every_field(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened(chat_template_kwargs={"enable_thinking": True}, priority=2)
     assert isinstance(engine, ChatEngine)
-    await hear(engine, talk(session_id="a-session", max_tokens=3, temperature=0.5, top_k=9, stop=("###",)))
+    await whole_reply(engine, talk(session_id="a-session", max_tokens=3, temperature=0.5, top_k=9, stop=("###",)))
     body, headers = fake.bodies[-1], fake.headers[-1]
     assert (body["model"], body["priority"], body["stop"]) == ("toy", 2, ["###"])
     assert (body["temperature"], body["top_k"], body["repetition_penalty"]) == (0.5, 9, 1.0)
@@ -65,28 +65,28 @@ async def test_the_request_says_everything(fake: FakeVllmChat, opened: Opener) -
     assert headers["x-session-id"] == "a-session"
 
 
-async def test_thinking_is_told_apart_and_shown_again(opened: Opener) -> None:
+async def test_reasoning_is_separated_and_rendered_again(opened: Opener) -> None:
     engine = await opened(chat_template_kwargs={"enable_thinking": True})
     asked = talk(max_tokens=60)
-    heard = await hear(engine, asked)
-    assert (heard.reasoning, heard.content.strip()) == ("Hm, the file.\n", "Yes.")
-    assert await engine.count(asked) == len(heard.prompt_ids)
-    again = await hear(engine, talk(*asked.messages, heard.message, *asked.messages))
+    reply = await whole_reply(engine, asked)
+    assert (reply.reasoning, reply.content.strip()) == ("Hm, the file.\n", "Yes.")
+    assert await engine.count(asked) == len(reply.prompt_ids)
+    again = await whole_reply(engine, talk(*asked.messages, reply.message, *asked.messages))
     assert "<think>\nHm, the file.\n" in await engine.decode(again.prompt_ids)
 
 
 async def test_two_calls_are_two(opened: Opener) -> None:
     engine = await opened()
     asked = talk(Message(role="user", content="Look into é.txt and b.txt"), tools=(LOOK,), max_tokens=90)
-    heard = await hear(engine, asked)
+    reply = await whole_reply(engine, asked)
     first, second = '{"path": "é.txt"}', '{"path": "b.txt"}'
-    assert heard.calls == [ToolCall("look", first, "call-0"), ToolCall("look", second, "call-1")]
+    assert reply.calls == [ToolCall("look", first, "call-0"), ToolCall("look", second, "call-1")]
 
 
-async def test_a_server_that_reads_no_calls_names_the_flags(fake: FakeVllmChat, opened: Opener) -> None:
+async def test_a_server_that_parses_no_calls_names_the_flags(fake: FakeVllmChat, opened: Opener) -> None:
     fake.reads_calls = False
     engine = await opened()
-    assert (await hear(engine, talk())).ids
+    assert (await whole_reply(engine, talk())).ids
     with pytest.raises(EngineError, match=r"start it with --enable-auto-tool-choice --tool-call-parser") as raised:
         await prove_chat(engine)
     assert not isinstance(raised.value, ChatRefused)
@@ -105,18 +105,18 @@ async def test_a_held_reply_that_fills_the_context_is_scored_as_far_as_it_can_be
     engine = await opened()
     empty = await engine.count(talk(Message(role="user", content="")))
     full = Message(role="user", content=" one" * (CONTEXT_TOKENS - 3 - empty))
-    heard = await hear(engine, talk(full, max_tokens=None, json_schema={"const": {"a": [1, 2]}}))
-    assert len(heard.prompt_ids) + len(heard.ids) == CONTEXT_TOKENS
-    assert [value == value for value in heard.logprobs] == [True, True, False]
+    reply = await whole_reply(engine, talk(full, max_tokens=None, json_schema={"const": {"a": [1, 2]}}))
+    assert len(reply.prompt_ids) + len(reply.ids) == CONTEXT_TOKENS
+    assert [value == value for value in reply.logprobs] == [True, True, False]
 
 
-def events(*said: Any) -> Handler:
+def events(*sent: Any) -> Handler:
     """Says this and ends the stream."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for event in said:
+        for event in sent:
             await response.write(f"data: {json.dumps(event)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")
         return response
@@ -138,7 +138,7 @@ async def refuse_busy(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "said"),
+    ("answer", "kind", "message"),
     [
         (events(event([5], "stop")), EngineDefect, "did not report the ids of the prompt"),
         (events(event([5]), event([6], "stop")), EngineDefect, "did not report the ids of the prompt"),
@@ -158,33 +158,33 @@ async def refuse_busy(request: web.Request) -> web.StreamResponse:
     ids="no-prompt late-prompt no-logprobs unnamed gap no-end error refused-late shape busy".split(),
 )
 async def test_a_reply_that_cannot_be_trained_on_is_an_error(
-    fake: FakeVllmChat, opened: Opener, answer: Handler, kind: type[Exception], said: str
+    fake: FakeVllmChat, opened: Opener, answer: Handler, kind: type[Exception], message: str
 ) -> None:
     engine = await opened()
     fake.instead = answer
-    with pytest.raises(kind, match=said) as raised:
-        await hear(engine, talk())
+    with pytest.raises(kind, match=message) as raised:
+        await whole_reply(engine, talk())
     assert not isinstance(raised.value, ChatRefused)
 
 
 async def test_a_missing_logprob_is_nan_and_counted(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened()
     fake.instead = events(PROMPT, event([5]), event([99990], "stop"))
-    heard = await hear(engine, talk())
-    assert [value == value for value in heard.logprobs] == [True, False]
+    reply = await whole_reply(engine, talk())
+    assert [value == value for value in reply.logprobs] == [True, False]
     assert engine.counters()["missing_logprobs"] == 1
 
 
 async def test_an_aborted_reply_says_so(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened()
     fake.instead = events(PROMPT, event([5, 6]), event([], "abort"))
-    heard = await hear(engine, talk())
-    assert (list(heard.ids), heard.finish_reason) == ([5, 6], "aborted")
+    reply = await whole_reply(engine, talk())
+    assert (list(reply.ids), reply.finish_reason) == ([5, 6], "aborted")
 
 
 async def test_tokens_held_back_by_a_parser_are_not_lost(fake: FakeVllmChat, opened: Opener) -> None:
     engine = await opened()
     late = event([7], "stop", delta={"content": "late"}, stop_reason=7)
     fake.instead = events(PROMPT, event([5]), event([6]), late)
-    heard = await hear(engine, talk())
-    assert (list(heard.ids), heard.content, heard.stop_sequence) == ([5, 6, 7], "late", "")
+    reply = await whole_reply(engine, talk())
+    assert (list(reply.ids), reply.content, reply.stop_sequence) == ([5, 6, 7], "late", "")

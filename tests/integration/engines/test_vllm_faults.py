@@ -40,13 +40,13 @@ def fake(vocabulary: Vocabulary) -> FakeVllm:
     return FakeVllm(vocabulary)
 
 
-def events(*said: Any) -> Handler:
+def events(*sent: Any) -> Handler:
     """Says this and closes the connection."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for event in said:
+        for event in sent:
             data = event if isinstance(event, str) else json.dumps(event)
             await response.write(f"data: {data}\n\n".encode())
         return response
@@ -129,7 +129,7 @@ async def test_only_what_is_needed_is_sent_to_be_scored(fake: FakeVllm, reach: O
     assert len(fake.bodies) == asked
 
 
-async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_schema_reply_that_fills_the_context_is_scored(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
     piece = await whole(engine, ask([500] * 765, max_tokens=9, json_schema={"const": {"a": [1, 2]}}))
@@ -140,12 +140,12 @@ async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, rea
 async def test_the_versions_that_sampled_a_reply_are_named(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
-    told: list[Any] = []
+    reported: list[Any] = []
     for fake.versions in (["default"], ["step-7"], ["default", "step-7"], ["step-7", "step-8"]):
         *before, last = [piece async for piece in engine.generate(ask([500], max_tokens=3))]
         assert not any(piece.policy_version or piece.policy_spans for piece in before)
-        told.append((last.policy_version, last.policy_spans))
-    assert told == [
+        reported.append((last.policy_version, last.policy_spans))
+    assert reported == [
         ("", ()),
         ("step-7", (PolicySpan("step-7", 0, 3),)),
         ("step-7", (PolicySpan("", 0, 1), PolicySpan("step-7", 1, 2))),
@@ -173,7 +173,7 @@ async def test_the_model_is_chosen_where_there_are_several(fake: FakeVllm, reach
         await (await reach(fake.app(), model="absent")).start()
 
 
-async def test_a_server_that_does_not_score_needs_its_mode_told(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_server_that_does_not_score_needs_a_configured_mode(fake: FakeVllm, reach: Opener) -> None:
     fake.scores = False
     with pytest.raises(ConfigError, match="set the engine option `logprob_mode`"):
         await (await reach(fake.app())).start()
@@ -206,7 +206,7 @@ async def test_an_engine_whose_start_failed_can_be_started_again(fake: FakeVllm,
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (events(choice(5, None, "stop"), "[DONE]"), "gave no usable logprobs"),
         (events(choice(5, -9999.0, "stop"), "[DONE]"), "gave no usable logprobs"),
@@ -217,10 +217,10 @@ async def test_an_engine_whose_start_failed_can_be_started_again(fake: FakeVllm,
     ids=["none", "sentinel", "logits", "empty", "no-stop"],
 )
 async def test_a_server_that_cannot_be_trained_on_does_not_pass(
-    fake: FakeVllm, reach: Opener, answer: Handler, said: str
+    fake: FakeVllm, reach: Opener, answer: Handler, message: str
 ) -> None:
     fake.instead = answer
-    with pytest.raises(EngineDefect, match=said):
+    with pytest.raises(EngineDefect, match=message):
         await (await reach(fake.app())).start()
 
 
@@ -236,16 +236,16 @@ async def test_a_stop_id_that_is_cut_off_does_not_pass(fake: FakeVllm, reach: Op
         await (await reach(fake.app())).start()
 
 
-async def fails(fake: FakeVllm, reach: Opener, streams: Handler, kind: type[Exception], said: str) -> None:
+async def fails(fake: FakeVllm, reach: Opener, streams: Handler, kind: type[Exception], message: str) -> None:
     """An engine that started well, and whose next reply fails so."""
     engine = await reach(fake.app(), silence_timeout_s=0.5)
     await engine.start()
     fake.instead = streams
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         await whole(engine, ask([500], max_tokens=9))
 
 
-async def test_a_busy_server_says_when_to_come_back(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_busy_server_says_when_to_retry(fake: FakeVllm, reach: Opener) -> None:
     async def busy(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": "full"}, status=503, headers={"Retry-After": "7"})
 
@@ -272,22 +272,22 @@ WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "message"),
     [
         (choice(7, -1.0, "stop"), "ended a stream early"),
         (WRONG, "do not belong together"),
         ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
     ],
-    ids=["cut-before-the-end", "wrong-logprobs", "told"],
+    ids=["cut-before-the-end", "wrong-logprobs", "reported"],
 )
 async def test_ids_that_came_before_a_failure_are_given_first(
-    fake: FakeVllm, reach: Opener, failure: Any, said: str
+    fake: FakeVllm, reach: Opener, failure: Any, message: str
 ) -> None:
     engine = await reach(fake.app())
     await engine.start()
     fake.instead = events(choice(5, -1.0), choice(6, -2.0), failure)
     given: list[int] = []
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         async for piece in engine.generate(ask([500], max_tokens=9)):
             given += piece.ids
     assert given == [5, 6]
@@ -295,8 +295,8 @@ async def test_ids_that_came_before_a_failure_are_given_first(
 
 async def test_ids_that_come_with_the_end_are_one_piece_with_it(fake: FakeVllm, reach: Opener) -> None:
     async def at_once(request: web.Request) -> web.StreamResponse:
-        said = [choice(5, -1.0), choice(6, -2.0), choice(7, -3.0, "stop")]
-        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in said)
+        sent = [choice(5, -1.0), choice(6, -2.0), choice(7, -3.0, "stop")]
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in sent)
         return web.Response(text=f"{lines}data: [DONE]\n\n", content_type="text/event-stream")
 
     engine = await reach(fake.app())
@@ -330,7 +330,7 @@ async def test_a_server_that_falls_silent_is_an_error(fake: FakeVllm, reach: Ope
     await fails(fake, reach, silent, EngineError, "no connection to vLLM.*check that the server")
 
 
-async def test_an_error_in_the_stream_is_told(fake: FakeVllm, reach: Opener) -> None:
+async def test_an_error_in_the_stream_is_raised(fake: FakeVllm, reach: Opener) -> None:
     error = {"error": {"message": "engine dead", "code": 500}}
     await fails(fake, reach, events(choice(5, -1.0), error, "[DONE]"), EngineError, "500: engine dead")
 
@@ -377,20 +377,20 @@ async def test_a_server_that_hangs_at_the_start_is_given_up(reach: Opener) -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [(401, "set its key with `api_key_env`"), (404, "root of a vLLM server"), (500, "server's log")],
 )
-async def test_a_refusal_at_the_start_names_the_fix(reach: Opener, status: int, said: str) -> None:
+async def test_a_refusal_at_the_start_names_the_fix(reach: Opener, status: int, message: str) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": "no"}, status=status)
 
     app = web.Application()
     app.router.add_get("/v1/models", refuse)
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         await (await reach(app)).start()
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     engine = VllmEngine(VllmOptions(url="http://127.0.0.1:9"))
     with pytest.raises(
         EngineError, match=r"no connection to vLLM at http://127.0.0.1:9.*vllm serve.*option `url`"

@@ -98,7 +98,7 @@ async def test_a_refusal_carries_the_servers_reason(opened: Opener) -> None:
         await whole(client, ask([1]))
 
 
-async def test_a_refusal_without_json_is_told_as_it_is(opened: Opener) -> None:
+async def test_a_refusal_without_json_is_quoted(opened: Opener) -> None:
     async def broken(request: web.Request) -> web.StreamResponse:
         return web.Response(status=502, text="bad gateway")
 

@@ -49,7 +49,7 @@ async def test_a_good_engine_is_asked_with_and_without_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "message"),
     [
         (SomeEngine(), "did not report the ids of the prompt"),
         (SomeEngine(ChatPiece(WHOLE)), "did not report the ids of the prompt"),
@@ -62,8 +62,8 @@ async def test_a_good_engine_is_asked_with_and_without_tools() -> None:
     ],
     ids="nothing no-prompt no-ids unequal nan logits no-end other-text".split(),
 )
-async def test_an_engine_that_fails_a_part_does_not_pass(engine: SomeEngine, said: str) -> None:
-    with pytest.raises(EngineDefect, match=rf"{said}.*see docs/engines.md"):
+async def test_an_engine_that_fails_a_part_does_not_pass(engine: SomeEngine, message: str) -> None:
+    with pytest.raises(EngineDefect, match=rf"{message}.*see docs/engines.md"):
         await prove_chat(engine)
 
 

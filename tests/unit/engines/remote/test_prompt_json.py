@@ -33,10 +33,10 @@ def none_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_prompt_is_written_as_if_it_were_the_first(
     steps: list[tuple[str, int, int, list[int]]], most_bytes: int
 ) -> None:
-    prompts, told = PromptJson(most_bytes), [token_ids()]
+    prompts, reported = PromptJson(most_bytes), [token_ids()]
     for session, earlier, kept, new in steps:
-        ids = told[earlier % len(told)][:kept] + token_ids(new)
-        told.append(ids)
+        ids = reported[earlier % len(reported)][:kept] + token_ids(new)
+        reported.append(ids)
         assert written(prompts, ids, session) == plain(ids)
         assert prompts.size_bytes <= most_bytes
 

@@ -35,7 +35,7 @@ def test_incremental_events_are_new_as_they_are() -> None:
     assert progress.new(event([7, 8], 5)) == ([7, 8], [-0.7, -0.8])
 
 
-def test_tokens_that_are_not_told_are_a_defect() -> None:
+def test_unreported_tokens_are_a_defect() -> None:
     progress = ReplyProgress()
     progress.new(event([5], 1))
     with pytest.raises(EngineDefect, match="counts 4 sampled tokens and gave 2"):
@@ -88,6 +88,6 @@ def test_a_schema_is_sent_as_text(schema: dict[str, Any], sent: dict[str, Any]) 
     assert json.loads(body["sampling_params"]["json_schema"]) == sent
 
 
-def test_a_score_starts_where_it_is_told() -> None:
+def test_a_score_starts_at_the_given_position() -> None:
     body = score_body([1, 2, 3], start=1)
     assert (body["input_ids"], body["logprob_start_len"], body["stream"]) == ([1, 2, 3], 1, False)
