@@ -1,7 +1,7 @@
-"""Where a session can fail, and `boundary()` which names it.
+"""The errors Polar raises, and `boundary()`, which records where a session failed.
 
-Plug-ins raise plain errors. A boundary around each part turns them into a `SessionError` that says where
-it happened, so that a failed session is data and only the pipeline needs to catch broadly.
+Plug-ins raise plain errors. A boundary around each part turns them into a `SessionError` that names the part, so
+that a failed session is data and only the pipeline needs to catch broadly.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class ConfigError(PolarError):
 
 
 class UnknownPlugin(ConfigError):
-    """A plug-in name nobody registered."""
+    """A plug-in name that is not registered."""
 
 
 class EngineError(PolarError):
-    """The engine refused, broke off or is not there."""
+    """The engine refused, failed or cannot be reached."""
 
 
 class EngineDefect(EngineError):
-    """The engine answered, but not with what training needs: missing ids, unequal lengths."""
+    """The engine's reply cannot be trained on: ids are missing, or ids and logprobs do not match."""
 
 
 class EngineBusy(EngineError):
-    """The engine takes no more work for now."""
+    """The engine is overloaded; retry after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -42,11 +42,11 @@ class EngineBusy(EngineError):
 
 
 class SchemaRefused(EngineError):
-    """The engine cannot hold a reply to the JSON schema it was given."""
+    """The engine cannot constrain a reply to the given JSON schema."""
 
 
 class ChatRefused(EngineError):
-    """The engine lays prompts out itself, and the model's template does not take this conversation."""
+    """In chat mode: the model's template cannot render these messages."""
 
 
 class HarnessError(PolarError):
@@ -58,8 +58,8 @@ class RuntimeFailure(PolarError):
 
 
 class WorkspaceUnusable(RuntimeFailure):
-    """What stands in the workspace keeps a file from being read or written, or a command from being run there. The
-    session's own processes made it so."""
+    """The state of the workspace, which the session's own processes caused, prevents reading or writing a file, or
+    running a command there."""
 
 
 class NoSuchFile(WorkspaceUnusable, FileNotFoundError):
@@ -71,7 +71,7 @@ class EvaluatorError(PolarError):
 
 
 class ContextOverflow(EngineError):
-    """A prompt that leaves no room for a reply."""
+    """The prompt leaves no room for a reply."""
 
     def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
         super().__init__(f"the prompt has {prompt_tokens} tokens, the model's context {context_tokens}")
@@ -95,7 +95,7 @@ _SHORTAGES = {
     errno.EMFILE: NO_DESCRIPTORS,
     errno.ENFILE: NO_DESCRIPTORS,
 }
-"""What a machine can run out of is a type of its own, whoever noticed it first."""
+"""Failure types of what a machine can run out of, whichever part noticed it."""
 
 
 def failure_of(where: str, error: BaseException, *, policy: bool = False) -> Failure:
@@ -105,7 +105,7 @@ def failure_of(where: str, error: BaseException, *, policy: bool = False) -> Fai
 
 
 def shortage_of(error: BaseException) -> str:
-    """`DISK_FULL` or `NO_DESCRIPTORS`, where that is what the error or one of its causes says; else nothing."""
+    """`DISK_FULL` or `NO_DESCRIPTORS` if the error or one of its causes is that; else empty."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -118,8 +118,8 @@ def shortage_of(error: BaseException) -> str:
 
 @contextmanager
 def boundary(where: str) -> Generator[None]:
-    """Names the place of any plain error raised inside. Cancellation and time-outs pass through unnamed:
-    they belong to whoever set the deadline."""
+    """Turns any plain error raised inside into a `SessionError` that names the part. Cancellation and time-outs
+    pass through: they belong to the code that set the deadline."""
     try:
         yield
     except (SessionError, TimeoutError):

@@ -1,7 +1,7 @@
-"""Fakes for users' tests and ours: an engine that follows a script and watches the tokens it is given.
+"""A scripted engine for tests, yours and ours.
 
-It does what a real engine does to careless callers: it splits tokens in ways no tokenizer would, so that whoever
-encodes sampled text again sends other ids, and is told so.
+It splits sampled text into other tokens than a tokenizer would, as real models do. A caller that encodes the text
+again instead of keeping the sampled ids sends different ids, and gets an error.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from pydantic import BaseModel
 from tokenizers import Tokenizer
 
-from polar.engines.base import EngineInfo, GenerateRequest, Piece
+from polar.engines.base import EndReason, EngineInfo, GenerateRequest, Piece
+from polar.engines.pieces import common_prefix, cut_at_stop
 from polar.errors import ContextOverflow, EngineBusy, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Strict, TokenIds, logprobs, token_ids
 
 
 class Encoder(Protocol):
-    """What the engine needs of a tokenizer; `Vocabulary` is one."""
+    """The tokenizer that the engine needs; `Vocabulary` is one."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -33,39 +34,38 @@ class Encoder(Protocol):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True):
-    """One turn of the script. A plain string or a list of ids stands for a reply with just that."""
+    """One turn of the script. A plain string or a list of ids is short for a reply with only `text` or `ids`."""
 
     text: str = ""
-    """Sampled with one token split against the tokenizer's habit, and ended by the request's first stop id."""
+    """Sampled with one token split differently from the tokenizer, then the request's first stop id."""
     ids: tuple[int, ...] | None = None
-    """Sampled exactly as they are, instead of a text."""
+    """Sampled exactly like this, instead of a text."""
     error: str = ""
     """Raised as `EngineError` after the tokens."""
     busy_s: float | None = None
-    """Refused before any token as `EngineBusy`, to be asked again after this time."""
+    """Raise `EngineBusy` before any token, with this `retry_after_s`."""
     block_after: int | None = None
-    """Gives this many tokens, in pieces as always, then waits until `release` is called or the generation is
-    cancelled."""
+    """Wait after this many tokens until `release` is called or the generation is cancelled."""
     abort: bool = False
-    """Ends as a generation that the engine broke off."""
+    """End with the finish reason `aborted`."""
     without_logprobs: bool = False
 
 
 Turn = ScriptedReply | str | Sequence[int]
 Script = Sequence[Turn] | Callable[[int, TokenIds], Turn]
-"""The replies of each session in order, or a function of the turn (from 0) and the prompt."""
+"""The replies of each session in order, or a function of the turn (from 0) and the prompt's ids."""
 
 
 class SeenRequest(msgspec.Struct):
-    """A request as it arrived, and what was sampled for it so far."""
+    """A request that the engine received, and what it sampled for it so far."""
 
     request: GenerateRequest
     parent: int | None
-    """Index of the earlier request whose prompt and completion begin this prompt; None: a new root."""
+    """Index of the earlier request whose prompt and completion this prompt begins with; None: a new root."""
     cached_tokens: int
     completion_ids: list[int] = []
     finished: bool = False
-    """False for a reply that was broken off: who got a part of it may put that into words of his own."""
+    """False if the reply was cancelled or failed: a caller may rephrase the part that it received."""
 
     @property
     def whole(self) -> list[int]:
@@ -73,7 +73,7 @@ class SeenRequest(msgspec.Struct):
 
 
 class ScriptedEngine:
-    """Deterministic. With `strict`, a prompt that holds an earlier completion in other tokens is refused."""
+    """Deterministic. If `strict`, it refuses a prompt that contains an earlier completion as different tokens."""
 
     Options: type[BaseModel] = Strict
 
@@ -90,7 +90,7 @@ class ScriptedEngine:
         self.requests: list[SeenRequest] = []
         """Every request since the start, in order of arrival."""
         self.active = 0
-        """Generations under way."""
+        """Running generations."""
         self._script = script
         self._strict = strict
         self._piece_tokens = piece_tokens
@@ -107,7 +107,7 @@ class ScriptedEngine:
         self._running = False
 
     def release(self) -> None:
-        """Lets every blocked generation go on."""
+        """Continues every blocked generation."""
         self._released.set()
 
     def counters(self) -> dict[str, Any]:
@@ -136,14 +136,14 @@ class ScriptedEngine:
         parents = [s for s in earlier if prompt[: len(s.whole)] == s.whole]
         parent = max(parents, key=lambda s: len(s.whole), default=None)
         if self._strict:
-            self._refuse_new_tokens_for_old(prompt, earlier, parent)
-        cached = max((_common_prefix(prompt, s.whole) for s in earlier), default=0)
+            self._refuse_changed_tokens(prompt, earlier, parent)
+        cached = max((common_prefix(prompt, s.whole) for s in earlier), default=0)
         index = None if parent is None else self.requests.index(parent)
         seen = SeenRequest(request, index, min(cached, len(prompt) - 1))
         self.requests.append(seen)
         return seen
 
-    def _refuse_new_tokens_for_old(
+    def _refuse_changed_tokens(
         self, prompt: list[int], earlier: list[SeenRequest], parent: SeenRequest | None
     ) -> None:
         text = self.encoder.decode(prompt)
@@ -152,7 +152,7 @@ class ScriptedEngine:
             old = self.encoder.decode(seen.whole)
             if seen.finished and seen.completion_ids and len(old) > known and text.startswith(old):
                 raise EngineError(
-                    f"the prompt of session {seen.request.session_id} holds an earlier completion in other "
+                    f"the prompt of session {seen.request.session_id} contains an earlier completion as different "
                     f"tokens: sampled {seen.completion_ids}; keep the sampled ids and append to them"
                 )
 
@@ -162,7 +162,7 @@ class ScriptedEngine:
         elif turn < len(self._script):
             chosen = self._script[turn]
         else:
-            raise EngineError(f"the script of {len(self._script)} replies has none for turn {turn}; add one")
+            raise EngineError(f"the script has {len(self._script)} replies and none for turn {turn}; add one")
         if isinstance(chosen, ScriptedReply):
             return chosen
         return ScriptedReply(text=chosen) if isinstance(chosen, str) else ScriptedReply(ids=tuple(chosen))
@@ -184,17 +184,15 @@ class ScriptedEngine:
         seen.finished = True
         yield Piece(token_ids(), logprobs(), finish_reason=reason, evaluated_tokens=evaluated)
 
-    def _sampled(
-        self, request: GenerateRequest, reply: ScriptedReply
-    ) -> tuple[list[int], Literal["stop", "length", "aborted"]]:
+    def _sampled(self, request: GenerateRequest, reply: ScriptedReply) -> tuple[list[int], EndReason]:
         scripted = [*split_once(self.encoder, reply.text), *request.stop_ids[:1]]
         ids = scripted if reply.ids is None else list(reply.ids)
         ids = ids[: request.max_tokens]
-        ends = [i + 1 for i, token_id in enumerate(ids) if token_id in request.stop_ids]
-        ids = ids[: ends[0]] if ends else ids
+        ids = cut_at_stop(ids, request.stop_ids).tolist()
         if reply.abort:
             return ids, "aborted"
-        return ids, "stop" if ends or len(ids) < request.max_tokens else "length"
+        stopped = bool(ids) and ids[-1] in request.stop_ids
+        return ids, "stop" if stopped or len(ids) < request.max_tokens else "length"
 
     def _piece(self, seen: SeenRequest, ids: list[int], reply: ScriptedReply) -> Piece:
         first = len(seen.whole)
@@ -204,13 +202,13 @@ class ScriptedEngine:
 
 
 def pseudo_logprob(position: int, token_id: int) -> float:
-    """The engine's logprob of an id at a position of prompt + completion: between -5 and 0."""
+    """The engine's logprob of an id at a position of prompt + completion, between -5 and 0."""
     return -((position * 31 + token_id * 17) % 997 + 1) / 200
 
 
 def split_once(encoder: Encoder, text: str) -> list[int]:
-    """The text's ids with one token, the first that allows it, written as smaller ones: the same bytes, but not
-    the ids that encoding the text gives."""
+    """The text's ids with the first token that can be split replaced by two shorter ones: the same bytes, other
+    ids."""
     ids = encoder.encode(text)
     for position, token_id in enumerate(ids):
         for parts in _halves(encoder, token_id):
@@ -229,11 +227,6 @@ def _joined(encoder: Encoder, ids: list[int]) -> bytes:
     return b"".join(map(encoder.token_bytes, ids))
 
 
-def _common_prefix(left: list[int], right: list[int]) -> int:
-    pairs = zip(left, right, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
-
-
 def encoder_of(source: Encoder | Tokenizer) -> Encoder:
-    """A byte-level Hugging Face tokenizer as an encoder; the tokenizer itself is left as it was."""
+    """Wraps a copy of a byte-level Hugging Face tokenizer."""
     return Vocabulary(Tokenizer.from_str(source.to_str())) if isinstance(source, Tokenizer) else source

@@ -1,5 +1,5 @@
-"""What every engine must do, whatever stands behind it. An engine's test class inherits this and gives the
-fixtures `engine` (started), `info`, `vocabulary` and `prompt` (ids the engine can answer)."""
+"""What every engine must do. An engine's test class inherits this and has the fixtures `started` (an engine and
+its info), `vocabulary` and `prompt` (ids the engine can answer)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
+from polar.engines.pieces import one_piece
 from polar.errors import ContextOverflow, SchemaRefused
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
-from polar.types import Sampling, logprobs, token_ids
+from polar.types import Sampling, token_ids
 
 SLACK_TOKENS = 8
 """An engine may evaluate a few tokens again at the seam of a cached prefix."""
@@ -28,19 +29,24 @@ def ask(ids: Sequence[int], session_id: str = "s", max_tokens: int = 8, **more: 
 
 
 async def whole(engine: Engine, request: GenerateRequest) -> Piece:
-    """All pieces of a reply as one; only the last may say how it ended, and what sampled all of it."""
+    """All pieces of a reply as one; only the last may have a finish reason and spans."""
     pieces = [piece async for piece in engine.generate(request)]
     assert [piece.finish_reason is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     assert not any(piece.policy_spans for piece in pieces[:-1])
-    return Piece(
-        ids=token_ids(i for piece in pieces for i in piece.ids),
-        logprobs=logprobs(value for piece in pieces for value in piece.logprobs),
-        finish_reason=pieces[-1].finish_reason,
-        evaluated_tokens=pieces[-1].evaluated_tokens,
-    )
+    return one_piece(pieces)
 
 
-class EngineContract:
+class StartedEngine:
+    @pytest.fixture
+    def engine(self, started: tuple[Any, EngineInfo]) -> Any:
+        return started[0]
+
+    @pytest.fixture
+    def info(self, started: tuple[Any, EngineInfo]) -> EngineInfo:
+        return started[1]
+
+
+class EngineContract(StartedEngine):
     async def test_every_id_has_a_place_for_its_logprob(self, engine: Engine, prompt: list[int]) -> None:
         piece = await whole(engine, ask(prompt))
         assert len(piece.ids) == len(piece.logprobs) > 0

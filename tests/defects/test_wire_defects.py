@@ -10,7 +10,7 @@ import pytest
 from aiohttp import test_utils, web
 from playbook import BASH_TOOL, Gateway, OpenGateway
 
-from polar.engines.remote.server import RemoteServer, StreamOptions
+from polar.engines.remote.server import RemoteServer
 from polar.testing import ScriptedReply
 from polar.types import Policy, Slot
 from waiting import hang_limit, until
@@ -164,7 +164,7 @@ class TestUpstream:
         app = web.Application()
         app.router.add_post("/x", hold)
         async with test_utils.TestServer(app) as served:
-            remote = RemoteServer("an engine", "", StreamOptions(url=str(served.make_url(""))))
+            remote = RemoteServer("an engine", "", str(served.make_url("")))
             try:
                 async with hang_limit():
                     await asyncio.gather(*(remote.post("/x", {}, dict[str, int]) for _ in range(wanted)))

@@ -1,4 +1,4 @@
-"""The engine that follows a script: what it catches, and what it can be told to do."""
+"""The engine that follows a script: what it catches, and what it can be reported to do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_tokens_made_anew_from_sampled_text_are_refused(encoder: Encoder) 
     engine = await started(encoder, ["hello", "hello"])
     prompt = encoder.encode("hi ")
     await whole(engine, ask(prompt))
-    with pytest.raises(EngineError, match="in other tokens"):
+    with pytest.raises(EngineError, match="as different tokens"):
         await whole(engine, ask(encoder.encode("hi hello") + encoder.encode(" more")))
 
 
@@ -89,7 +89,7 @@ async def test_a_deeper_completion_in_other_tokens_is_refused_too(encoder: Encod
     first = await whole(engine, ask(prompt))
     second_prompt = [*prompt, *first.ids, *encoder.encode(" and ")]
     await whole(engine, ask(second_prompt))
-    with pytest.raises(EngineError, match="in other tokens"):
+    with pytest.raises(EngineError, match="as different tokens"):
         await whole(engine, ask([*second_prompt, *encoder.encode("hello"), *encoder.encode("!")]))
 
 

@@ -9,31 +9,11 @@ from pydantic import ValidationError
 
 from polar.client.retries import Patience, ServerError
 from polar.client.transport import Request, Transport
+from polar.sse import EventParser
 from polar.types import Event
 
 SILENCE_S = 50.0
 """The server says something every 15 s, if only a comment; after three missed ones the connection is dead."""
-
-
-class EventParser:
-    """Bytes, cut anywhere, to the data of whole messages."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [data for line in lines if (data := self._take(line.removesuffix(b"\r"))) is not None]
-
-    def _take(self, line: bytes) -> bytes | None:
-        """A message's data when the line ends it. Cursor and kind stand in it too, so nothing else is read."""
-        if line.startswith(b"data:"):
-            self._data.append(line.removeprefix(b"data:").removeprefix(b" "))
-        if line or not self._data:
-            return None
-        data, self._data = b"\n".join(self._data), []
-        return data
 
 
 async def follow_events(transport: Transport, after: int) -> AsyncGenerator[Event]:

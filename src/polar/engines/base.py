@@ -1,7 +1,6 @@
-"""The engine port. An engine gets token ids and gives back the ids it sampled, each with its logprob.
+"""The engine port: token ids in, sampled token ids out, each with its logprob.
 
-Reading its pieces: every piece holds ids as they were sampled; the last one, and only that one, has a
-`finish_reason`. An engine that cannot stream ids completely yields a single piece.
+A plug-in implements `Engine`. `Revivable`, `Scorer` and `ChatEngine` are optional.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from polar.types import Delta, Logprobs, Message, PolicySpan, Sampling, TokenIds
 
 LogprobMode = Literal["raw", "processed"]
 """raw: of the model's own softmax; processed: of the distribution sampled from."""
+EndReason = Literal["stop", "length", "aborted"]
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
     name: str
     model: str
-    """What the engine calls its weights, with enough detail to tell two of them apart."""
+    """Identifies the weights, in enough detail to tell two versions apart."""
     context_tokens: int
     """For each sequence, prompt and reply together."""
     logprob_mode: LogprobMode
@@ -29,7 +29,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Sequences evaluated at once; more wait."""
     version: str = ""
     constrains: bool = False
-    """Can hold a reply to a JSON schema."""
+    """Supports schema-constrained decoding."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -39,34 +39,38 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     stop_ids: tuple[int, ...]
     """Ids that end a reply; a sampled one stays in the ids."""
     session_id: str
-    """Calls of one session stay with one replica and its prefix cache."""
+    """Keeps the calls of a session on one replica, which has its prefix in the cache."""
     seed: int | None = None
     json_schema: dict[str, Any] | None = None
-    """What the reply must be an instance of. Only an engine that `constrains` is asked for it; the logprobs are
-    those of the model all the same, not of the choices the schema left."""
+    """The reply must be an instance of it. Set only if the engine `constrains`. The logprobs stay those of the
+    unconstrained model."""
 
 
 class Piece(msgspec.Struct, frozen=True):
+    """A part of a reply: the ids in the order they were sampled. An engine that cannot stream ids completely
+    yields a single piece."""
+
     ids: TokenIds
     logprobs: Logprobs
     """One per id, NaN where the engine gave none."""
-    finish_reason: Literal["stop", "length", "aborted"] | None = None
+    finish_reason: EndReason | None = None
+    """On the last piece, and only there."""
     evaluated_tokens: int | None = None
-    """On the last piece: prompt tokens computed and not taken from the prefix cache."""
+    """On the last piece: prompt tokens that the engine computed instead of taking them from the prefix cache."""
     policy_version: str = ""
-    """Of the weights that sampled these ids, where the engine tells with each piece. It is believed where nothing
-    was updated meanwhile: an engine may name what it has when it speaks, and not what it had when it sampled."""
+    """Version of the weights that sampled these ids, if the engine reports one per piece. It is ignored if the
+    weights were updated meanwhile: an engine may report the version at sending time, not at sampling time."""
     policy_spans: tuple[PolicySpan, ...] = ()
-    """On the last piece: the versions of all the reply's tokens, where the engine keeps them by token, also where
-    it is a single one. Where they cover the reply they are the truth. A span of no version was sampled before any
-    was named; where none was named, there are no spans."""
+    """On the last piece: the version of each token of the reply, if the engine records it per token. Where the
+    spans cover the reply they take precedence over `policy_version`. A span with an empty version was sampled
+    before any version was set; if none was ever set, there are no spans."""
 
 
 class Engine(Protocol):
     Options: type[BaseModel]
 
     async def start(self) -> EngineInfo:
-        """Makes the engine ready, proving that ids and logprobs come back. Raises `EngineError`."""
+        """Starts the engine and checks that ids and logprobs come back. Raises `EngineError`."""
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
@@ -76,7 +80,7 @@ class Engine(Protocol):
     async def stop(self) -> None: ...
 
     def counters(self) -> dict[str, Any]:
-        """What the engine itself counted since its start, such as `evaluated_tokens`."""
+        """The engine's own counts since its start, such as `evaluated_tokens`."""
         ...
 
 
@@ -85,22 +89,22 @@ class Revivable(Protocol):
     """An engine that owns the process which samples."""
 
     async def revive(self) -> None:
-        """Starts that process again where it has ended, else does nothing. Raises `EngineError`."""
+        """Restarts the process if it has ended. Raises `EngineError`."""
         ...
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """An engine that can also say how likely given tokens are: what an audit asks."""
+    """An engine that can compute the logprobs of given tokens, as an audit needs."""
 
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
-        """The logprob of `ids[p]` after `ids[:p]`, for each of the positions, in the engine's logprob mode under
-        plain sampling. Position 0 has nothing before it and is not asked for. Raises `EngineError`."""
+        """The logprob of `ids[p]` after `ids[:p]` for each position, in the engine's logprob mode under plain
+        sampling. Position 0 is not allowed: nothing precedes it. Raises `EngineError`."""
         ...
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """What is asked of an engine that lays the prompt out itself."""
+    """A request in chat mode."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -109,7 +113,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Texts that end a reply; the ids that spell one stay in the ids."""
     session_id: str
     max_tokens: int | None = None
-    """None: what the context leaves."""
+    """None: as many as the context allows."""
     seed: int | None = None
     json_schema: dict[str, Any] | None = None
 
@@ -117,27 +121,27 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 class ChatPiece(msgspec.Struct, frozen=True):
     piece: Piece
     deltas: tuple[Delta, ...] = ()
-    """What the ids so far say and was not said before, as the engine reads it. Tool calls come whole."""
+    """The new part of the reply as the engine parsed it. A tool call comes as one delta."""
     prompt_ids: TokenIds | None = None
-    """On the first piece: what the engine made of the conversation."""
+    """On the first piece: the prompt as the engine rendered it."""
     stop_sequence: str = ""
     """On the last piece: the stop text that ended the reply."""
 
 
 @runtime_checkable
 class ChatEngine(Protocol):
-    """An engine that can also lay out prompts and read replies itself: chat mode."""
+    """An engine with chat mode: it renders prompts and parses replies itself."""
 
     counts_by_sampling: bool
     """Whether `count` makes the engine generate, which it must not while generation is paused."""
 
-    def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
-        """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`, for a conversation
-        that the model's template refuses `ConversationRefused`."""
+    def chat(self, prompt: ChatPrompt) -> AsyncGenerator[ChatPiece]:
+        """Samples one reply. Closing the iterator stops the generation. Raises `EngineError`, and `ChatRefused`
+        if the model's template cannot render the messages."""
         ...
 
-    async def count(self, conversation: ChatPrompt) -> int:
-        """How many tokens the prompt has. Raises as `converse` does."""
+    async def count(self, prompt: ChatPrompt) -> int:
+        """Number of tokens of the rendered prompt. Raises as `chat` does."""
         ...
 
     async def decode(self, ids: TokenIds) -> str:

@@ -20,7 +20,7 @@ from polar.types import Failure, NodePart, Sickness, TaskRequest
 
 LOGGER = logging.getLogger("polar.node")
 
-OF_THE_REQUEST = {"ContextOverflow", "SchemaRefused", "ConversationRefused"}
+OF_THE_REQUEST = {"ContextOverflow", "SchemaRefused", "ChatRefused"}
 """Engine failures that a request has brought about: the engine is well."""
 OF_THE_NODE = {"engine", "files", "gateway", "init", "journal", "pipeline", "runtime", "store", "teardown"}
 """Places whose messages are the node's own words. Others repeat what a harness or a task's command printed."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from polar import __version__, registry
 from polar.config import Config
 from polar.engines.base import ChatEngine, Engine, EngineInfo
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.errors import ConfigError, failure_of
 from polar.gateway.calls.call_service import CallService, Mode
 from polar.gateway.calls.chat_mode import ChatMode
@@ -222,5 +222,5 @@ async def _mode(
             f'engine {info.name!r} has no chat endpoint: set [model] mode = "tokens" and a renderer, or choose an '
             "engine that lays prompts out itself (docs/engines.md)"
         )
-    await prove_conversing(engine)
+    await prove_chat(engine)
     return ChatMode(engine, gate)

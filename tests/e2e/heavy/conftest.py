@@ -2,4 +2,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
+pytest.register_assert_rewrite("contracts.engine_contract", "contracts.chat_contract")

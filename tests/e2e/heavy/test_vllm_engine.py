@@ -15,7 +15,7 @@ from vllm_server import VllmServer, converted, installed
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.remote.proof import joined
+from polar.engines.pieces import joined
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.engines.vllm.protocol import COMPLETIONS, GENERATE
 from polar.errors import EngineError
@@ -68,14 +68,6 @@ async def started(
 
 
 class TestVllmEngine(EngineContract, SchemaContract):
-    @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
-
     async def test_a_second_turn_evaluates_only_what_is_new(
         self, engine: VllmEngine, vocabulary: Vocabulary, prompt: list[int]
     ) -> None:

@@ -3,20 +3,40 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from running_llama import CONTEXT_TOKENS, LlamaServer, Started
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from running_llama import CONTEXT_TOKENS, Connect, LlamaServer, Started
 
 from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 from polar.engines.embedded.process import EmbeddedProcess, ServerSettings
 from polar.engines.llamacpp.client import LlamaCppClient
+from polar.registry import make
 from polar.store.weights import WeightsError, default_weights
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.types import Spec
 
-pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
+pytest.register_assert_rewrite("contracts.engine_contract", "contracts.chat_contract")
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes an engine, not started, by its name and for the server of an app."""
+    async with AsyncExitStack() as stack:
+
+        async def make_engine(name: str, app: web.Application, **options: Any) -> Any:
+            server = await stack.enter_async_context(TestServer(app))
+            engine = make("engine", Spec(name=name, options={"url": str(server.make_url("")), **options}))
+            stack.push_async_callback(engine.stop)
+            return engine
+
+        yield make_engine
 
 
 @pytest.fixture(scope="session")

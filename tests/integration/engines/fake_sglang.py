@@ -25,7 +25,7 @@ class FakeSglang:
     processed: bool = True
     """As by default; raw with SGLANG_RETURN_ORIGINAL_LOGPROB=1."""
     old_paths: bool = False
-    tells_limits: bool = True
+    reports_limits: bool = True
     is_generation: bool = True
     weight_version: str = "default"
     step_s: float = 0.0
@@ -51,7 +51,7 @@ class FakeSglang:
         return web.json_response({"model_path": "/weights/toy", "is_generation": self.is_generation})
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        limits = {"max_req_input_len": CONTEXT_TOKENS, "max_running_requests": 3} if self.tells_limits else {}
+        limits = {"max_req_input_len": CONTEXT_TOKENS, "max_running_requests": 3} if self.reports_limits else {}
         return web.json_response({"version": "0.5.23", **limits, "internal_states": []})
 
     async def _models(self, request: web.Request) -> web.Response:

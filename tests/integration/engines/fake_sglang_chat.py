@@ -8,13 +8,13 @@ from typing import Any
 
 from aiohttp import web
 from fake_sglang import CONTEXT_TOKENS, FakeSglang
-from toy_chat import NoSuchConversation, Step, asked_for, laid_out, steps
+from toy_chat import Step, TemplateRefusal, asked_for, rendered, steps
 from toy_model import NoSuchSchema
 
 
 @dataclass
 class FakeSglangChat(FakeSglang):
-    tells_ids: bool = True
+    reports_ids: bool = True
     """As from 0.5.13 on."""
     weight_versions: list[dict[str, Any]] | None = None
     """By token, as a server that keeps them would tell."""
@@ -39,16 +39,16 @@ class FakeSglangChat(FakeSglang):
         if body["stream"] and body.get("return_meta_info"):
             return _refused("return_meta_info is not supported with streaming. Please set stream=false")
         try:
-            prompt = laid_out(self.vocabulary, body)
+            prompt = rendered(self.vocabulary, body)
             asked = asked_for(self.vocabulary, body, prompt, max(CONTEXT_TOKENS - len(prompt), 0))
-        except (NoSuchConversation, NoSuchSchema) as error:
+        except (TemplateRefusal, NoSuchSchema) as error:
             return _refused(str(error))
         if (problem := _overflow(len(prompt), body.get("max_completion_tokens") or 0)) is not None:
             return _refused(problem)
         cached = self.model.cached_tokens(prompt)
         taken = list(steps(self.vocabulary, self.model, body, asked))
         await asyncio.sleep(self.step_s * len(taken))
-        choice = {**self._choice(taken), **(self._told(body, prompt, taken, cached) if self.tells_ids else {})}
+        choice = {**self._choice(taken), **(self._meta(body, prompt, taken, cached) if self.reports_ids else {})}
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(taken)}
         return web.json_response({"object": "chat.completion", "choices": [choice], "usage": usage})
 
@@ -56,10 +56,10 @@ class FakeSglangChat(FakeSglang):
         last = taken[-1]
         calls = [
             {"id": f"call_{n}", "index": 0, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for n, (name, arguments) in enumerate(last.said.calls)
+            for n, (name, arguments) in enumerate(last.parsed.calls)
         ]
-        message = {"role": "assistant", "content": last.said.content, "tool_calls": calls or None}
-        message["reasoning_content"] = last.said.reasoning or None
+        message = {"role": "assistant", "content": last.parsed.content, "tool_calls": calls or None}
+        message["reasoning_content"] = last.parsed.reasoning or None
         matched = None if calls else last.stop or (last.sampled.id if last.sampled.finish == "stop" else None)
         return {"index": 0, "message": message, "finish_reason": self._ended(taken), "matched_stop": matched}
 
@@ -67,9 +67,9 @@ class FakeSglangChat(FakeSglang):
         if self.aborts:
             return "abort"
         finish = taken[-1].sampled.finish
-        return "tool_calls" if taken[-1].said.calls and finish == "stop" else finish
+        return "tool_calls" if taken[-1].parsed.calls and finish == "stop" else finish
 
-    def _told(self, body: dict[str, Any], prompt: list[int], taken: list[Step], cached: int) -> dict[str, Any]:
+    def _meta(self, body: dict[str, Any], prompt: list[int], taken: list[Step], cached: int) -> dict[str, Any]:
         if not body.get("return_meta_info"):
             return {}
         values = [step.sampled.processed if self.processed else step.sampled.raw for step in taken]

@@ -55,15 +55,15 @@ class FakeVllm:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         if not self.scale_out:
             return web.json_response({"detail": "Forbidden"}, status=403)
-        body = await self._heard(request)
+        body = await self._received(request)
         return await self._answer(request, body, body["token_ids"], body["sampling_params"], by_tokens=True)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        body = await self._heard(request)
+        body = await self._received(request)
         assert body["add_special_tokens"] is False and body["return_token_ids"] is True
         return await self._answer(request, body, body["prompt"], body, by_tokens=False)
 
-    async def _heard(self, request: web.Request) -> dict[str, Any]:
+    async def _received(self, request: web.Request) -> dict[str, Any]:
         body = await request.json()
         self.bodies.append(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from fake_vllm import CONTEXT_TOKENS, FakeVllm
-from toy_chat import NoSuchConversation, Said, Step, asked_for, laid_out, steps
+from toy_chat import ParsedReply, Step, TemplateRefusal, asked_for, rendered, steps
 from toy_model import NoSuchSchema
 
 
@@ -28,13 +28,13 @@ class FakeVllmChat(FakeVllm):
         return app
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        body = await self._heard(request)
+        body = await self._received(request)
         if "prompt" in body:
             return web.json_response({"tokens": self.vocabulary.encode(body["prompt"])})
         assert body["add_generation_prompt"] is True
         try:
-            ids = laid_out(self.vocabulary, body)
-        except NoSuchConversation as error:
+            ids = rendered(self.vocabulary, body)
+        except TemplateRefusal as error:
             return _refused(str(error))
         return web.json_response({"count": len(ids), "max_model_len": CONTEXT_TOKENS, "tokens": ids})
 
@@ -42,7 +42,7 @@ class FakeVllmChat(FakeVllm):
         return web.json_response({"prompt": self.vocabulary.decode((await request.json())["tokens"])})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body = await self._heard(request)
+        body = await self._received(request)
         if self.instead is not None:
             return await self.instead(request)
         if body.get("tools") and not self.reads_calls:
@@ -50,8 +50,8 @@ class FakeVllmChat(FakeVllm):
                 '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
             )
         try:
-            prompt = laid_out(self.vocabulary, body)
-        except NoSuchConversation as error:
+            prompt = rendered(self.vocabulary, body)
+        except TemplateRefusal as error:
             return _refused(str(error))
         wanted = body.get("max_completion_tokens") or 0
         if len(prompt) >= CONTEXT_TOKENS or (self.refuses_sums and len(prompt) + wanted > CONTEXT_TOKENS):
@@ -63,21 +63,21 @@ class FakeVllmChat(FakeVllm):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await self._converse(response, body, prompt)
+            await self._chat_events(response, body, prompt)
         except (ConnectionResetError, asyncio.CancelledError):
             self.abandoned += 1
             raise
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _converse(self, response: web.StreamResponse, body: dict[str, Any], prompt: list[int]) -> None:
+    async def _chat_events(self, response: web.StreamResponse, body: dict[str, Any], prompt: list[int]) -> None:
         try:
             asked = asked_for(self.vocabulary, body, prompt, CONTEXT_TOKENS - len(prompt))
         except NoSuchSchema as error:
             return await _say(
                 response, {"error": {"message": f"no grammar of the json schema: {error}", "code": 400}}
             )
-        cached, count, before = self.model.cached_tokens(prompt), 0, Said()
+        cached, count, before = self.model.cached_tokens(prompt), 0, ParsedReply()
         first = {
             "index": 0,
             "delta": {"role": "assistant", "content": ""},
@@ -87,7 +87,7 @@ class FakeVllmChat(FakeVllm):
         await _say(response, {"choices": [first], "prompt_token_ids": prompt, "prompt_text": None})
         for step in steps(self.vocabulary, self.model, body, asked):
             await _say(response, {"choices": [self._chat_choice(step, before)]})
-            before, count = step.said, count + 1
+            before, count = step.parsed, count + 1
             await asyncio.sleep(self.step_s)
         usage = {
             "prompt_tokens": len(prompt),
@@ -96,27 +96,27 @@ class FakeVllmChat(FakeVllm):
         }
         await _say(response, {"choices": [], "usage": usage})
 
-    def _chat_choice(self, step: Step, before: Said) -> dict[str, Any]:
+    def _chat_choice(self, step: Step, before: ParsedReply) -> dict[str, Any]:
         sampled = step.sampled
         value = sampled.processed if self.processed else sampled.raw
         named = {"token": f"token_id:{sampled.id}", "logprob": value, "bytes": None, "top_logprobs": []}
         choice: dict[str, Any] = {"index": 0, "token_ids": [sampled.id], "logprobs": {"content": [named]}}
-        choice["delta"] = _delta(step.said, before)
-        if sampled.finish == "stop" and step.said.calls:
+        choice["delta"] = _delta(step.parsed, before)
+        if sampled.finish == "stop" and step.parsed.calls:
             return {**choice, "finish_reason": "tool_calls", "stop_reason": None}
         return {**choice, "finish_reason": sampled.finish, "stop_reason": step.stop}
 
 
-def _delta(said: Said, before: Said) -> dict[str, Any]:
+def _delta(parsed: ParsedReply, before: ParsedReply) -> dict[str, Any]:
     """What is new; a call in three fragments."""
     delta: dict[str, Any] = {}
-    if reasoning := said.reasoning[len(before.reasoning) :]:
+    if reasoning := parsed.reasoning[len(before.reasoning) :]:
         delta["reasoning"] = reasoning
-    if content := said.content[len(before.content) :]:
+    if content := parsed.content[len(before.content) :]:
         delta["content"] = content
     fragments: list[dict[str, Any]] = []
-    for index in range(len(before.calls), len(said.calls)):
-        name, arguments = said.calls[index]
+    for index in range(len(before.calls), len(parsed.calls)):
+        name, arguments = parsed.calls[index]
         fragments.append({"index": index, "id": f"call-{index}", "type": "function", "function": {"name": name}})
         for part in (arguments[:3], arguments[3:]):
             fragments.append({"index": index, "function": {"arguments": part}})

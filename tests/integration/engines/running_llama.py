@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 from polar.engines.base import EngineInfo
 from polar.engines.embedded.engine import EmbeddedEngine
 from polar.engines.embedded.process import EmbeddedProcess
 
+Connect = Callable[..., Awaitable[Any]]
 CONTEXT_TOKENS = 768
 """Small, so that filling it takes seconds; what is tested holds for any size."""
 

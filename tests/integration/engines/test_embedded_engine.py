@@ -13,9 +13,9 @@ import pytest
 from running_llama import CONTEXT_TOKENS, Started
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
-from polar.engines.base import EngineInfo, Scorer
+from polar.engines.base import Scorer
 from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
-from polar.engines.llamacpp.recovery import LogprobRecovery
+from polar.engines.llamacpp.forced_token import LogprobRecovery
 from polar.errors import ConfigError, EngineError, SchemaRefused
 from polar.registry import make
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class TestEmbeddedEngine(EngineContract, SchemaContract):
-    @pytest.fixture
-    def engine(self, started: Started) -> EmbeddedEngine:
-        return started.engine
-
-    @pytest.fixture
-    def info(self, started: Started) -> EngineInfo:
-        return started.info
-
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:
         return chat(vocabulary, "Say hi.")
@@ -127,7 +119,7 @@ async def test_it_says_which_weights_it_runs(started: Started) -> None:
     assert started.info.logprob_mode == "raw"
 
 
-async def test_the_child_is_told_its_key_through_neither_arguments_nor_environment(started: Started) -> None:
+async def test_the_childs_key_is_in_neither_arguments_nor_environment(started: Started) -> None:
     child = Path(f"/proc/{started.engine._process.pid}")
     arguments = child.joinpath("cmdline").read_bytes().split(b"\0")
     assert arguments[1:] == [b"-m", b"polar.engines.embedded.server", b""]
@@ -135,7 +127,7 @@ async def test_the_child_is_told_its_key_through_neither_arguments_nor_environme
     assert names - {"", "LINES", "COLUMNS"} <= set(os.environ)
 
 
-async def test_an_engine_that_dies_says_so_with_its_last_words(gguf: Path, vocabulary: Vocabulary) -> None:
+async def test_an_engine_that_dies_reports_the_end_of_its_log(gguf: Path, vocabulary: Vocabulary) -> None:
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=gguf))
     await engine.start()
     assert engine._process is not None
@@ -179,7 +171,7 @@ async def test_starting_twice_is_refused(started: Started) -> None:
         await started.engine.start()
 
 
-async def test_weights_that_are_none_are_refused_with_the_engines_own_words(tmp_path: Path) -> None:
+async def test_broken_weights_are_refused_with_the_engines_log(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not weights")
     with pytest.raises(EngineError, match="did not start; it ended with code"):
@@ -188,16 +180,18 @@ async def test_weights_that_are_none_are_refused_with_the_engines_own_words(tmp_
         await EmbeddedEngine(EmbeddedOptions(gguf=tmp_path / "absent.gguf")).start()
 
 
-async def test_a_killed_parent_leaves_no_engine_behind(gguf: Path) -> None:
+async def test_a_killed_parent_leaves_no_engine_and_no_saved_state_behind(gguf: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, str(gguf)), stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    child = Path(f"/proc/{int(await parent.stdout.readline())}")
-    assert child.exists()
+    pid, folder = (await parent.stdout.readline()).decode().split()
+    child = Path(f"/proc/{pid}")
+    assert child.exists() and Path(folder).is_dir()
     parent.kill()
     await parent.wait()
     await gone(child)
+    assert not Path(folder).exists()
 
 
 PARENT = """
@@ -207,7 +201,7 @@ from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
 async def main():
     engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, gguf=sys.argv[1]))
     await engine.start()
-    print(engine._process.pid, flush=True)
+    print(engine._process.pid, engine._state_folder, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())

@@ -13,8 +13,8 @@ from running_llama import CONTEXT_TOKENS, LlamaServer
 from contracts.engine_contract import ask, whole
 from polar.engines.base import GenerateRequest, Piece
 from polar.engines.llamacpp.client import SLICE_TOKENS, LlamaCppClient
-from polar.engines.llamacpp.http import Tokens
-from polar.engines.llamacpp.recovery import LogprobRecovery
+from polar.engines.llamacpp.forced_token import LogprobRecovery
+from polar.engines.remote.engine import TokenizeReply
 from polar.errors import EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ async def test_a_prompt_laid_out_already_gets_the_servers_ids(
     text: str, client: LlamaCppClient, vocabulary: Vocabulary
 ) -> None:
     body = {"content": text, "add_special": False, "parse_special": True}
-    answer = await client.server._call("POST", "/tokenize", body, Tokens)
+    answer = await client.server.post("/tokenize", body, TokenizeReply)
     assert vocabulary.encode_layout(text) == answer.tokens
 
 
@@ -158,19 +158,19 @@ async def sequences(server: LlamaServer) -> list[dict[str, Any]]:
         return await response.json()
 
 
-async def test_a_wrong_key_is_told(server: LlamaServer) -> None:
+async def test_a_rejected_key_is_reported(server: LlamaServer) -> None:
     stranger = LlamaCppClient(server.address, "wrong")
-    with pytest.raises(EngineError, match=r"answered 401.*check the API key"):
+    with pytest.raises(EngineError, match=r"answered .* with 401.*api_key_env"):
         await stranger.open()
     await stranger.close()
 
 
 async def test_ids_outside_the_vocabulary_are_refused(client: LlamaCppClient) -> None:
-    with pytest.raises(EngineError, match=r"answered 400.*invalid tokens"):
+    with pytest.raises(EngineError, match=r"with 400.*invalid tokens"):
         await whole(client, ask([10_000_000]))
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     client = LlamaCppClient("http://127.0.0.1:9")
     with pytest.raises(EngineError, match=r"no connection to llama.cpp at http://127.0.0.1:9"):
         await client.open()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 from fake_sglang_chat import FakeSglangChat
+from running_llama import Connect
 
-from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
-from polar.engines.base import ChatPrompt, EngineInfo
-from polar.engines.remote.chat_proof import prove_conversing
-from polar.engines.sglang.engine import SglangEngine, SglangOptions
+from contracts.chat_contract import LOOK, ChatContract, talk, whole_reply
+from polar.engines.base import EngineInfo
+from polar.engines.remote.proof import prove_chat
+from polar.engines.sglang.engine import SglangEngine
 from polar.errors import EngineDefect
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Message, PolicySpan, ToolCall
@@ -27,49 +27,27 @@ def fake(vocabulary: Vocabulary) -> FakeSglangChat:
 
 
 @pytest.fixture
-async def opened(fake: FakeSglangChat) -> AsyncIterator[Opener]:
+def opened(fake: FakeSglangChat, connect: Connect) -> Opener:
     """A started engine in front of the fake server."""
-    ends: list[Any] = []
 
     async def open_engine(**options: Any) -> tuple[SglangEngine, EngineInfo]:
-        server = TestServer(fake.app())
-        await server.start_server()
-        engine = SglangEngine(SglangOptions(url=str(server.make_url("")), **options))
-        ends.extend([server.close, engine.stop])
+        engine = await connect("sglang", fake.app(), **options)
         return engine, await engine.start()
 
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return open_engine
 
 
-class TestSglangConversing(ConversingContract):
+class TestSglangChat(ChatContract):
     @pytest.fixture
     async def started(self, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
         return await opened()
 
-    @pytest.fixture
-    def engine(self, started: tuple[SglangEngine, EngineInfo]) -> SglangEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[SglangEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
-
-    @pytest.fixture
-    def calling(self) -> ChatPrompt:
-        return talk(Message(role="user", content="Look into e.txt"), tools=(LOOK,), max_tokens=60)
-
-    @pytest.fixture
-    def refused(self) -> ChatPrompt:
-        return talk(Message(role="assistant", content="Hello."))
-
 
 async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened(chat_template_kwargs={"enable_thinking": True})
-    heard = await hear(engine, talk(session_id="a-session", max_tokens=60))
-    assert len(heard.pieces) == 1
-    assert (heard.reasoning, heard.content.strip()) == ("Hm, the file.\n", "Yes.")
+    reply = await whole_reply(engine, talk(session_id="a-session", max_tokens=60))
+    assert len(reply.pieces) == 1
+    assert (reply.reasoning, reply.content.strip()) == ("Hm, the file.\n", "Yes.")
     assert fake.bodies[-1]["stream"] is False
     assert fake.headers[-1]["x-smg-routing-key"] == "a-session"
 
@@ -77,30 +55,30 @@ async def test_a_reply_is_one_piece(fake: FakeSglangChat, opened: Opener) -> Non
 async def test_two_calls_are_two(opened: Opener) -> None:
     engine, _ = await opened()
     asked = talk(Message(role="user", content="Look into é.txt and b.txt"), tools=(LOOK,), max_tokens=90)
-    heard = await hear(engine, asked)
+    reply = await whole_reply(engine, asked)
     first, second = '{"path": "é.txt"}', '{"path": "b.txt"}'
-    assert heard.calls == [ToolCall("look", first, "call_0"), ToolCall("look", second, "call_1")]
+    assert reply.calls == [ToolCall("look", first, "call_0"), ToolCall("look", second, "call_1")]
 
 
-async def test_a_server_that_tells_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
-    fake.tells_ids = False
+async def test_a_server_that_reports_no_ids_does_not_pass(fake: FakeSglangChat, opened: Opener) -> None:
+    fake.reports_ids = False
     engine, _ = await opened()
-    with pytest.raises(EngineDefect, match=r"gave no `meta_info`.*use 0.5.13 or newer"):
-        await prove_conversing(engine)
+    with pytest.raises(EngineDefect, match=r"has no `meta_info`.*use 0.5.13 or newer"):
+        await prove_chat(engine)
 
 
 async def test_a_server_that_aborts_says_so(fake: FakeSglangChat, opened: Opener) -> None:
     fake.aborts = True
     engine, _ = await opened()
-    heard = await hear(engine, talk(max_tokens=4))
-    assert (len(heard.ids), heard.finish_reason) == (4, "aborted")
+    reply = await whole_reply(engine, talk(max_tokens=4))
+    assert (len(reply.ids), reply.finish_reason) == (4, "aborted")
 
 
-async def test_a_cancelled_conversation_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_a_cancelled_chat_is_aborted(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     asked = len(fake.bodies)
     fake.step_s = 1.0
-    task = asyncio.create_task(hear(engine, talk(max_tokens=60)))
+    task = asyncio.create_task(whole_reply(engine, talk(max_tokens=60)))
     while len(fake.bodies) == asked:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     task.cancel()
@@ -111,20 +89,20 @@ async def test_a_cancelled_conversation_is_aborted(fake: FakeSglangChat, opened:
 async def test_a_refusal_is_not_aborted(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     with pytest.raises(Exception, match="begins with its user"):
-        await hear(engine, talk(Message(role="assistant", content="Hello.")))
+        await whole_reply(engine, talk(Message(role="assistant", content="Hello.")))
     assert fake.aborted == []
 
 
-async def test_the_version_at_the_end_is_none_of_the_reply(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_the_version_at_the_end_is_not_that_of_the_reply(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     fake.weight_version = "step-8"
-    (heard,) = (await hear(engine, talk())).pieces
-    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", ())
+    (reply,) = (await whole_reply(engine, talk())).pieces
+    assert (reply.piece.policy_version, reply.piece.policy_spans) == ("", ())
 
 
-async def test_versions_by_token_are_told_as_such(fake: FakeSglangChat, opened: Opener) -> None:
+async def test_versions_per_token_become_spans(fake: FakeSglangChat, opened: Opener) -> None:
     engine, _ = await opened()
     fake.weight_version = "step-8"
     fake.weight_versions = [{"version": "step-7", "start": 0, "end": 3}]
-    (heard,) = (await hear(engine, talk(max_tokens=3))).pieces
-    assert (heard.piece.policy_version, heard.piece.policy_spans) == ("", (PolicySpan("step-7", 0, 3),))
+    (reply,) = (await whole_reply(engine, talk(max_tokens=3))).pieces
+    assert (reply.piece.policy_version, reply.piece.policy_spans) == ("", (PolicySpan("step-7", 0, 3),))

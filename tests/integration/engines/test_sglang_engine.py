@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 from fake_sglang import CONTEXT_TOKENS, FakeSglang
+from running_llama import Connect
 from toy_model import ToyModel
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo, Scorer
-from polar.engines.sglang.engine import SglangEngine, SglangOptions
+from polar.engines.sglang.engine import SglangEngine
 from polar.errors import EngineError
 from polar.registry import make
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
@@ -24,21 +24,19 @@ Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Opener]:
+def opened(connect: Connect) -> Opener:
     """A started engine in front of a fake server."""
-    ends: list[Any] = []
 
     async def open_engine(fake: FakeSglang, **options: Any) -> tuple[SglangEngine, EngineInfo]:
-        server = TestServer(fake.app())
-        await server.start_server()
-        ends.append(server.close)
-        engine = SglangEngine(SglangOptions(url=str(server.make_url("")), **options))
-        ends.append(engine.stop)
+        engine = await connect("sglang", fake.app(), **options)
         return engine, await engine.start()
 
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return open_engine
+
+
+@pytest.fixture
+def fake(vocabulary: Vocabulary) -> FakeSglang:
+    return FakeSglang(vocabulary)
 
 
 @pytest.mark.parametrize("fake_options", [{}, {"incremental": True, "processed": False}], ids=["whole", "deltas"])
@@ -48,16 +46,8 @@ class TestSglangEngine(EngineContract, SchemaContract):
         return FakeSglang(vocabulary, **fake_options)
 
     @pytest.fixture
-    async def pair(self, fake: FakeSglang, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
+    async def started(self, fake: FakeSglang, opened: Opener) -> tuple[SglangEngine, EngineInfo]:
         return await opened(fake)
-
-    @pytest.fixture
-    def engine(self, pair: tuple[SglangEngine, EngineInfo]) -> SglangEngine:
-        return pair[0]
-
-    @pytest.fixture
-    def info(self, pair: tuple[SglangEngine, EngineInfo]) -> EngineInfo:
-        return pair[1]
 
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:
@@ -85,8 +75,7 @@ class TestSglangEngine(EngineContract, SchemaContract):
         assert max(piece.logprobs) < -1
 
 
-async def test_every_sampling_value_is_sent(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_every_sampling_value_is_sent(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     await whole(engine, ask([500, 501], "a-session", max_tokens=3, temperature=0.5, top_p=0.9, stop_ids=(7,)))
     body, headers = fake.bodies[-1], fake.headers[-1]
@@ -98,8 +87,7 @@ async def test_every_sampling_value_is_sent(vocabulary: Vocabulary, opened: Open
     assert headers["x-smg-routing-key"] == "a-session"
 
 
-async def test_scoring_starts_one_before_the_first_position(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_scoring_starts_one_before_the_first_position(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     ids = token_ids([500, 501, 502, 503, 504])
     scored = await engine.score(ids, [4, 2])
@@ -109,8 +97,8 @@ async def test_scoring_starts_one_before_the_first_position(vocabulary: Vocabula
     assert scored.tolist() == pytest.approx(wanted, abs=1e-5)
 
 
-async def test_closing_the_iterator_aborts_the_request(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary, step_s=0.01)
+async def test_closing_the_iterator_aborts_the_request(fake: FakeSglang, opened: Opener) -> None:
+    fake.step_s = 0.01
     engine, _ = await opened(fake)
     pieces = engine.generate(ask([500, 501], max_tokens=500))
     await anext(pieces)
@@ -118,8 +106,8 @@ async def test_closing_the_iterator_aborts_the_request(vocabulary: Vocabulary, o
     assert fake.aborted == [fake.bodies[-1]["rid"]]
 
 
-async def test_a_cancelled_task_aborts_the_request(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary, step_s=0.01)
+async def test_a_cancelled_task_aborts_the_request(fake: FakeSglang, opened: Opener) -> None:
+    fake.step_s = 0.01
     engine, _ = await opened(fake)
     asked = len(fake.bodies)
     task = asyncio.create_task(whole(engine, ask([500, 501], max_tokens=500)))
@@ -143,16 +131,14 @@ async def test_leaving_a_reply_does_not_wait_for_a_server_that_hangs(
     assert len(fake.aborted) == 1
 
 
-async def test_a_server_that_aborts_says_so(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_a_server_that_aborts_says_so(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     fake.aborts_after = 2
     piece = await whole(engine, ask([500, 501], max_tokens=5))
     assert (len(piece.ids), piece.finish_reason) == (2, "aborted")
 
 
-async def test_a_reply_that_ends_is_not_aborted(vocabulary: Vocabulary, opened: Opener) -> None:
-    fake = FakeSglang(vocabulary)
+async def test_a_reply_that_ends_is_not_aborted(fake: FakeSglang, opened: Opener) -> None:
     engine, _ = await opened(fake)
     await whole(engine, ask([500, 501], max_tokens=3))
     assert fake.aborted == []
@@ -172,15 +158,15 @@ async def test_older_servers_have_older_paths(vocabulary: Vocabulary, opened: Op
     assert info.model == "/weights/toy"
 
 
-async def test_a_server_that_keeps_its_limits_to_itself_tells_its_context(
+async def test_the_model_list_replaces_limits_that_the_server_does_not_report(
     vocabulary: Vocabulary, opened: Opener
 ) -> None:
-    _, info = await opened(FakeSglang(vocabulary, tells_limits=False), parallel=5)
+    _, info = await opened(FakeSglang(vocabulary, reports_limits=False), parallel=5)
     assert (info.context_tokens, info.parallel) == (CONTEXT_TOKENS - 1, 5)
 
 
 async def test_a_model_that_generates_nothing_is_refused(vocabulary: Vocabulary, opened: Opener) -> None:
-    with pytest.raises(EngineError, match="generates nothing"):
+    with pytest.raises(EngineError, match="does not generate"):
         await opened(FakeSglang(vocabulary, is_generation=False))
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -83,31 +80,3 @@ async def test_no_saved_state_stays_behind(gguf: Path, vocabulary: Vocabulary) -
     assert [file.name for file in folder.iterdir()] == ["prefix-1"]
     await engine.stop()
     assert not folder.exists()
-
-
-async def test_a_killed_parent_leaves_no_saved_state_behind(gguf: Path) -> None:
-    parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PARENT, str(gguf)), stdout=asyncio.subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    folder = Path((await parent.stdout.readline()).decode().strip())
-    assert folder.is_dir()
-    os.kill(parent.pid, signal.SIGKILL)
-    await parent.wait()
-    async with asyncio.timeout(60):
-        while folder.exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-PARENT = """
-import asyncio, sys
-from polar.engines.embedded.engine import EmbeddedEngine, EmbeddedOptions
-
-async def main():
-    engine = EmbeddedEngine(EmbeddedOptions(parallel=1, context_tokens=64, threads=1, gguf=sys.argv[1]))
-    await engine.start()
-    print(engine._state_folder, flush=True)
-    await asyncio.sleep(600)
-
-asyncio.run(main())
-"""

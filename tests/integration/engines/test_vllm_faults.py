@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from fake_vllm import CONTEXT_TOKENS, MODEL, FakeVllm, Handler
+from running_llama import Connect
 
 from contracts.engine_contract import EngineContract, SchemaContract, ask, whole
 from polar.engines.base import EngineInfo
@@ -29,20 +30,9 @@ Opener = Callable[..., Awaitable[VllmEngine]]
 
 
 @pytest.fixture
-async def reach() -> AsyncIterator[Opener]:
+def reach(connect: Connect) -> Opener:
     """An engine, not started, at the address of an app."""
-    ends: list[Any] = []
-
-    async def open_engine(app: web.Application, **options: Any) -> VllmEngine:
-        server = TestServer(app)
-        await server.start_server()
-        engine = VllmEngine(VllmOptions(url=str(server.make_url("")), parallel=4, **options))
-        ends.extend([server.close, engine.stop])
-        return engine
-
-    yield open_engine
-    for end in reversed(ends):
-        await end()
+    return partial(connect, "vllm", parallel=4)
 
 
 @pytest.fixture
@@ -50,13 +40,13 @@ def fake(vocabulary: Vocabulary) -> FakeVllm:
     return FakeVllm(vocabulary)
 
 
-def events(*said: Any) -> Handler:
+def events(*sent: Any) -> Handler:
     """Says this and closes the connection."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for event in said:
+        for event in sent:
             data = event if isinstance(event, str) else json.dumps(event)
             await response.write(f"data: {data}\n\n".encode())
         return response
@@ -79,14 +69,6 @@ class TestVllmEngineByContract(EngineContract, SchemaContract):
     ) -> tuple[VllmEngine, EngineInfo]:
         engine = await reach(FakeVllm(vocabulary, **fake_options).app())
         return engine, await engine.start()
-
-    @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
-
-    @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
 
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:
@@ -147,7 +129,7 @@ async def test_only_what_is_needed_is_sent_to_be_scored(fake: FakeVllm, reach: O
     assert len(fake.bodies) == asked
 
 
-async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_schema_reply_that_fills_the_context_is_scored(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
     piece = await whole(engine, ask([500] * 765, max_tokens=9, json_schema={"const": {"a": [1, 2]}}))
@@ -158,12 +140,12 @@ async def test_a_held_reply_that_fills_the_context_is_scored(fake: FakeVllm, rea
 async def test_the_versions_that_sampled_a_reply_are_named(fake: FakeVllm, reach: Opener) -> None:
     engine = await reach(fake.app())
     await engine.start()
-    told: list[Any] = []
+    reported: list[Any] = []
     for fake.versions in (["default"], ["step-7"], ["default", "step-7"], ["step-7", "step-8"]):
         *before, last = [piece async for piece in engine.generate(ask([500], max_tokens=3))]
         assert not any(piece.policy_version or piece.policy_spans for piece in before)
-        told.append((last.policy_version, last.policy_spans))
-    assert told == [
+        reported.append((last.policy_version, last.policy_spans))
+    assert reported == [
         ("", ()),
         ("step-7", (PolicySpan("step-7", 0, 3),)),
         ("step-7", (PolicySpan("", 0, 1), PolicySpan("step-7", 1, 2))),
@@ -183,7 +165,7 @@ async def test_closing_the_iterator_closes_the_connection(fake: FakeVllm, reach:
 
 async def test_the_model_is_chosen_where_there_are_several(fake: FakeVllm, reach: Opener) -> None:
     fake.models.append({**MODEL, "id": "other"})
-    with pytest.raises(ConfigError, match="serves toy, toy-lora, other: choose by the engine option `model`"):
+    with pytest.raises(ConfigError, match="serves toy, toy-lora, other: choose one with"):
         await (await reach(fake.app())).start()
     info = await (await reach(fake.app(), model="toy-lora")).start()
     assert info.model == "toy-lora (/weights/lora)"
@@ -191,7 +173,7 @@ async def test_the_model_is_chosen_where_there_are_several(fake: FakeVllm, reach
         await (await reach(fake.app(), model="absent")).start()
 
 
-async def test_a_server_that_does_not_score_needs_its_mode_told(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_server_that_does_not_score_needs_a_configured_mode(fake: FakeVllm, reach: Opener) -> None:
     fake.scores = False
     with pytest.raises(ConfigError, match="set the engine option `logprob_mode`"):
         await (await reach(fake.app())).start()
@@ -224,7 +206,7 @@ async def test_an_engine_whose_start_failed_can_be_started_again(fake: FakeVllm,
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (events(choice(5, None, "stop"), "[DONE]"), "gave no usable logprobs"),
         (events(choice(5, -9999.0, "stop"), "[DONE]"), "gave no usable logprobs"),
@@ -235,10 +217,10 @@ async def test_an_engine_whose_start_failed_can_be_started_again(fake: FakeVllm,
     ids=["none", "sentinel", "logits", "empty", "no-stop"],
 )
 async def test_a_server_that_cannot_be_trained_on_does_not_pass(
-    fake: FakeVllm, reach: Opener, answer: Handler, said: str
+    fake: FakeVllm, reach: Opener, answer: Handler, message: str
 ) -> None:
     fake.instead = answer
-    with pytest.raises(EngineDefect, match=said):
+    with pytest.raises(EngineDefect, match=message):
         await (await reach(fake.app())).start()
 
 
@@ -254,16 +236,16 @@ async def test_a_stop_id_that_is_cut_off_does_not_pass(fake: FakeVllm, reach: Op
         await (await reach(fake.app())).start()
 
 
-async def fails(fake: FakeVllm, reach: Opener, streams: Handler, kind: type[Exception], said: str) -> None:
+async def fails(fake: FakeVllm, reach: Opener, streams: Handler, kind: type[Exception], message: str) -> None:
     """An engine that started well, and whose next reply fails so."""
     engine = await reach(fake.app(), silence_timeout_s=0.5)
     await engine.start()
     fake.instead = streams
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         await whole(engine, ask([500], max_tokens=9))
 
 
-async def test_a_busy_server_says_when_to_come_back(fake: FakeVllm, reach: Opener) -> None:
+async def test_a_busy_server_says_when_to_retry(fake: FakeVllm, reach: Opener) -> None:
     async def busy(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": "full"}, status=503, headers={"Retry-After": "7"})
 
@@ -283,29 +265,29 @@ async def test_a_limit_without_a_time_is_busy_too(fake: FakeVllm, reach: Opener)
 
 
 async def test_a_reply_that_breaks_off_is_an_error(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events(choice(5, -1.0)), EngineError, "broke a reply off")
+    await fails(fake, reach, events(choice(5, -1.0)), EngineError, "ended a stream early")
 
 
 WRONG = {"choices": [{"token_ids": [7], "logprobs": {"content": []}}]}
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "message"),
     [
-        (choice(7, -1.0, "stop"), "broke a reply off"),
+        (choice(7, -1.0, "stop"), "ended a stream early"),
         (WRONG, "do not belong together"),
         ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
     ],
-    ids=["cut-before-the-end", "wrong-logprobs", "told"],
+    ids=["cut-before-the-end", "wrong-logprobs", "reported"],
 )
 async def test_ids_that_came_before_a_failure_are_given_first(
-    fake: FakeVllm, reach: Opener, failure: Any, said: str
+    fake: FakeVllm, reach: Opener, failure: Any, message: str
 ) -> None:
     engine = await reach(fake.app())
     await engine.start()
     fake.instead = events(choice(5, -1.0), choice(6, -2.0), failure)
     given: list[int] = []
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         async for piece in engine.generate(ask([500], max_tokens=9)):
             given += piece.ids
     assert given == [5, 6]
@@ -313,8 +295,8 @@ async def test_ids_that_came_before_a_failure_are_given_first(
 
 async def test_ids_that_come_with_the_end_are_one_piece_with_it(fake: FakeVllm, reach: Opener) -> None:
     async def at_once(request: web.Request) -> web.StreamResponse:
-        said = [choice(5, -1.0), choice(6, -2.0), choice(7, -3.0, "stop")]
-        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in said)
+        sent = [choice(5, -1.0), choice(6, -2.0), choice(7, -3.0, "stop")]
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in sent)
         return web.Response(text=f"{lines}data: [DONE]\n\n", content_type="text/event-stream")
 
     engine = await reach(fake.app())
@@ -345,20 +327,22 @@ async def test_a_server_that_falls_silent_is_an_error(fake: FakeVllm, reach: Ope
             await asyncio.sleep(0.02)
         return response
 
-    await fails(fake, reach, silent, EngineError, "no connection to vLLM.*see that the server")
+    await fails(fake, reach, silent, EngineError, "no connection to vLLM.*check that the server")
 
 
-async def test_an_error_in_the_stream_is_told(fake: FakeVllm, reach: Opener) -> None:
+async def test_an_error_in_the_stream_is_raised(fake: FakeVllm, reach: Opener) -> None:
     error = {"error": {"message": "engine dead", "code": 500}}
     await fails(fake, reach, events(choice(5, -1.0), error, "[DONE]"), EngineError, "500: engine dead")
 
 
 async def test_a_reply_without_an_end_is_an_error(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events(choice(5, -1.0), "[DONE]"), EngineError, "ended a reply without a reason")
+    await fails(
+        fake, reach, events(choice(5, -1.0), "[DONE]"), EngineError, "ended a reply without a finish reason"
+    )
 
 
 async def test_another_shape_is_a_defect(fake: FakeVllm, reach: Opener) -> None:
-    await fails(fake, reach, events({"choices": "text"}, "[DONE]"), EngineDefect, "in another shape")
+    await fails(fake, reach, events({"choices": "text"}, "[DONE]"), EngineDefect, "in an unknown format")
 
 
 async def test_an_aborted_reply_says_so(fake: FakeVllm, reach: Opener) -> None:
@@ -393,20 +377,20 @@ async def test_a_server_that_hangs_at_the_start_is_given_up(reach: Opener) -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [(401, "give its key by `api_key_env`"), (404, "root of a vLLM server"), (500, "server's log")],
+    ("status", "message"),
+    [(401, "set its key with `api_key_env`"), (404, "root of a vLLM server"), (500, "server's log")],
 )
-async def test_a_refusal_at_the_start_names_the_fix(reach: Opener, status: int, said: str) -> None:
+async def test_a_refusal_at_the_start_names_the_fix(reach: Opener, status: int, message: str) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": "no"}, status=status)
 
     app = web.Application()
     app.router.add_get("/v1/models", refuse)
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         await (await reach(app)).start()
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     engine = VllmEngine(VllmOptions(url="http://127.0.0.1:9"))
     with pytest.raises(
         EngineError, match=r"no connection to vLLM at http://127.0.0.1:9.*vllm serve.*option `url`"

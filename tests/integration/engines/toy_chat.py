@@ -21,15 +21,15 @@ MARKS = ("<tool_call>", "</think>")
 THOUGHTS = "Hm, the file.\n</think>\n"
 
 
-class NoSuchConversation(Exception):
+class TemplateRefusal(Exception):
     """A conversation that the template does not take."""
 
 
-def laid_out(vocabulary: Vocabulary, body: dict[str, Any]) -> list[int]:
+def rendered(vocabulary: Vocabulary, body: dict[str, Any]) -> list[int]:
     """The prompt."""
     messages = body["messages"]
     if messages[0]["role"] == "assistant":
-        raise NoSuchConversation("a conversation begins with its user")
+        raise TemplateRefusal("a conversation begins with its user")
     tools = json.dumps(body.get("tools") or [])
     text = f"<|im_start|>system\n{tools}<|im_end|>\n" if body.get("tools") else ""
     text += "".join(f"<|im_start|>{message['role']}\n{_shown(message)}<|im_end|>\n" for message in messages)
@@ -71,7 +71,7 @@ def _script(body: dict[str, Any]) -> str | None:
 
 
 @dataclass
-class Said:
+class ParsedReply:
     """What a text says so far, none of which will change."""
 
     reasoning: str = ""
@@ -79,18 +79,18 @@ class Said:
     calls: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read(text: str, *, thinking: bool, calling: bool, ended: bool) -> Said:
+def read(text: str, *, thinking: bool, calling: bool, ended: bool) -> ParsedReply:
     if not ended:
         text = _settled(text)
-    said = Said()
+    parsed = ParsedReply()
     if thinking:
-        said.reasoning, _, text = text.partition("</think>")
-    said.content, mark, _ = text.partition("<tool_call>")
+        parsed.reasoning, _, text = text.partition("</think>")
+    parsed.content, mark, _ = text.partition("<tool_call>")
     if mark and not calling:
-        said.content = text
+        parsed.content = text
     elif mark:
-        said.calls = CALL.findall(text)
-    return said
+        parsed.calls = CALL.findall(text)
+    return parsed
 
 
 def _settled(text: str) -> str:
@@ -106,8 +106,8 @@ def _settled(text: str) -> str:
 @dataclass
 class Step:
     sampled: Sampled
-    said: Said
-    """All that is said up to here."""
+    parsed: ParsedReply
+    """All that is parsed up to here."""
     stop: str | None = None
     """The stop text that ended the reply."""
 
@@ -122,7 +122,7 @@ def steps(vocabulary: Vocabulary, model: ToyModel, body: dict[str, Any], asked: 
             text, sampled = text[: text.index(stop)], Sampled(sampled.id, sampled.raw, sampled.processed, "stop")
         elif sampled.finish is None and body["stop"]:
             text = text[: -max(map(len, body["stop"]))]
-        said = read(text, thinking=thinks(body), calling=bool(body.get("tools")), ended=bool(sampled.finish))
-        yield Step(sampled, said, stop)
+        parsed = read(text, thinking=thinks(body), calling=bool(body.get("tools")), ended=bool(sampled.finish))
+        yield Step(sampled, parsed, stop)
         if sampled.finish:
             return

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversing import ConversingScript, chatting_gateway
 from playbook import BASH_TOOL, Gateway, vocabulary_of
+from scripted_chat import ScriptedChatEngine, chatting_gateway
 
 from polar import registry
 from polar.audit.certificate import certify
@@ -27,11 +27,11 @@ OpenChat = Callable[[Script], Awaitable[Gateway]]
 
 @pytest.fixture
 async def open_chat(smollm2: SmolLM2Renderer, tmp_path: Path) -> AsyncGenerator[OpenChat]:
-    info = EngineInfo("conversing", "script", 2048, "raw", parallel=8, constrains=True)
+    info = EngineInfo("scripted-chat", "script", 2048, "raw", parallel=8, constrains=True)
     async with AsyncExitStack() as stack:
 
         async def open_one(script: Script) -> Gateway:
-            engine = ConversingScript(smollm2, vocabulary_of(smollm2), script, info)
+            engine = ScriptedChatEngine(smollm2, vocabulary_of(smollm2), script, info)
             return await chatting_gateway(stack, tmp_path, engine)
 
         yield open_one
@@ -106,11 +106,11 @@ async def test_the_engine_gets_the_task_s_sampling_and_the_harness_s_words(open_
     gateway = await open_chat(["Yes.", "No."])
     await two_turns(gateway, sampling={"seed": 7, "max_tokens": 50, "stop": ["END"]})
     engine = gateway.engine
-    assert isinstance(engine, ConversingScript)
-    asked = engine.conversations[1]
+    assert isinstance(engine, ScriptedChatEngine)
+    asked = engine.prompts[1]
     assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
     assert (asked.tools[0].name, asked.max_tokens, asked.stop) == ("bash", 50, ("END",))
-    assert asked.seed is not None and asked.seed != engine.conversations[0].seed
+    assert asked.seed is not None and asked.seed != engine.prompts[0].seed
 
 
 async def test_a_stream_begins_at_once_and_counts_the_prompt(open_chat: OpenChat) -> None:
@@ -198,7 +198,7 @@ async def test_what_was_sampled_of_a_broken_reply_is_kept_as_aborted(open_chat: 
     assert (built.traces, built.dropped) == (0, {"aborted": len(call.completion_ids)})
 
 
-async def test_sealing_breaks_a_conversation_off(open_chat: OpenChat) -> None:
+async def test_sealing_cancels_a_chat(open_chat: OpenChat) -> None:
     gateway = await open_chat([ScriptedReply(text=BOATS, block_after=2)])
     slot = await gateway.open()
     pending = asyncio.create_task(gateway.post(slot, {"messages": HELLO}))

@@ -9,7 +9,6 @@ import pytest
 from fake_rollout import FakeRollout
 
 from polar.client import PolarClient, ServerError
-from polar.client.events import EventParser
 from polar.client.results import skip_others
 from polar.types import Event, ResultEntry, TaskRequest
 
@@ -201,27 +200,6 @@ async def test_a_refused_stream_is_an_error(url: str) -> None:
     async with PolarClient(url, "wrong") as client:
         with pytest.raises(ServerError, match="wrong control token"):
             await anext(client.events())
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_messages_are_put_together_from_any_pieces(end: bytes, size: int) -> None:
-    lines = [
-        b": hello",
-        b"",
-        b"id: 1",
-        b"event: task",
-        b"data: one",
-        b"",
-        b"data:two",
-        b"data: lines",
-        b"",
-        b"data: cut",
-    ]
-    text = end.join(lines)
-    parser = EventParser()
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    assert [data for piece in pieces for data in parser.feed(piece)] == [b"one", b"two\nlines"]
 
 
 async def test_an_event_nobody_understands_is_named(client: PolarClient, rollout: FakeRollout) -> None:

@@ -7,7 +7,7 @@ import pytest
 from polar.store.weights import WeightsError, default_weights
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
 
-pytest.register_assert_rewrite("contracts.engine_contract", "contracts.conversing_contract")
+pytest.register_assert_rewrite("contracts.engine_contract", "contracts.chat_contract")
 
 
 @pytest.fixture(scope="session")

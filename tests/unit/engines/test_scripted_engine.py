@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from contracts.engine_contract import EngineContract, ask, whole
@@ -17,16 +15,10 @@ INFO = EngineInfo("scripted", "script", context_tokens=512, logprob_mode="raw", 
 
 class TestScriptedEngine(EngineContract):
     @pytest.fixture
-    async def engine(self, vocabulary: Vocabulary) -> AsyncIterator[ScriptedEngine]:
+    async def started(self, vocabulary: Vocabulary) -> tuple[ScriptedEngine, EngineInfo]:
         text = "The quick brown fox jumps over the lazy dog."
         engine = ScriptedEngine(vocabulary, lambda turn, prompt: text, strict=False, info=INFO)
-        await engine.start()
-        yield engine
-        await engine.stop()
-
-    @pytest.fixture
-    def info(self) -> EngineInfo:
-        return INFO
+        return engine, await engine.start()
 
     @pytest.fixture
     def prompt(self, vocabulary: Vocabulary) -> list[int]:

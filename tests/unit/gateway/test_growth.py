@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from polar.engines.remote import prompt_json
-from polar.engines.remote.prompt_json import PromptJson
+from polar.engines.remote import engine as remote_engine
+from polar.engines.remote.engine import PromptJson
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.token_mode import TokenMode
@@ -124,7 +124,7 @@ async def test_ids_are_written_as_json_only_where_they_are_new(monkeypatch: pyte
     """As they come from a session: each prompt goes on from the one before."""
     prompts, ids, written = PromptJson(), token_ids(range(1000)), list[int]()
     real = orjson.dumps
-    monkeypatch.setattr(prompt_json.orjson, "dumps", lambda ids: written.append(len(ids)) or real(ids))  # pyright: ignore
+    monkeypatch.setattr(remote_engine.orjson, "dumps", lambda ids: written.append(len(ids)) or real(ids))  # pyright: ignore
     for _ in range(TURNS):
         prompts.write("s", ids)
         ids = ids + token_ids(range(300))

@@ -252,7 +252,7 @@ async def _conversed(engine: Engine) -> list[Piece]:
     if not isinstance(engine, ChatEngine):
         raise RuntimeError('it has no chat endpoint; set [model] mode = "tokens" and a renderer')
     asked = ChatPrompt((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
-    return [part.piece async for part in engine.converse(asked)]
+    return [part.piece async for part in engine.chat(asked)]
 
 
 async def _harness(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The embedded engine's child process as the parent sees it: started, watched, stopped, its last words kept."""
+"""The embedded engine's child process, from the parent's side: starts it, stops it, keeps the end of its log."""
 
 from __future__ import annotations
 
@@ -22,16 +22,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     threads: int
     api_key: str
     state_folder: str = ""
-    """Where the server saves states of sequences; empty: nowhere."""
-
-
-class ServerReady(msgspec.Struct, frozen=True):
-    address: str
+    """Where the server saves states of sequences; empty: it saves none."""
 
 
 class EmbeddedProcess:
-    """One llama.cpp server. Its log is kept in memory, and only the end of it."""
-
     def __init__(self, process: Process) -> None:
         self._process = process
         self._log_tail = b""
@@ -39,7 +33,7 @@ class EmbeddedProcess:
 
     @classmethod
     async def spawn(cls) -> EmbeddedProcess:
-        # Its own session: Ctrl-C reaches the parent, which stops the child when its work is done.
+        # In its own session, so that Ctrl-C reaches only the parent, which stops the child when its work is done.
         command = (sys.executable, "-m", "polar.engines.embedded.server")
         process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
@@ -51,29 +45,31 @@ class EmbeddedProcess:
         return self._process.pid
 
     async def ready(self, settings: ServerSettings) -> str:
-        """The server's address, once its weights are loaded."""
+        """Waits until the weights are loaded; returns the server's address."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        # Through stdin, because arguments and environment can be read by others on the machine.
+        # Through stdin: other users of the machine can read arguments and environment.
         self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 line = await self._process.stdout.readline()
         except TimeoutError as error:
-            raise EngineError(f"not ready after {START_TIMEOUT_S:.0f} s; {self.last_words()}") from error
+            raise EngineError(
+                f"the embedded engine was not ready after {START_TIMEOUT_S:.0f} s; {self.status_and_log()}"
+            ) from error
         if not line:
             await asyncio.gather(self._process.wait(), self._log_task)
-            raise EngineError(f"the embedded engine did not start; {self.last_words()}")
-        return msgspec.json.decode(line, type=ServerReady).address
+            raise EngineError(f"the embedded engine did not start; {self.status_and_log()}")
+        return line.decode().strip()
 
-    async def ended(self, patience_s: float) -> bool:
+    async def ended_within(self, limit_s: float) -> bool:
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(limit_s):
                 await self._process.wait()
         except TimeoutError:
             return False
         return True
 
-    def last_words(self) -> str:
+    def status_and_log(self) -> str:
         code = self._process.returncode
         state = "it still runs" if code is None else f"it ended with code {code}"
         log = self._log_tail.decode(errors="replace").strip()
@@ -82,7 +78,7 @@ class EmbeddedProcess:
     async def stop(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if not await self.ended(STOP_TIMEOUT_S) and self._process.returncode is None:
+        if not await self.ended_within(STOP_TIMEOUT_S) and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
         await self._log_task

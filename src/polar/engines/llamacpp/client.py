@@ -1,12 +1,12 @@
-"""A client of llama-server that speaks tokens only: prompt ids in, sampled ids and their logprobs out.
+"""The token port of a llama-server: prompt ids in, sampled ids and their logprobs out.
 
-A reply is sampled in slices, each a call of its own that goes on where the last one ended. llama.cpp's own
-stream leaves out the ids of tokens that end inside a character, and a call that does not stream runs on in
-the server when its client goes away. Slices have neither fault: sampling without penalties has no memory but
-the tokens, so what they give is a sample of the same distribution, and what is cancelled ends with its slice.
+A reply is sampled in slices, each a request that continues where the last one ended. llama.cpp's stream leaves out
+the ids of tokens that end inside a character, and a request that does not stream continues in the server when its
+client disconnects. Slices avoid both: without penalties, sampling depends on nothing but the tokens, so the slices
+sample from the same distribution, and a cancelled reply ends with its slice.
 
-A JSON schema has a memory of its own, which does not outlive a call: a reply that must fit one is a single slice,
-and cancelled it runs on in the server to its end or to `max_tokens`.
+A JSON schema has a state that does not outlive a request. So a reply with a schema is a single slice; if it is
+cancelled, the server continues to its end or to `max_tokens`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import Literal
 
-from polar.engines.base import GenerateRequest, Piece
-from polar.engines.llamacpp.http import LlamaServer, ServerProperties
+from polar.engines.base import EndReason, GenerateRequest, Piece
+from polar.engines.llamacpp.forced_token import LogprobRecovery, schema_fields, try_schema
 from polar.engines.llamacpp.prefixes import PrefixStore
-from polar.engines.llamacpp.protocol import Answer, Timings, completion_body, pair_logprobs
-from polar.engines.llamacpp.recovery import LogprobRecovery
-from polar.engines.llamacpp.schema import SchemaTrial, schema_fields
+from polar.engines.llamacpp.protocol import CompletionReply, Timings, completion_body, pair_logprobs
 from polar.engines.llamacpp.sequences import SequenceTable
-from polar.engines.stop_ids import cut_at_stop
-from polar.errors import EngineDefect
+from polar.engines.llamacpp.server import LlamaServer, ServerProperties
+from polar.engines.pieces import cut_at_stop, joined
+from polar.engines.remote.proof import PROBE_TEXT, check_logprobs
 from polar.types import Logprobs, Sampling, TokenIds, logprobs, token_ids
 
 SLICE_TOKENS = 32
-"""Costs nothing measurable against one long call; it is how much a cancelled reply may still sample."""
+"""As fast as one long request. A cancelled reply samples at most this many more tokens."""
 SCORING_SESSION = "scoring"
 COUNTERS = (
     "calls",
@@ -43,7 +41,7 @@ COUNTERS = (
 
 
 class LlamaCppClient:
-    """The token port of one llama-server. `open` before anything else; `close` at the end."""
+    """Call `open` before anything else, and `close` at the end."""
 
     def __init__(
         self,
@@ -54,7 +52,8 @@ class LlamaCppClient:
         slice_tokens: int = SLICE_TOKENS,
         state_folder: Path | None = None,
     ) -> None:
-        """`state_folder` is where the server saves states, on this machine; with it sessions share prefixes."""
+        """`state_folder`: the server's state folder, if it runs on this machine. It makes sessions share
+        prefixes."""
         self.server = LlamaServer(base_url, api_key)
         self._recover_logprobs = recover_logprobs
         self._slice_tokens = slice_tokens
@@ -78,14 +77,13 @@ class LlamaCppClient:
         return dict(self._counters)
 
     async def prove(self) -> None:
-        """Samples a few tokens to see that the server gives ids and logprobs. Raises `EngineDefect` if not."""
-        prompt_ids = token_ids(await self.server.tokenize("Once upon a time"))
-        request = GenerateRequest(
-            prompt_ids, max_tokens=2, sampling=Sampling(temperature=0), stop_ids=(), session_id="start-up"
+        """Checks that the server gives ids and logprobs, in less time than a whole `Proof`. Raises
+        `EngineDefect`."""
+        prompt_ids = token_ids(await self.server.tokenize(PROBE_TEXT))
+        piece = await joined(
+            self.generate(GenerateRequest(prompt_ids, 2, Sampling(temperature=0), (), "start-up"))
         )
-        values = [value async for piece in self.generate(request) for value in piece.logprobs]
-        if not values or any(map(math.isnan, values)):
-            raise EngineDefect(f"the server at {self.server.base_url} gives no logprobs; start one with n_probs")
+        check_logprobs(f"llama.cpp at {self.server.url}", piece, "use a server that supports n_probs")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Piece]:
         """Samples one reply, a piece per slice."""
@@ -94,59 +92,52 @@ class LlamaCppClient:
             first = await self._prepare(request, sequence)
             finish_reason = None
             while finish_reason is None:
-                size = self._slice_size(request, reply)
+                rest = request.max_tokens - len(reply)
+                size = rest if request.json_schema is not None else min(self._slice_tokens, rest)
                 body = completion_body(request, reply, size, sequence)
-                answer = await self.server.complete(body | schema_fields(request.json_schema))
-                ids, values = await self._paired(request, reply, answer, sequence)
-                self._count(answer, values, is_first=first is None)
-                first = first or answer.timings
-                reply = reply + token_ids(ids)
-                self._note_held(sequence, request.prompt_ids + reply)
-                finish_reason = self._finish_reason(request, reply, answer, size)
-                last_only = first.prompt_n if finish_reason else None
-                yield Piece(token_ids(ids), logprobs(values), finish_reason, last_only)
+                sampled = await self.server.complete(body | schema_fields(request.json_schema))
+                ids, values = await self._paired(request, reply, sampled, sequence)
+                self._count(sampled, values, is_first=first is None)
+                first = first or sampled.timings
+                reply = reply + ids
+                self._note_cached(sequence, request.prompt_ids + reply)
+                finish_reason = self._finish_reason(request, reply, sampled, size)
+                evaluated = first.prompt_n if finish_reason else None
+                yield Piece(ids, logprobs(values), finish_reason, evaluated)
 
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
-        """llama.cpp has no logprobs of a prompt: each position is one more token asked for, and ranked. From the
-        last to the first, so that each prefix is a cut of what the sequence holds."""
+        """llama.cpp gives no logprobs of a prompt, so each position is a request for one ranked token. Goes from
+        the last position to the first, so that each prefix is in the sequence's cache."""
         recovery = LogprobRecovery(self.server.complete, self._complete_id)
         values: dict[int, float] = {}
         async with self._sequences.hold(SCORING_SESSION) as sequence:
             for position in sorted(set(positions), reverse=True):
                 values[position] = await recovery.logprob(ids[:position].tolist(), ids[position], sequence)
-            self._note_held(sequence, ids)
+            self._note_cached(sequence, ids)
         self._counters["reevaluated_tokens"] += recovery.evaluated_tokens
         return logprobs(values[position] for position in positions)
 
     async def _prepare(self, request: GenerateRequest, sequence: int) -> Timings | None:
-        """What the prompt cost, if it was evaluated before the reply is sampled."""
-        shared = await self._prefixes.prepare(request.prompt_ids, sequence) if self._prefixes else None
-        tried = await self._try_schema(request, sequence)
-        first = shared or tried
+        """The cost of the prompt, if it was evaluated already before the reply is sampled."""
+        first = await self._prefixes.prepare(request.prompt_ids, sequence) if self._prefixes else None
+        if (schema := request.json_schema) is not None:
+            complete, no_json_id = self.server.complete, self._complete_id
+            tried = await try_schema(complete, no_json_id, schema, request.prompt_ids, sequence)
+            first = first or tried
         if first is not None:
             self._count_prompt(first)
-        self._note_held(sequence, request.prompt_ids)
+        self._note_cached(sequence, request.prompt_ids)
         return first
 
-    def _note_held(self, sequence: int, ids: TokenIds) -> None:
+    def _note_cached(self, sequence: int, ids: TokenIds) -> None:
         if self._prefixes is not None:
-            self._prefixes.holds(sequence, ids)
-
-    async def _try_schema(self, request: GenerateRequest, sequence: int) -> Timings | None:
-        if request.json_schema is None:
-            return None
-        trial = SchemaTrial(self.server.complete, self._complete_id)
-        return await trial.run(request.json_schema, request.prompt_ids, sequence)
-
-    def _slice_size(self, request: GenerateRequest, reply: TokenIds) -> int:
-        rest = request.max_tokens - len(reply)
-        return rest if request.json_schema is not None else min(self._slice_tokens, rest)
+            self._prefixes.note_cached(sequence, ids)
 
     async def _paired(
-        self, request: GenerateRequest, reply: TokenIds, answer: Answer, sequence: int
-    ) -> tuple[list[int], list[float]]:
-        values = pair_logprobs(answer.tokens, answer.completion_probabilities)
-        ids = cut_at_stop(answer.tokens, request.stop_ids)
+        self, request: GenerateRequest, reply: TokenIds, sampled: CompletionReply, sequence: int
+    ) -> tuple[TokenIds, list[float]]:
+        values = pair_logprobs(sampled.tokens, sampled.completion_probabilities)
+        ids = cut_at_stop(sampled.tokens, request.stop_ids)
         values = values[: len(ids)]
         missing = sum(map(math.isnan, values))
         if missing and self._recover_logprobs:
@@ -156,12 +147,12 @@ class LlamaCppClient:
             self._counters["reevaluated_tokens"] += recovery.evaluated_tokens
         return ids, values
 
-    def _count(self, answer: Answer, values: list[float], *, is_first: bool) -> None:
+    def _count(self, sampled: CompletionReply, values: list[float], *, is_first: bool) -> None:
         if is_first:
-            self._count_prompt(answer.timings)
-        else:  # the last sampled token is evaluated once in any case, here or in a longer slice
-            self._counters["reevaluated_tokens"] += answer.timings.prompt_n - 1
-        self._counters["sampled_tokens"] += answer.timings.predicted_n
+            self._count_prompt(sampled.timings)
+        else:  # the last sampled token is evaluated once in any case
+            self._counters["reevaluated_tokens"] += sampled.timings.prompt_n - 1
+        self._counters["sampled_tokens"] += sampled.timings.predicted_n
         self._counters["missing_logprobs"] += sum(map(math.isnan, values))
 
     def _count_prompt(self, timings: Timings) -> None:
@@ -170,12 +161,12 @@ class LlamaCppClient:
         self._counters["cached_tokens"] += timings.cache_n
 
     def _finish_reason(
-        self, request: GenerateRequest, reply: TokenIds, answer: Answer, size: int
-    ) -> Literal["stop", "length", "aborted"] | None:
-        if answer.stop_type == "eos" or (reply and reply[-1] in request.stop_ids):
+        self, request: GenerateRequest, reply: TokenIds, sampled: CompletionReply, size: int
+    ) -> EndReason | None:
+        if sampled.stop_type == "eos" or (reply and reply[-1] in request.stop_ids):
             return "stop"
-        if answer.stop_type != "limit":
+        if sampled.stop_type != "limit":
             return "aborted"
         context_full = len(request.prompt_ids) + len(reply) >= self._context_tokens
-        asked_all = len(reply) >= request.max_tokens or len(answer.tokens) < size
-        return "length" if context_full or asked_all else None
+        all_sampled = len(reply) >= request.max_tokens or len(sampled.tokens) < size
+        return "length" if context_full or all_sampled else None

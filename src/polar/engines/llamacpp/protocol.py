@@ -1,10 +1,10 @@
-"""llama-server's `/completion` on the wire: what is asked, what comes back, and which logprob is whose."""
+"""The format of llama-server's `/completion`: requests, replies, and which logprob belongs to which id."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from polar.types import Sampling, TokenIds
 
 RANDOM_SEED = -1
 NO_PROBABILITY = -1e30
-"""llama.cpp writes the smallest float for a probability of zero: a sentinel, not a logprob."""
+"""llama.cpp reports the smallest float for a probability of zero."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -23,9 +23,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     logprob: float
 
 
-class TokenReport(msgspec.Struct, frozen=True):
-    id: int
-    logprob: float
+class TokenReport(TokenLogprob, frozen=True):
     top_logprobs: list[TokenLogprob] = []
 
 
@@ -37,16 +35,20 @@ class Timings(msgspec.Struct, frozen=True):
     """Prompt tokens found in the sequence's cache."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    tokens: list[int]
-    stop_type: Literal["none", "eos", "limit", "word"]
-    tokens_predicted: int
+class CompletionReply(msgspec.Struct, frozen=True):
     timings: Timings
+    tokens: list[int] = []
+    stop_type: Literal["none", "eos", "limit", "word"] = "none"
+    tokens_predicted: int = 0
     completion_probabilities: list[TokenReport] = []
 
 
+Complete = Callable[[dict[str, Any]], Awaitable[CompletionReply]]
+"""Posts a `/completion` body."""
+
+
 def completion_body(request: GenerateRequest, reply: TokenIds, size: int, sequence: int) -> dict[str, Any]:
-    """Asks for the next `size` tokens of a reply. Every sampling value is sent: llama.cpp's own defaults bend
+    """Asks for the next `size` tokens of a reply. Every sampling value is sent: llama.cpp's own defaults change
     the distribution."""
     return {
         "prompt": [*request.prompt_ids, *reply],
@@ -63,8 +65,8 @@ def completion_body(request: GenerateRequest, reply: TokenIds, size: int, sequen
 
 
 def slice_seed(seed: int | None, start: int) -> int:
-    """The seed of the slice that starts after `start` sampled tokens: a reply must not draw the same random
-    numbers again with each slice, nor those of another call."""
+    """The seed of the slice that starts after `start` sampled tokens, so that no slice repeats the random
+    numbers of another one."""
     if seed is None:
         return RANDOM_SEED
     digest = hashlib.blake2b(f"{seed}:{start}".encode(), digest_size=4).digest()
@@ -72,8 +74,8 @@ def slice_seed(seed: int | None, start: int) -> int:
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """Temperature comes first, then the cuts, in the order other engines use; a sampler at its neutral value is
-    left out, so that the plain distribution passes through none but the temperature."""
+    """Temperature first, then the cuts, in the order of other engines. Samplers at their neutral value are left
+    out, so that only the temperature acts on the plain distribution."""
     cuts = {"top_k": sampling.top_k > 0, "top_p": sampling.top_p < 1, "min_p": sampling.min_p > 0}
     return {
         "temperature": sampling.temperature,
@@ -85,10 +87,10 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def pair_logprobs(ids: Sequence[int], reports: Sequence[TokenReport]) -> list[float]:
-    """A logprob per id, NaN where the server reported none or where it cannot be told whose a report is.
+    """A logprob per id, NaN where the server reported none or where a report is ambiguous.
 
     llama.cpp reports nothing for a token that ends inside a character. So the reports are a subsequence of the
-    ids; one is used only where every way to lay them over the ids agrees on its place.
+    ids; a report is used only if every alignment with the ids puts it at the same position.
     """
     earliest = _match(ids, [report.id for report in reports])
     from_end = _match(ids[::-1], [report.id for report in reports[::-1]])

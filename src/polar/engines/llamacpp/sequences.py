@@ -1,7 +1,7 @@
-"""Which of llama.cpp's sequences a session uses, so that its prompt prefix is still in the cache.
+"""Assigns llama.cpp's sequences to sessions, so that a session finds its prompt prefix in the cache.
 
-A sequence keeps the tokens it last held. A session comes back to its own where it can; a session without
-one takes over the idle sequence that has not been used for the longest time.
+A sequence keeps the tokens of its last call. A session gets the sequence it used last, if that is idle, else the
+least recently used idle one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 
 
 class SequenceTable:
-    """Hands out sequences, each to one generation at a time; whoever finds none idle waits in line."""
+    """Each sequence serves one generation at a time; a generation that finds none idle waits."""
 
     def __init__(self, parallel: int) -> None:
         self._room = asyncio.Semaphore(parallel)
         self._idle: dict[int, str | None] = dict.fromkeys(range(parallel))
-        """Idle sequences and the session that used each last, the least recently used first."""
+        """Idle sequences and the last session of each, the least recently used first."""
 
     @asynccontextmanager
     async def hold(self, session_id: str) -> AsyncGenerator[int]:

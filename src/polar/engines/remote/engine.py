@@ -1,66 +1,75 @@
-"""What engines that are clients of an HTTP server have in common: the start with its self-test, room, counts.
+"""What engines share that are clients of an HTTP server: the start with its self-test, schemas, counters.
 
-A reply held to a JSON schema comes as one piece: these servers give its logprobs among the choices that the schema
-left, so its tokens are scored afterwards, as the model has them. They also keep stop ids out of such a reply until
-its end; so it is sampled without any and cut at the first, which is exact: later tokens change no earlier ones.
+A reply with a JSON schema is one piece. These servers report its logprobs among the choices that the schema
+allowed, so the engine scores the tokens afterwards to get those of the model. The servers also suppress stop ids
+until the JSON is complete; so the engine samples without stop ids and cuts the reply at the first one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
-from pydantic import BaseModel
+import orjson
 
-from polar.engines.base import EngineInfo, GenerateRequest, LogprobMode, Piece
-from polar.engines.remote.prompt_json import PromptJson
-from polar.engines.remote.proof import PROBE_IDS, PROBE_TEXT, Proof, joined
-from polar.engines.remote.server import Refused, RemoteServer, StreamOptions
-from polar.engines.stop_ids import cut_at_stop
+from polar.engines.base import EngineInfo, GenerateRequest, Piece
+from polar.engines.pieces import cut_at_stop, joined
+from polar.engines.remote.proof import PROBE_IDS, PROBE_TEXT, Proof, within
+from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions, bearer
 from polar.errors import ContextOverflow, EngineError, SchemaRefused
-from polar.types import Logprobs, TokenIds, logprobs, token_ids
+from polar.types import Logprobs, TokenIds, logprobs
 
 COUNTERS = ("calls", "evaluated_tokens", "cached_tokens", "sampled_tokens", "missing_logprobs")
+SHORT_TOKENS = 512
+"""Prompts up to this length are not cached."""
+MOST_PROMPTS = 8
+"""Cached prompts per session, whose sub-agents take turns."""
+MOST_BYTES = 256 * 2**20
+"""Of all cached prompts, about 10 bytes a token. The least recently used session is dropped first."""
 
 
-class Described(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
-
-    model: str
-    context_tokens: int
-    """One less than the server's: it samples a token even when it scores, and any sequence shall be scored."""
-    parallel: int
-    version: str = ""
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
 
 
-class Tokenized(msgspec.Struct, frozen=True):
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+class TokenizeReply(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
 class RemoteEngine(ABC):
-    Options: type[BaseModel] = StreamOptions
     name: ClassVar[str]
     product: ClassVar[str]
     hint: ClassVar[str]
-    """How such a server is started."""
+    """The command that starts such a server."""
 
-    def __init__(self, options: StreamOptions, logprob_mode: LogprobMode | None) -> None:
-        self._remote_options = options
-        self._configured_mode: LogprobMode | None = logprob_mode
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
         self._server: RemoteServer | None = None
         self._context_tokens = 0
         self._prompts = PromptJson()
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
     @abstractmethod
-    async def _describe(self, server: RemoteServer) -> Described:
-        """Reads what the server is, and finds out how it is asked."""
+    async def _describe(self, server: RemoteServer) -> EngineInfo:
+        """Reads the server's model and limits, and chooses the route for generation. The logprob mode is measured
+        later."""
+
+    def _info(self, model: str, context_tokens: int, parallel: int, version: str) -> EngineInfo:
+        """Leaves one token of the server's context free: it samples a token even when it scores, and every
+        sequence must be scorable."""
+        return EngineInfo(self.name, model, context_tokens - 1, "raw", parallel, version, constrains=True)
 
     @abstractmethod
     def _sample(self, server: RemoteServer, request: GenerateRequest, max_tokens: int) -> AsyncGenerator[Piece]:
@@ -68,45 +77,33 @@ class RemoteEngine(ABC):
 
     @abstractmethod
     async def _score(self, server: RemoteServer, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
-        """As `score`; there is at least one position, and nothing after the last of them."""
+        """As `score`, with at least one position and no ids after the last position."""
 
     async def start(self) -> EngineInfo:
         if self._server is not None:
             raise EngineError(f"the {self.name} engine is already started; stop it first")
-        self._server = RemoteServer(self.product, self.hint, self._remote_options)
-        limit_s = self._remote_options.start_timeout_s
+        options = self._options
+        headers = bearer(options.api_key())
+        self._server = RemoteServer(self.product, self.hint, options.url, headers, options.silence_timeout_s)
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._start(self._server)
-        except TimeoutError as error:
-            await self.stop()
-            raise EngineError(
-                f"{self.product} at {self._remote_options.url} has not passed the self-test in {limit_s:.0f} s; "
-                "see its log, or raise the engine option `start_timeout_s`"
-            ) from error
+            return await within(
+                options.start_timeout_s, self._start(self._server), f"{self.product} at {options.url}"
+            )
         except BaseException:
             await self.stop()
             raise
 
     async def _start(self, server: RemoteServer) -> EngineInfo:
-        described = await self._describe(server)
-        self._context_tokens = described.context_tokens
+        info = await self._describe(server)
+        self._context_tokens = info.context_tokens
         proof = Proof(self, f"{self.product} at {server.url}", await self._probe_ids(server))
-        return EngineInfo(
-            name=self.name,
-            model=described.model,
-            context_tokens=described.context_tokens,
-            logprob_mode=await proof.run(self._configured_mode),
-            parallel=described.parallel,
-            version=described.version,
-            constrains=True,
-        )
+        return msgspec.structs.replace(info, logprob_mode=await proof.run(self._options.logprob_mode))
 
     async def _probe_ids(self, server: RemoteServer) -> Sequence[int]:
         try:
             body = {"prompt": PROBE_TEXT, "add_special_tokens": False}
-            return (await server.post("/tokenize", body, Tokenized)).tokens
-        except Refused:
+            return (await server.post("/tokenize", body, TokenizeReply)).tokens
+        except ServerRefused:
             return PROBE_IDS
 
     async def stop(self) -> None:
@@ -131,8 +128,8 @@ class RemoteEngine(ABC):
         max_tokens = min(room, request.max_tokens)
         if request.json_schema is not None:
             unstopped = msgspec.structs.replace(request, stop_ids=())
-            held = await self._held(request, self._sample(server, unstopped, max_tokens))
-            yield self._counted(held, len(request.prompt_ids))
+            piece = await self._constrained(request, self._sample(server, unstopped, max_tokens))
+            yield self._counted(piece, len(request.prompt_ids))
             return
         async with aclosing(self._sample(server, request, max_tokens)) as pieces:
             async for piece in pieces:
@@ -147,19 +144,26 @@ class RemoteEngine(ABC):
             raise ContextOverflow(len(ids), self._context_tokens)
         return await self._score(server, ids, positions)
 
-    async def _held(self, request: GenerateRequest, pieces: AsyncGenerator[Piece]) -> Piece:
+    async def _constrained(self, request: GenerateRequest, pieces: AsyncGenerator[Piece]) -> Piece:
         try:
             piece = await joined(pieces)
-        except Refused as error:
+        except ServerRefused as error:
             if error.status in (400, 422):
                 raise SchemaRefused(f"{self.product} refused the json_schema: {error.reason}") from error
             raise
-        reply = token_ids(cut_at_stop(piece.ids, request.stop_ids))
-        ids = request.prompt_ids + reply
-        values = await self.score(ids, range(len(request.prompt_ids), len(ids)))
+        reply = cut_at_stop(piece.ids, request.stop_ids)
+        values = await self._model_logprobs(request.prompt_ids, reply)
         stopped = bool(reply) and reply[-1] in request.stop_ids
         reason = "stop" if stopped else piece.finish_reason
         return msgspec.structs.replace(piece, ids=reply, logprobs=values, finish_reason=reason)
+
+    async def _model_logprobs(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> Logprobs:
+        """Those of the unconstrained model; NaN for a last token that does not fit into the context for
+        scoring."""
+        ids = (prompt_ids + reply_ids)[: self._context_tokens]
+        values = await self.score(ids, range(len(prompt_ids), len(ids)))
+        values.extend([math.nan] * (len(reply_ids) - len(values)))
+        return values
 
     def _counted(self, piece: Piece, prompt_tokens: int) -> Piece:
         self._counters["sampled_tokens"] += len(piece.ids)
@@ -170,4 +174,56 @@ class RemoteEngine(ABC):
         return piece
 
     def _headers(self, session_id: str) -> dict[str, str]:
-        return {self._remote_options.session_header: session_id}
+        return {self._options.session_header: session_id}
+
+
+class WrittenPrompt(NamedTuple):
+    ids: bytes
+    """As the array stores them."""
+    json: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.ids) + len(self.json)
+
+
+class PromptJson:
+    """Prompts as JSON, of which only the new ids are written.
+
+    A prompt continues the one before it, and writing 80,000 numbers takes longer than the rest of a call. The
+    result is byte for byte what `orjson` writes for the whole list.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._sessions: OrderedDict[str, list[WrittenPrompt]] = OrderedDict()
+        """Prompts by session, the latest first; the least recently used session first."""
+        self.size_bytes = 0
+
+    def write(self, session_id: str, ids: TokenIds) -> orjson.Fragment:
+        if len(ids) <= SHORT_TOKENS:
+            return orjson.Fragment(orjson.dumps(ids.tolist()))
+        cached = self._sessions.pop(session_id, [])
+        raw = ids.tobytes()
+        prefixes = [prompt for prompt in cached if raw.startswith(prompt.ids)]
+        longest = max(prefixes, key=lambda prompt: len(prompt.ids), default=None)
+        written = WrittenPrompt(raw, _json(ids, longest))
+        rest = [prompt for prompt in cached if prompt is not longest][: MOST_PROMPTS - 1]
+        self._sessions[session_id] = [written, *rest]
+        self.size_bytes += _size_bytes(self._sessions[session_id]) - _size_bytes(cached)
+        while self.size_bytes > self._most_bytes:
+            self.size_bytes -= _size_bytes(self._sessions.popitem(last=False)[1])
+        return orjson.Fragment(written.json)
+
+
+def _json(ids: TokenIds, prefix: WrittenPrompt | None) -> bytes:
+    if prefix is None:
+        return orjson.dumps(ids.tolist())
+    new_ids = ids[len(prefix.ids) // ids.itemsize :]
+    if not new_ids:
+        return prefix.json
+    return b"".join((memoryview(prefix.json)[:-1], b",", memoryview(orjson.dumps(new_ids.tolist()))[1:]))
+
+
+def _size_bytes(prompts: list[WrittenPrompt]) -> int:
+    return sum(prompt.size_bytes for prompt in prompts)

@@ -1,8 +1,8 @@
-"""HTTP/1.1 to one inference server: connections that are kept, and replies read in batches.
+"""HTTP/1.1 to one inference server: kept connections, and replies read in batches.
 
-A streamed reply is hundreds of small events. A connection collects their bytes and wakes nobody, and its reader
-takes everything that has arrived in one step. Bytes that came before a connection broke are handed out before the
-error is raised, so nothing that the engine sampled is lost. A general HTTP client does neither.
+A streamed reply is hundreds of small events. A connection collects their bytes without waking its reader, which
+takes everything that has arrived in one step. Bytes that arrived before a connection broke are returned before
+the error is raised, so no sampled token is lost. A general HTTP client does neither.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from polar.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 4.0
-"""How long an unused connection is kept. Common servers close theirs after 5 s."""
+"""How long an unused connection is kept. Common servers close them after 5 s."""
 EAGER_REPLIES = 8
-"""With more replies under way at once, a paced reader leaves the bytes in the socket between reads: waking up for
-each event would cost more than all the rest of a call. The end of a reply is then seen one pace later."""
+"""With more concurrent replies, a paced reader leaves the bytes in the socket between reads: waking up for each
+event would cost more than the rest of a call. The end of a reply is then seen up to one pace later."""
 MAX_UNREAD_BYTES = 4 * 2**20
-"""A server that sends faster than its reply is read is slowed down from here on."""
+"""Beyond this, reading from the socket is paused until the reply is read."""
 
 
 class HttpRequest(NamedTuple):
@@ -37,7 +37,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One TCP connection, with one request under way at a time. It is its own parser's listener."""
+    """One TCP connection, with one request at a time. The HTTP parser calls its `on_…` methods."""
 
     def __init__(self, silence_s: float, is_crowded: Callable[[], bool]) -> None:
         self._silence_s = silence_s
@@ -45,11 +45,11 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.status = 0
         self.headers: dict[str, str] = {}
-        """Of the reply, with names in lower case."""
+        """Of the reply; names are lower case."""
         self.touched = False
-        """Whether a byte of the reply has come."""
+        """Whether a byte of the reply has arrived."""
         self.complete = True
-        """Whether no reply is under way."""
+        """Whether no reply is pending."""
         self.idle_since = 0.0
         self._has_head = False
         self._keeps_alive = False
@@ -85,8 +85,8 @@ class HttpConnection(asyncio.Protocol):
             await self._wait()
 
     async def arrived(self, pace_s: float = 0.0) -> bytes:
-        """All bytes of the body that have arrived; empty at its end. Waits for the first, and until `pace_s`
-        after the last read, but not beyond the end of the reply."""
+        """All bytes of the body that have arrived; empty at its end. Waits for the first byte, and until
+        `pace_s` after the last read, but not beyond the end of the reply."""
         left_s = self._read_at + pace_s - self._loop.time() if pace_s else 0.0
         if left_s > 0:
             await self._pace(left_s)
@@ -101,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def ended(self, limit_s: float) -> None:
-        """Waits for the end of the reply, no longer than the limit."""
+        """Waits for the end of the reply, at most `limit_s`."""
         if not self.complete and self._error is None:
             await self._wait(limit_s)
 
@@ -127,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def _wait(self, limit_s: float | None = None) -> None:
-        """For a change; with a limit, only for the end of the reply or of the limit."""
+        """Waits for any change; with a limit, only for the end of the reply or of the limit."""
         waiter = self._waiter = self._loop.create_future()
         self._wakes_on_data = limit_s is None
         timer = None if limit_s is None else self._loop.call_later(limit_s, self._wake)
@@ -165,7 +165,7 @@ class HttpConnection(asyncio.Protocol):
             self._error = error
         self._wake()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._transport = transport
@@ -175,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._break(ConnectionError(f"what the server sent is not HTTP: {error}"))
+            self._break(ConnectionError(f"the server sent something that is not HTTP: {error}"))
             self._transport.abort()
             return
         if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -194,11 +194,11 @@ class HttpConnection(asyncio.Protocol):
     def _ends_with_connection(self) -> bool:
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
-    # What the parser calls. A second reply in the same bytes is not this request's, and nothing of it is kept.
+    # Called by the parser. A second reply in the same bytes does not belong to this request, and is dropped.
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self._break(ConnectionError("the server sent a reply that nobody asked for"))
+            self._break(ConnectionError("the server sent a second reply to one request"))
             self._transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -222,10 +222,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Requests to one server, as many at once as are asked for."""
+    """Requests to one server, without a limit on concurrent ones."""
 
     def __init__(self, url: str, headers: Mapping[str, str], silence_s: float) -> None:
-        """`url`: the server's root. `silence_s`: a server that sends nothing for so long is given up."""
+        """`url`: the server's root. `silence_s`: how long the server may send nothing before a request fails."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -240,9 +240,8 @@ class HttpClient:
     @asynccontextmanager
     async def request(self, request: HttpRequest) -> AsyncGenerator[HttpConnection]:
         """Sends the request and waits for the head of its reply. Leaving before the reply is complete closes the
-        connection, by which the server knows that nobody wants the rest. Raises `OSError`, of which `TimeoutError`
-        is one."""
-        connection = await self._asked(request)
+        connection, and the server stops sampling. Raises `OSError`, which includes `TimeoutError`."""
+        connection = await self._sent(request)
         try:
             yield connection
         finally:
@@ -259,16 +258,16 @@ class HttpClient:
             connection.abort()
         self._idle.clear()
 
-    async def _asked(self, request: HttpRequest) -> HttpConnection:
-        kept = self._kept()
-        if kept is not None:
+    async def _sent(self, request: HttpRequest) -> HttpConnection:
+        reused = self._reusable()
+        if reused is not None:
             try:
-                return await self._send(kept, request)
+                return await self._send(reused, request)
             except ConnectionError:
-                if kept.touched:
+                if reused.touched:
                     raise
-                # The server closed it at the moment it was used again: nobody has seen the request.
-        return await self._send(await self._connected(), request)
+                # The server closed it while it was being reused, and has not read the request.
+        return await self._send(await self._connect(), request)
 
     async def _send(self, connection: HttpConnection, request: HttpRequest) -> HttpConnection:
         self._busy.add(connection)
@@ -281,8 +280,8 @@ class HttpClient:
             raise
         return connection
 
-    def _kept(self) -> HttpConnection | None:
-        """The connection used last; the others grow old together."""
+    def _reusable(self) -> HttpConnection | None:
+        """The most recently used connection."""
         oldest = asyncio.get_running_loop().time() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
@@ -291,7 +290,7 @@ class HttpClient:
             connection.abort()
         return None
 
-    async def _connected(self) -> HttpConnection:
+    async def _connect(self) -> HttpConnection:
         if self._closed:
             raise ConnectionError("the engine is stopped")
         loop = asyncio.get_running_loop()
@@ -304,7 +303,7 @@ class HttpClient:
                     ssl=self._tls,
                 )
         except TimeoutError as error:
-            raise TimeoutError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
+            raise TimeoutError(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
         return connection
 
     def _is_crowded(self) -> bool:
@@ -317,6 +316,8 @@ class HttpClient:
             fields["Content-Length"] = str(len(request.body))
         for name, value in fields.items():
             if not value.isprintable():
-                raise ConfigError(f"the header {name} would hold a line break or a control character: correct it")
+                raise ConfigError(
+                    f"the header {name} would contain a line break or a control character: correct it"
+                )
             lines.append(f"{name}: {value}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")

@@ -1,4 +1,7 @@
-"""An inference server at a configured address: its options, calls and streams, and errors that name the fix."""
+"""An inference server at a configured address: options, requests, streams, and errors that name the fix.
+
+Also the fields that vLLM and SGLang share: sampling and weight versions.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,33 @@ import msgspec
 import orjson
 from pydantic import Field, field_validator
 
+from polar.engines.base import EndReason, LogprobMode
 from polar.engines.remote.http_client import HttpClient, HttpRequest
 from polar.errors import ConfigError, EngineBusy, EngineDefect, EngineError
-from polar.types import Sampling, Strict
+from polar.sse import EventParser
+from polar.types import PolicySpan, Sampling, Strict
 
 RETRY_AFTER_S = 1.0
-"""For a server that says it is busy and not for how long."""
+"""If a busy server does not name a delay."""
 MAX_EVENT_BYTES = 64 * 2**20
 DONE = b"[DONE]"
 PACE_S = 0.05
-"""How often the events of a stream are read while it goes on. Each look costs as much as dozens of events, and no
-harness acts on a part of a reply; the end of a reply waits for no look."""
+"""How often a running stream is read. A read costs as much as dozens of events, and no harness acts on a part of a
+reply. The end of a reply is read at once."""
+END_REASONS: dict[str, EndReason] = {"stop": "stop", "tool_calls": "stop", "length": "length", "abort": "aborted"}
+UNSET_VERSION = "default"
+"""What a server reports as long as no weight version was set."""
 
 T = TypeVar("T")
+PromptIds = orjson.Fragment | list[int]
+"""A list of ids, or its JSON."""
 
 
 class RemoteOptions(Strict):
     url: str
     """The root of the server, such as `http://10.0.0.7:8000`."""
     api_key_env: str | None = None
-    """The environment variable that holds the server's key; a key in a config file would be read by too many."""
+    """The environment variable with the server's key. The key itself does not belong into a config file."""
     api_key_file: Path | None = None
     start_timeout_s: float = Field(default=120.0, gt=0)
     """For the whole self-test at the start."""
@@ -41,9 +51,9 @@ class RemoteOptions(Strict):
     def _is_an_address(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no address of a server; write it as http://host:port")
+            raise ValueError(f"{url!r} is not the address of a server; write it as http://host:port")
         if parts.username or parts.password:
-            raise ValueError("no key in the url: name an environment variable in `api_key_env`")
+            raise ValueError("the url must not contain a key: name an environment variable in `api_key_env`")
         if parts.query or parts.fragment:
             raise ValueError(f"{url!r} is more than the root of a server; leave out what follows `?` or `#`")
         return url.rstrip("/").removesuffix("/v1")
@@ -60,7 +70,7 @@ class RemoteOptions(Strict):
                 return self.api_key_file.read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    f"no key can be read from `api_key_file` {self.api_key_file}: {error}"
+                    f"cannot read the key file {self.api_key_file} (`api_key_file`): {error}"
                 ) from error
         return ""
 
@@ -69,15 +79,19 @@ class StreamOptions(RemoteOptions):
     """For servers that stream, alone or behind a router."""
 
     silence_timeout_s: float = Field(default=600.0, gt=0)
-    """A server that says nothing for so long, queueing included, is given up."""
+    """How long a server may send nothing, queueing included, before the call fails."""
     session_header: str = "x-session-id"
-    """Carries the session's id, by which a router keeps a session with the replica that has its prefix."""
+    """Header with the session's id, by which a router keeps a session on the replica that has its prefix."""
     parallel: int = Field(default=256, ge=1)
-    """Sequences the server evaluates at once, where it does not say so itself."""
+    """Sequences the server evaluates at once, if it does not report the number."""
+    logprob_mode: LogprobMode | None = None
+    """None: measured at the start."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """In chat mode, arguments of the model's template such as `enable_thinking`."""
 
 
-class Refused(EngineError):
-    """The server answered with an error."""
+class ServerRefused(EngineError):
+    """The server answered with an error status."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
@@ -86,17 +100,22 @@ class Refused(EngineError):
 
 
 class RemoteServer:
-    """HTTP with one server. `product` is its name in messages, `hint` how such a server is started."""
+    """HTTP with one server. `product` is its name in messages, `hint` the command that starts one."""
 
-    def __init__(self, product: str, hint: str, options: StreamOptions) -> None:
+    def __init__(
+        self,
+        product: str,
+        hint: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        silence_timeout_s: float = 600.0,
+    ) -> None:
         self.product = product
-        self.url = options.url
+        self.url = url
         self._hint = hint
-        key = options.api_key()
-        credentials = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = HttpClient(options.url, credentials, options.silence_timeout_s)
+        self._http = HttpClient(url, headers or {}, silence_timeout_s)
         self._decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
-        """Of batches, by the kind of their events: making one takes longer than a whole reply."""
+        """Of batches, by the type of their events: making one takes longer than a whole reply."""
 
     async def close(self) -> None:
         await self._http.close()
@@ -116,76 +135,108 @@ class RemoteServer:
         except OSError as error:
             raise self._unreachable(error) from error
         if reply.status != 200:
-            raise self._refused(request.path, reply.status, payload, reply.headers.get("retry-after"))
-        return self.read(payload, request.path, kind)
+            raise self._refusal(request.path, reply.status, payload, reply.headers.get("retry-after"))
+        return self._read(payload, request.path, kind)
 
-    def read(self, payload: bytes, path: str, kind: type[T]) -> T:
+    def _read(self, payload: bytes, path: str, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(payload, type=kind)
         except msgspec.MsgspecError as error:
             raise EngineDefect(
-                f"{self.product} answered {path} in another shape: {error}; see docs/engines.md for its versions"
+                f"{self.product} answered {path} in an unknown format: {error}; see docs/engines.md for versions"
             ) from error
 
     def read_all(self, batch: Sequence[bytes], path: str, kind: type[T]) -> Iterator[T]:
-        """The events of a batch, decoded together. Where one cannot be read, those before it come out first."""
+        """Decodes the events of a batch together. If one is unreadable, those before it are yielded first."""
         decoder = self._decoders.get(kind) or self._decoders.setdefault(kind, msgspec.json.Decoder(list[kind]))
         try:
             events: Iterable[T] = decoder.decode(b"[" + b",".join(batch) + b"]")
         except msgspec.MsgspecError:
-            events = (self.read(data, path, kind) for data in batch)
+            events = (self._read(data, path, kind) for data in batch)
         yield from events
 
     async def stream(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[list[bytes]]:
-        """The data of the events up to the server's `[DONE]`, in batches. Leaving it early closes the connection,
-        by which the server knows that nobody wants the rest."""
+        """The data of the events up to the server's `[DONE]`, in batches. Leaving early closes the connection, and
+        the server stops sampling."""
         try:
             async with self._http.request(_post(path, body, headers)) as reply:
                 if reply.status != 200:
                     wait = reply.headers.get("retry-after")
-                    raise self._refused(path, reply.status, await reply.whole(), wait)
-                lines = EventLines()
+                    raise self._refusal(path, reply.status, await reply.whole(), wait)
+                parser = EventParser()
                 while data := await reply.arrived(PACE_S):
-                    batch = lines.data_of(data)
+                    batch = parser.feed(data)
                     if DONE in batch:
                         yield batch[: batch.index(DONE)]
-                        await reply.ended(PACE_S)  # then the connection can be used again
+                        await reply.ended(PACE_S)  # then the connection can be reused
                         return
                     if batch:
                         yield batch
+                    if parser.unfinished_bytes > MAX_EVENT_BYTES:
+                        raise EngineDefect(f"{self.product} sent an event of more than {MAX_EVENT_BYTES} bytes")
         except OSError as error:
             raise self._unreachable(error) from error
-        raise EngineError(f"{self.product} at {self.url} broke a reply off; see the server's log")
+        raise EngineError(f"{self.product} at {self.url} ended a stream early; see the server's log")
 
     def fault(self, path: str, error: Any) -> EngineError:
-        """The error that an event of a stream tells."""
-        said = orjson.dumps({"error": error})
+        """The error that an event of a stream reports."""
         code: Any = error.get("code") if _is_object(error) else None
-        return self._refused(path, code if isinstance(code, int) else 500, said, None)
+        return self._refusal(path, code if isinstance(code, int) else 500, orjson.dumps({"error": error}), None)
 
     def _unreachable(self, error: Exception) -> EngineError:
         return EngineError(
-            f"no connection to {self.product} at {self.url}: {error or type(error).__name__}; see that the server "
-            f"runs ({self._hint}), its log, and the engine option `url`"
+            f"no connection to {self.product} at {self.url}: {error or type(error).__name__}; check that the "
+            f"server runs ({self._hint}), its log, and the engine option `url`"
         )
 
-    def _refused(self, path: str, status: int, payload: bytes, retry_after: str | None) -> EngineError:
+    def _refusal(self, path: str, status: int, payload: bytes, retry_after: str | None) -> EngineError:
         reason = reason_of(payload)
         message = f"{self.product} answered {path} with {status}: {reason}"
         if status in (429, 503):
             return EngineBusy(message, _retry_after(retry_after))
         advice = {
-            401: "give its key by `api_key_env` or `api_key_file`",
-            404: f"see that `url` is the root of a {self.product} server ({self._hint})",
+            401: "set its key with `api_key_env` or `api_key_file`",
+            404: f"check that `url` is the root of a {self.product} server ({self._hint})",
         }.get(status, "see the server's log")
-        return Refused(f"{message}; {advice}", status, reason)
+        return ServerRefused(f"{message}; {advice}", status, reason)
+
+
+def _post(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> HttpRequest:
+    return HttpRequest("POST", path, {"Content-Type": "application/json", **headers}, orjson.dumps(body))
+
+
+def _retry_after(value: str | None) -> float:
+    try:
+        return max(0.0, float(value or RETRY_AFTER_S))
+    except ValueError:  # a date, which some proxies send
+        return RETRY_AFTER_S
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def reason_of(payload: bytes) -> str:
+    """The message of an error body, in any of the usual formats."""
+    try:
+        found: Any = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return payload[:300].decode(errors="replace").strip() or "no reason given"
+    for name in ("error", "message", "detail"):
+        if _is_object(found) and found.get(name):
+            found = found[name]
+    return str(found)[:1000] or "no reason given"
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """Every value under the name all of these servers have for it: they take those left out from the model's
-    generation config, or from preferences of their own."""
+    """Every value is sent: servers replace missing ones by the model's generation config or by their own
+    defaults."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -198,41 +249,33 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _post(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> HttpRequest:
-    return HttpRequest("POST", path, {"Content-Type": "application/json", **headers}, orjson.dumps(body))
+class VersionSpan(msgspec.Struct, frozen=True):
+    """The version of the weights that sampled the tokens from `start` to before `end` of a reply."""
+
+    version: str
+    start: int = 0
+    end: int = 0
 
 
-def _retry_after(value: str | None) -> float:
-    try:
-        return max(0.0, float(value or RETRY_AFTER_S))
-    except ValueError:  # a date, which some proxies write
-        return RETRY_AFTER_S
+def set_version(version: str | None) -> str:
+    """Empty if no version was ever set."""
+    return "" if version is None or version == UNSET_VERSION else version
 
 
-def reason_of(payload: bytes) -> str:
-    """What an error body says, in whichever of the usual shapes."""
-    try:
-        said: Any = orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return payload[:300].decode(errors="replace").strip() or "no reason given"
-    for name in ("error", "message", "detail"):
-        if _is_object(said) and said.get(name):
-            said = said[name]
-    return str(said)[:1000] or "no reason given"
+def policy_spans(reported: Sequence[VersionSpan] | None) -> tuple[PolicySpan, ...]:
+    """The spans of a reply, adjacent ones of the same version merged; none if no version was ever set."""
+    spans: list[PolicySpan] = []
+    for span in reported or ():
+        version, last = set_version(span.version), spans[-1] if spans else None
+        if span.end <= span.start:
+            continue
+        if last is not None and last.version == version and last.start + last.length == span.start:
+            spans[-1] = PolicySpan(version, last.start, span.end - last.start)
+        else:
+            spans.append(PolicySpan(version, span.start, span.end - span.start))
+    return tuple(spans) if any(span.version for span in spans) else ()
 
 
-def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-class EventLines:
-    """The data of server-sent events, whatever the pieces they arrive in."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def data_of(self, piece: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EngineDefect(f"the server sent an event of more than {MAX_EVENT_BYTES} bytes")
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+def version_at(spans: Sequence[PolicySpan], position: int) -> str:
+    inside = (span.version for span in spans if span.start <= position < span.start + span.length)
+    return next(inside, "")

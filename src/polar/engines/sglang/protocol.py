@@ -1,7 +1,7 @@
-"""SGLang's `/generate` on the wire: what is asked, what an event says, and what of it is new.
+"""The format of SGLang's `/generate`: requests, events, and which ids of an event are new.
 
-An event holds all that was sampled so far, or with `--incremental-streaming-output` only what is new. Which of the
-two it is shows in `completion_tokens`, the count of all.
+An event contains all ids sampled so far, or with `--incremental-streaming-output` only the new ones. Comparing
+with `completion_tokens`, the count of all, shows which.
 """
 
 from __future__ import annotations
@@ -12,45 +12,50 @@ import msgspec
 import orjson
 
 from polar.engines.base import GenerateRequest
-from polar.engines.remote.prompt_json import Prompt
-from polar.engines.remote.proof import or_missing
-from polar.engines.remote.server import sampling_fields
-from polar.engines.remote.weight_versions import VersionSpan, named_version, spans_of, version_at
+from polar.engines.pieces import or_missing
+from polar.engines.remote.server import (
+    PromptIds,
+    RemoteServer,
+    VersionSpan,
+    policy_spans,
+    sampling_fields,
+    set_version,
+    version_at,
+)
 from polar.errors import EngineDefect
 from polar.types import PolicySpan
 
 GENERATE = "/generate"
+MAX_SEED = 0x7FFFFFFF
 MISSING = -1e30
-"""SGLang cuts a logprob off at the smallest float: it stands for a probability of zero."""
+"""SGLang clips logprobs at the smallest float: a probability of zero."""
 
-FINISH: dict[str, Literal["stop", "length", "aborted"]] = {
-    "stop": "stop",
-    "tool_calls": "stop",
-    "length": "length",
-    "abort": "aborted",
-}
-
-TokenLogprob = tuple[float | None, int, str | None]
+LogprobEntry = tuple[float | None, int, str | None]
 
 
-class FinishReason(msgspec.Struct, frozen=True):
+class SglangFinish(msgspec.Struct, frozen=True):
     type: Literal["stop", "tool_calls", "length", "abort"]
     """tool_calls: a stop, in chat mode."""
     message: str = ""
     status_code: int | None = None
 
+    def check(self, server: RemoteServer, path: str) -> None:
+        """Raises the error that SGLang reports as an aborted reply."""
+        if self.type == "abort" and self.status_code is not None:
+            raise server.fault(path, {"message": self.message, "code": self.status_code})
 
-class Meta(msgspec.Struct, frozen=True):
+
+class MetaInfo(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: SglangFinish | None = None
     weight_version: str | None = None
-    """Of the weights at the moment this was written; earlier tokens may be of others."""
+    """At the time of this event; earlier tokens may have another."""
     weight_versions: list[VersionSpan] | None = None
-    """Of the reply so far, from servers that keep it by token."""
-    output_token_logprobs: list[TokenLogprob] | None = None
-    input_token_logprobs: list[TokenLogprob] | None = None
+    """For the reply so far, from servers that record it per token."""
+    output_token_logprobs: list[LogprobEntry] | None = None
+    input_token_logprobs: list[LogprobEntry] | None = None
 
     @property
     def evaluated_tokens(self) -> int | None:
@@ -58,17 +63,17 @@ class Meta(msgspec.Struct, frozen=True):
 
     @property
     def policy_spans(self) -> tuple[PolicySpan, ...]:
-        return spans_of(self.weight_versions)
+        return policy_spans(self.weight_versions)
 
     def version_at(self, position: int) -> str:
         """The version of an id that is new in this event."""
         if self.weight_versions:
             return version_at(self.policy_spans, position)
-        return named_version(self.weight_version)
+        return set_version(self.weight_version)
 
 
-class Event(msgspec.Struct, frozen=True):
-    meta_info: Meta = Meta()
+class SglangEvent(msgspec.Struct, frozen=True):
+    meta_info: MetaInfo = MetaInfo()
     output_ids: list[int] = []
     error: Any = None
 
@@ -81,21 +86,15 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class ServerInfo(msgspec.Struct, frozen=True):
     version: str = ""
     max_req_input_len: int | None = None
-    """The longest prompt the server takes, and one more."""
+    """One more than the longest prompt that the server accepts."""
     max_running_requests: int | None = None
 
 
-class ModelCard(msgspec.Struct, frozen=True):
-    max_model_len: int | None = None
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelCard]
-
-
-def generation_body(request: GenerateRequest, max_tokens: int, request_id: str, prompt: Prompt) -> dict[str, Any]:
+def generation_body(
+    request: GenerateRequest, max_tokens: int, request_id: str, prompt: PromptIds
+) -> dict[str, Any]:
     """`prompt`: the request's ids."""
-    knobs: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "max_new_tokens": max_tokens,
         "min_new_tokens": 0,
         **sampling_fields(request.sampling),
@@ -105,38 +104,36 @@ def generation_body(request: GenerateRequest, max_tokens: int, request_id: str, 
         "no_stop_trim": True,
     }
     if request.seed is not None:
-        knobs["sampling_seed"] = request.seed & 0x7FFFFFFF
+        parameters["sampling_seed"] = request.seed & MAX_SEED
     if request.json_schema is not None:
-        schema = request.json_schema or {"type": "object"}
-        knobs["json_schema"] = orjson.dumps(schema).decode()
-    body = _body(prompt, knobs, start=-1)
+        parameters["json_schema"] = orjson.dumps(request.json_schema or {"type": "object"}).decode()
+    body = _body(prompt, parameters, start=-1)
     return {**body, "rid": request_id, "stream": True}
 
 
 def score_body(ids: list[int], start: int) -> dict[str, Any]:
-    """The logprobs of the prompt's own tokens, after the one at `start`."""
+    """Asks for the logprobs of the prompt's tokens after `start`."""
     return {**_body(ids, {"max_new_tokens": 1, "temperature": 0.0}, start), "stream": False}
 
 
-def _body(ids: Prompt, knobs: dict[str, Any], start: int) -> dict[str, Any]:
+def _body(ids: PromptIds, parameters: dict[str, Any], start: int) -> dict[str, Any]:
     return {
         "input_ids": ids,
-        "sampling_params": knobs,
+        "sampling_params": parameters,
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": 0,
     }
 
 
-class Progress:
-    """What of a reply is known already."""
+class ReplyProgress:
+    """How many ids of a reply have arrived."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Ids that were given."""
 
-    def new(self, event: Event) -> tuple[list[int], list[float]]:
-        """The ids of an event that are new, and a logprob for each."""
+    def new(self, event: SglangEvent) -> tuple[list[int], list[float]]:
+        """The new ids of an event, and a logprob for each."""
         meta = event.meta_info
         reports = meta.output_token_logprobs or []
         ids = [token_id for _, token_id, _ in reports]
@@ -144,7 +141,7 @@ class Progress:
         if event.output_ids and event.output_ids != ids:
             raise EngineDefect(
                 f"SGLang gave {len(event.output_ids)} ids and {len(ids)} logprobs that do not belong together; "
-                "ask a worker, not a router that rewrites its answers"
+                "use a worker, not a router that rewrites its replies"
             )
         if len(ids) == meta.completion_tokens:
             ids, values = ids[self.count :], values[self.count :]

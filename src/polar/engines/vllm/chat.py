@@ -1,7 +1,7 @@
-"""vLLM's chat route on the wire: what is asked, and a stream's events as pieces.
+"""The format of vLLM's chat route: requests, and a stream's events as pieces.
 
-The prompt's ids come with the first event, the ids of the reply with their events. Tokens that the parsers hold
-back have events of their own, without text.
+The prompt's ids come with the first event, the ids of the reply with each event. Tokens that vLLM's parsers hold
+back come in events without text.
 """
 
 from __future__ import annotations
@@ -13,42 +13,41 @@ from typing import Any
 import msgspec
 
 from polar.engines.base import ChatPiece, ChatPrompt, Piece
-from polar.engines.remote.chat_protocol import CHAT, StreamedReply, WireMessage, chat_body, prompt_fields
+from polar.engines.remote.chat_protocol import CHAT, ReplyMessage, StreamedReply, chat_fields, prompt_fields
 from polar.engines.remote.server import RemoteServer
-from polar.engines.vllm.protocol import Choice, Usage, last_piece, paired
-from polar.errors import EngineDefect, EngineError
+from polar.engines.vllm.protocol import Usage, VllmChoice, last_piece, no_finish_reason, paired
+from polar.errors import EngineDefect
 from polar.types import TokenIds, logprobs, token_ids
 
 TOKENIZE = "/tokenize"
-DETOKENIZE = "/detokenize"
 
 
-class ChatChoice(Choice, frozen=True):
-    delta: WireMessage = WireMessage()
+class VllmChatChoice(VllmChoice, frozen=True):
+    delta: ReplyMessage = ReplyMessage()
     stop_reason: int | str | None = None
-    """The stop text that ended the reply, or the id."""
+    """The stop text that ended the reply, or the stop id."""
 
 
-class ChatEvent(msgspec.Struct, frozen=True):
-    choices: list[ChatChoice] = []
+class VllmChatEvent(msgspec.Struct, frozen=True):
+    choices: list[VllmChatChoice] = []
     usage: Usage | None = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
 
 
-class Counted(msgspec.Struct, frozen=True):
+class PromptCount(msgspec.Struct, frozen=True):
     count: int
 
 
-class Detokenized(msgspec.Struct, frozen=True):
+class VllmDetokenizeReply(msgspec.Struct, frozen=True):
     prompt: str
 
 
-def conversation_body(model: str, conversation: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
+def chat_body(model: str, prompt: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": model,
-        **chat_body(conversation),
-        "seed": conversation.seed,
+        **chat_fields(prompt),
+        "seed": prompt.seed,
         "include_stop_str_in_output": False,
         "include_reasoning": True,
         "return_token_ids": True,
@@ -59,49 +58,44 @@ def conversation_body(model: str, conversation: ChatPrompt, template_options: Ma
     }
 
 
-def count_body(model: str, conversation: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
-    fields = prompt_fields(conversation)
-    return {
-        "model": model,
-        **fields,
-        "add_generation_prompt": True,
-        "chat_template_kwargs": dict(template_options),
-    }
+def count_body(model: str, prompt: ChatPrompt, template_options: Mapping[str, Any]) -> dict[str, Any]:
+    options = {"add_generation_prompt": True, "chat_template_kwargs": dict(template_options)}
+    return {"model": model, **prompt_fields(prompt), **options}
 
 
-async def conversation_pieces(
+async def chat_pieces(
     server: RemoteServer, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> AsyncGenerator[ChatPiece]:
     prompt_ids: list[int] | None = None
-    last: ChatChoice | None = None
+    last: VllmChatChoice | None = None
     usage: Usage | None = None
-    reply, count, told = StreamedReply(), 0, False
+    reply, count, begun = StreamedReply(), 0, False
     async with aclosing(server.stream(CHAT, body, headers)) as batches:
-        async for event in events_of(server, batches):
+        async for event in _events(server, batches):
             usage = event.usage or usage
             prompt_ids = prompt_ids or event.prompt_token_ids
             for choice in event.choices:
                 if choice.finish_reason is not None:
-                    last = choice  # what it cost is told after it
+                    last = choice  # the usage follows it
                     continue
                 ids, values = paired(choice)
-                deltas = reply.hear(choice.delta)
+                deltas = reply.add(choice.delta)
                 if ids or deltas:
-                    told_now = None if told else _prompt(server, prompt_ids)
-                    count, told = count + len(ids), True
-                    yield ChatPiece(Piece(token_ids(ids), logprobs(values)), deltas, told_now)
+                    prompt = None if begun else _prompt(server, prompt_ids)
+                    count, begun = count + len(ids), True
+                    yield ChatPiece(Piece(token_ids(ids), logprobs(values)), deltas, prompt)
     if last is None:
-        raise EngineError(f"vLLM at {server.url} ended a reply without a reason; see the server's log")
+        raise no_finish_reason(server)
     piece = last_piece(last, usage, count)
     _check_count(server, usage, count + len(piece.ids))
-    deltas = (*reply.hear(last.delta), *reply.end(cut=piece.finish_reason != "stop"))
-    stopped_by = last.stop_reason if isinstance(last.stop_reason, str) else ""
-    yield ChatPiece(piece, deltas, None if told else _prompt(server, prompt_ids), stopped_by)
+    deltas = (*reply.add(last.delta), *reply.end(cut=piece.finish_reason != "stop"))
+    stop_text = last.stop_reason if isinstance(last.stop_reason, str) else ""
+    yield ChatPiece(piece, deltas, None if begun else _prompt(server, prompt_ids), stop_text)
 
 
-async def events_of(server: RemoteServer, batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[ChatEvent]:
+async def _events(server: RemoteServer, batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[VllmChatEvent]:
     async for batch in batches:
-        for event in server.read_all(batch, CHAT, ChatEvent):
+        for event in server.read_all(batch, CHAT, VllmChatEvent):
             if event.error is not None:
                 raise server.fault(CHAT, event.error)
             yield event
@@ -110,8 +104,8 @@ async def events_of(server: RemoteServer, batches: AsyncGenerator[list[bytes]]) 
 def _prompt(server: RemoteServer, ids: list[int] | None) -> TokenIds:
     if not ids:
         raise EngineDefect(
-            f"vLLM at {server.url} did not give the ids of the prompt it laid out: use 0.13 or newer, with "
-            "nothing between that rewrites its answers"
+            f"vLLM at {server.url} did not report the ids of the prompt it rendered: use 0.13 or newer, without a "
+            "proxy that rewrites its replies"
         )
     return token_ids(ids)
 

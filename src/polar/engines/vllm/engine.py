@@ -1,4 +1,4 @@
-"""vLLM behind the token port, and in chat mode: a client of a server at its address."""
+"""The `vllm` engine: a client of a vLLM server, with token ids or in chat mode."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from polar.engines.base import ChatPiece, ChatPrompt, GenerateRequest, LogprobMode, Piece
-from polar.engines.remote.chat_engine import ChatOptions, ConversingRemoteEngine
-from polar.engines.remote.engine import Described
-from polar.engines.remote.proof import or_missing
-from polar.engines.remote.server import Refused, RemoteServer
-from polar.engines.vllm.chat import (
-    DETOKENIZE,
-    TOKENIZE,
-    Counted,
-    Detokenized,
-    conversation_body,
-    conversation_pieces,
-    count_body,
-)
+from polar.engines.base import ChatPiece, ChatPrompt, EngineInfo, GenerateRequest, Piece
+from polar.engines.pieces import or_missing
+from polar.engines.remote.chat_engine import RemoteChatEngine
+from polar.engines.remote.chat_protocol import DETOKENIZE
+from polar.engines.remote.engine import ModelCard, ModelList
+from polar.engines.remote.server import RemoteServer, ServerRefused, StreamOptions
+from polar.engines.vllm.chat import TOKENIZE, PromptCount, VllmDetokenizeReply, chat_body, chat_pieces, count_body
 from polar.engines.vllm.protocol import (
     COMPLETIONS,
     GENERATE,
     MISSING,
-    ModelCard,
-    ModelList,
     Route,
-    Scores,
+    ScoreReply,
     ServerVersion,
     StreamedIds,
     generation_body,
@@ -41,18 +32,16 @@ from polar.errors import ConfigError, EngineDefect, EngineError
 from polar.types import Logprobs, TokenIds, logprobs
 
 
-class VllmOptions(ChatOptions):
+class VllmOptions(StreamOptions):
     model: str | None = None
-    """As the server names it; None: the one model it serves."""
+    """The server's name of it; None: the only model it serves."""
     route: Literal["auto", "generate", "completions"] = "auto"
-    """auto: `/inference/v1/generate` where the server offers it (`--enable-scale-out`), else `/v1/completions`."""
-    logprob_mode: LogprobMode | None = None
-    """None: measured at the start."""
+    """auto: `/inference/v1/generate` if the server offers it (`--enable-scale-out`), else `/v1/completions`."""
     priority: int = 0
     """Only for servers with `--scheduling-policy priority`; lower is sooner."""
 
 
-class VllmEngine(ConversingRemoteEngine):
+class VllmEngine(RemoteChatEngine):
     Options: type[BaseModel] = VllmOptions
     name = "vllm"
     counts_by_sampling = False
@@ -61,47 +50,49 @@ class VllmEngine(ConversingRemoteEngine):
     tool_flags = "--enable-auto-tool-choice --tool-call-parser PARSER"
 
     def __init__(self, options: VllmOptions) -> None:
-        super().__init__(options, options.logprob_mode)
-        self._options = options
+        super().__init__(options)
+        self._vllm_options = options
         self._model = ""
         self._route: Route = GENERATE
 
-    async def _describe(self, server: RemoteServer) -> Described:
+    async def _describe(self, server: RemoteServer) -> EngineInfo:
         card = await self._card(server)
         self._model = card.id
         self._route = await self._choose_route(server)
         if card.max_model_len is None:
-            raise EngineDefect(f"vLLM at {server.url} does not tell `max_model_len` of {card.id}; use it directly")
+            raise EngineDefect(f"vLLM at {server.url} does not report `max_model_len` of {card.id}; use no proxy")
         try:
             version = (await server.get("/version", ServerVersion)).version
-        except Refused:  # a router may not pass it on
+        except ServerRefused:  # a router may not forward it
             version = ""
         model = card.id if card.root in (None, card.id) else f"{card.id} ({card.root})"
-        return Described(model, card.max_model_len - 1, self._options.parallel, version)
+        return self._info(model, card.max_model_len, self._options.parallel, version)
 
     async def _card(self, server: RemoteServer) -> ModelCard:
         cards = (await server.get("/v1/models", ModelList)).data
         names = ", ".join(card.id for card in cards) or "none"
-        if self._options.model is not None:
-            for card in cards:
-                if card.id == self._options.model:
-                    return card
-            raise ConfigError(f"vLLM at {server.url} has no model {self._options.model!r}; it has: {names}")
-        whole = [card for card in cards if card.parent is None]  # the others are adapters of one of these
-        if len(whole) != 1:
-            raise ConfigError(f"vLLM at {server.url} serves {names}: choose by the engine option `model`")
-        return whole[0]
+        if (model := self._vllm_options.model) is None:
+            models = [card for card in cards if card.parent is None]  # the others are adapters
+            if len(models) != 1:
+                raise ConfigError(
+                    f"vLLM at {server.url} serves {names}: choose one with the engine option `model`"
+                )
+            return models[0]
+        for card in cards:
+            if card.id == model:
+                return card
+        raise ConfigError(f"vLLM at {server.url} has no model {model!r}; it has: {names}")
 
     async def _choose_route(self, server: RemoteServer) -> Route:
-        if self._options.route == "completions":
+        if self._vllm_options.route == "completions":
             return COMPLETIONS
         body = prompt_body(GENERATE, self._model, [1], {"max_tokens": 1, "temperature": 0.0})
         try:
-            await server.post(GENERATE, body, Scores)
-        except Refused as error:
+            await server.post(GENERATE, body, ScoreReply)
+        except ServerRefused as error:
             if error.status not in (403, 404, 405):
                 raise
-            if self._options.route == "generate":
+            if self._vllm_options.route == "generate":
                 raise EngineError(
                     f"vLLM at {server.url} does not offer {GENERATE}: start it with --enable-scale-out, or leave "
                     "out the engine option `route`"
@@ -118,36 +109,33 @@ class VllmEngine(ConversingRemoteEngine):
         try:
             async with aclosing(server.stream(self._route, {**body, **self._priority()}, headers)) as batches:
                 async for batch in batches:
-                    reply.take(batch)
-                    if reply.has_news:
-                        yield reply.taken()
+                    reply.add(batch)
+                    if reply.ids and not reply.ended:
+                        yield reply.piece()
             end = reply.end()
         except EngineError:
-            if reply.has_ids:
-                yield reply.taken()  # what came before the error was sampled all the same
+            if reply.ids:
+                yield reply.piece()  # the ids that came before the error count
             raise
         yield end
 
     def _priority(self) -> dict[str, int]:
-        return {"priority": self._options.priority} if self._options.priority else {}
+        return {"priority": self._vllm_options.priority} if self._vllm_options.priority else {}
 
-    async def _talk(self, server: RemoteServer, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
-        body = conversation_body(self._model, conversation, self._options.chat_template_kwargs)
-        headers = self._headers(conversation.session_id)
-        async with aclosing(conversation_pieces(server, {**body, **self._priority()}, headers)) as pieces:
-            async for heard in pieces:
-                yield heard
+    def _chat(self, server: RemoteServer, prompt: ChatPrompt) -> AsyncGenerator[ChatPiece]:
+        body = chat_body(self._model, prompt, self._options.chat_template_kwargs)
+        return chat_pieces(server, {**body, **self._priority()}, self._headers(prompt.session_id))
 
-    async def _count(self, server: RemoteServer, conversation: ChatPrompt) -> int:
-        body = count_body(self._model, conversation, self._options.chat_template_kwargs)
-        return (await server.post(TOKENIZE, body, Counted)).count
+    async def _count(self, server: RemoteServer, prompt: ChatPrompt) -> int:
+        body = count_body(self._model, prompt, self._options.chat_template_kwargs)
+        return (await server.post(TOKENIZE, body, PromptCount)).count
 
     async def _decode(self, server: RemoteServer, ids: TokenIds) -> str:
         body = {"model": self._model, "tokens": ids.tolist()}
-        return (await server.post(DETOKENIZE, body, Detokenized)).prompt
+        return (await server.post(DETOKENIZE, body, VllmDetokenizeReply)).prompt
 
     async def _score(self, server: RemoteServer, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
-        answer = await server.post(self._route, score_body(self._route, self._model, ids.tolist()), Scores)
+        answer = await server.post(self._route, score_body(self._route, self._model, ids.tolist()), ScoreReply)
         scores = answer.prompt_logprobs or (answer.choices[0].prompt_logprobs if answer.choices else None)
         if scores is None or len(scores) != len(ids):
             raise EngineDefect(f"vLLM at {server.url} gave no `prompt_logprobs`; use 0.10 or newer")

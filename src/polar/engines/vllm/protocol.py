@@ -1,6 +1,6 @@
-"""vLLM's two routes for tokens on the wire: what is asked, what a stream says, and which logprob is whose.
+"""The format of vLLM's two routes for tokens: requests, streamed events, and which logprob belongs to which id.
 
-`/inference/v1/generate` is made for tokens and tells weight versions; `/v1/completions` is there on every server.
+`/inference/v1/generate` is made for tokens and reports weight versions; every server has `/v1/completions`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from typing import Any, Literal
 import msgspec
 
 from polar.engines.base import GenerateRequest, Piece
-from polar.engines.remote.prompt_json import Prompt
-from polar.engines.remote.server import RemoteServer, sampling_fields
-from polar.engines.remote.weight_versions import VersionSpan, spans_of, version_at
+from polar.engines.remote.server import (
+    END_REASONS,
+    PromptIds,
+    RemoteServer,
+    VersionSpan,
+    policy_spans,
+    sampling_fields,
+    version_at,
+)
 from polar.errors import EngineDefect, EngineError
 from polar.types import logprobs, token_ids
 
@@ -22,25 +28,20 @@ GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
 Route = Literal["/inference/v1/generate", "/v1/completions"]
 MISSING = -9999.0
-"""vLLM writes it where it has no logprob."""
-ID_NAME = "token_id:"
-FINISH: dict[str, Literal["stop", "length", "aborted"]] = {
-    "stop": "stop",
-    "tool_calls": "stop",
-    "length": "length",
-}
+"""vLLM writes it if it has no logprob."""
+ID_PREFIX = "token_id:"
 
 
 class NamedLogprob(msgspec.Struct, frozen=True):
     logprob: float | None = None
     token_id: int | None = None
     token: str = ""
-    """Versions before 0.32 name the id here."""
+    """Versions before 0.32 put the id here."""
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
     content: list[NamedLogprob] | None = None
-    """Of the route for tokens."""
+    """From `/inference/v1/generate`; the other two fields are from `/v1/completions`."""
     token_logprobs: list[float | None] | None = None
     tokens: list[str] = []
 
@@ -52,12 +53,12 @@ class ScoredToken(msgspec.Struct, frozen=True):
 PromptLogprobs = list[dict[str, ScoredToken] | None]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class VllmChoice(msgspec.Struct, frozen=True):
     token_ids: list[int] | None = None
     logprobs: ChoiceLogprobs | None = None
     finish_reason: str | None = None
     weight_versions: list[VersionSpan] | None = None
-    """On the last event, of the whole reply."""
+    """On the last event, for the whole reply."""
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -71,26 +72,15 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: CachedTokens | None = None
 
 
-class Event(msgspec.Struct, frozen=True):
-    choices: list[Choice] = []
+class VllmEvent(msgspec.Struct, frozen=True):
+    choices: list[VllmChoice] = []
     usage: Usage | None = None
     error: Any = None
 
 
-class Scores(msgspec.Struct, frozen=True):
-    choices: list[Choice] = []
+class ScoreReply(msgspec.Struct, frozen=True):
+    choices: list[VllmChoice] = []
     prompt_logprobs: PromptLogprobs | None = None
-
-
-class ModelCard(msgspec.Struct, frozen=True):
-    id: str
-    root: str | None = None
-    parent: str | None = None
-    max_model_len: int | None = None
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelCard]
 
 
 class ServerVersion(msgspec.Struct, frozen=True):
@@ -98,10 +88,10 @@ class ServerVersion(msgspec.Struct, frozen=True):
 
 
 def generation_body(
-    route: Route, model: str, request: GenerateRequest, max_tokens: int, prompt: Prompt
+    route: Route, model: str, request: GenerateRequest, max_tokens: int, prompt: PromptIds
 ) -> dict[str, Any]:
     """`prompt`: the request's ids."""
-    knobs: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "n": 1,
         **sampling_fields(request.sampling),
         "max_tokens": max_tokens,
@@ -113,57 +103,53 @@ def generation_body(
         "logprobs": 0,
     }
     if request.json_schema is not None:
-        # An empty schema allows anything, and vLLM takes it for none.
-        knobs["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
-    body = prompt_body(route, model, prompt, knobs)
+        # vLLM treats an empty schema, which allows anything, as none.
+        parameters["structured_outputs"] = {"json": request.json_schema or {"type": "object"}}
+    body = prompt_body(route, model, prompt, parameters)
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 def score_body(route: Route, model: str, ids: list[int]) -> dict[str, Any]:
-    knobs: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-    return prompt_body(route, model, ids, knobs)
+    return prompt_body(route, model, ids, {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0})
 
 
-def prompt_body(route: Route, model: str, ids: Prompt, knobs: dict[str, Any]) -> dict[str, Any]:
+def prompt_body(route: Route, model: str, ids: PromptIds, parameters: dict[str, Any]) -> dict[str, Any]:
     if route == GENERATE:
-        return {"model": model, "token_ids": ids, "sampling_params": {**knobs, "detokenize": False}}
+        return {"model": model, "token_ids": ids, "sampling_params": {**parameters, "detokenize": False}}
     return {
         "model": model,
         "prompt": ids,
         "add_special_tokens": False,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
-        **knobs,
+        **parameters,
     }
 
 
 class StreamedIds:
-    """One reply as its events arrive. Its last piece waits for the end: what the reply cost is told after it."""
+    """Collects the ids of a stream. The last piece waits for the end of the stream, where the usage is
+    reported."""
 
     def __init__(self, server: RemoteServer, route: Route) -> None:
         self._server = server
         self._route: Route = route
-        self._ids: list[int] = []
+        self.ids: list[int] = []
+        """Not yet returned in a piece."""
         self._values: list[float] = []
         self._count = 0
-        """Ids that were taken."""
-        self._last: Choice | None = None
+        """Ids that were returned in pieces."""
+        self._last: VllmChoice | None = None
         self._usage: Usage | None = None
 
     @property
-    def has_ids(self) -> bool:
-        """Whether there are ids that were not taken."""
-        return bool(self._ids)
+    def ended(self) -> bool:
+        """Whether the last event has arrived. Then the ids belong to the last piece."""
+        return self._last is not None
 
-    @property
-    def has_news(self) -> bool:
-        """Whether they are worth a piece of their own: those before the end come with it."""
-        return bool(self._ids) and self._last is None
-
-    def take(self, batch: Sequence[bytes]) -> None:
-        sampled: list[Choice] = []
+    def add(self, batch: Sequence[bytes]) -> None:
+        sampled: list[VllmChoice] = []
         try:
-            for event in self._server.read_all(batch, self._route, Event):
+            for event in self._server.read_all(batch, self._route, VllmEvent):
                 if event.error is not None:
                     raise self._server.fault(self._route, event.error)
                 self._usage = event.usage or self._usage
@@ -172,33 +158,37 @@ class StreamedIds:
                         self._last = choice
                     elif choice.token_ids:
                         sampled.append(choice)
-        finally:  # what came before an error was sampled all the same
+        finally:  # ids that came before an error count
             self._keep(sampled)
 
-    def _keep(self, sampled: Sequence[Choice]) -> None:
+    def _keep(self, sampled: Sequence[VllmChoice]) -> None:
         try:
             pairs = [paired(*sampled)]
-        except EngineDefect:  # in one of them; those before it are kept
+        except EngineDefect:  # in one of them; keep those before it
             pairs = map(paired, sampled)
         for ids, values in pairs:
-            self._ids += ids
+            self.ids += ids
             self._values += values
 
-    def taken(self) -> Piece:
-        """The ids since the last time."""
-        piece = Piece(token_ids(self._ids), logprobs(self._values))
-        self._count += len(self._ids)
-        self._ids, self._values = [], []
+    def piece(self) -> Piece:
+        """The ids since the last piece."""
+        piece = Piece(token_ids(self.ids), logprobs(self._values))
+        self._count += len(self.ids)
+        self.ids, self._values = [], []
         return piece
 
     def end(self) -> Piece:
         if self._last is None:
-            raise EngineError(f"vLLM at {self._server.url} ended a reply without a reason; see the server's log")
-        last, rest = last_piece(self._last, self._usage, self._count), self.taken()
+            raise no_finish_reason(self._server)
+        last, rest = last_piece(self._last, self._usage, self._count), self.piece()
         return msgspec.structs.replace(last, ids=rest.ids + last.ids, logprobs=rest.logprobs + last.logprobs)
 
 
-def paired(*choices: Choice) -> tuple[list[int], list[float]]:
+def no_finish_reason(server: RemoteServer) -> EngineError:
+    return EngineError(f"vLLM at {server.url} ended a reply without a finish reason; see the server's log")
+
+
+def paired(*choices: VllmChoice) -> tuple[list[int], list[float]]:
     """The ids of events and a logprob for each, NaN where the server had none."""
     ids = [token_id for choice in choices for token_id in choice.token_ids or ()]
     given = [choice.logprobs for choice in choices if choice.logprobs is not None]
@@ -206,7 +196,7 @@ def paired(*choices: Choice) -> tuple[list[int], list[float]]:
     if entries:
         names: Sequence[int | None] = [entry.token_id for entry in entries]
         if names != ids:
-            names = [_id_of(entry) for entry in entries]
+            names = [_named_id(entry.token) if entry.token_id is None else entry.token_id for entry in entries]
         values = [entry.logprob for entry in entries]
     else:
         names = [_named_id(name) for each in given for name in each.tokens]
@@ -216,32 +206,28 @@ def paired(*choices: Choice) -> tuple[list[int], list[float]]:
     if len(ids) != len(values) or names != ids:
         raise EngineDefect(
             f"vLLM gave {len(ids)} ids and {len(values)} logprobs that do not belong together; "
-            "use 0.13 or newer, with nothing between that rewrites its answers"
+            "use 0.13 or newer, without a proxy that rewrites its replies"
         )
     # `or_missing` of each, without a call for each token of each reply.
     return ids, [value if value is not None and MISSING < value < math.inf else math.nan for value in values]
 
 
-def last_piece(choice: Choice, usage: Usage | None, before: int) -> Piece:
+def last_piece(choice: VllmChoice, usage: Usage | None, before: int) -> Piece:
     """The end of a reply, of which `before` ids came in earlier pieces."""
     ids, values = paired(choice)
     details = usage.prompt_tokens_details if usage else None
     cached = details.cached_tokens if details else None
-    spans = spans_of(choice.weight_versions)
+    spans = policy_spans(choice.weight_versions)
     return Piece(
         ids=token_ids(ids),
         logprobs=logprobs(values),
-        finish_reason=FINISH.get(choice.finish_reason or "", "aborted"),
+        finish_reason=END_REASONS.get(choice.finish_reason or "", "aborted"),
         evaluated_tokens=None if usage is None or cached is None else usage.prompt_tokens - cached,
         policy_version=version_at(spans, before),
         policy_spans=spans,
     )
 
 
-def _id_of(entry: NamedLogprob) -> int | None:
-    return entry.token_id if entry.token_id is not None else _named_id(entry.token)
-
-
 def _named_id(name: str) -> int | None:
-    number = name.removeprefix(ID_NAME)
+    number = name.removeprefix(ID_PREFIX)
     return int(number) if number != name and number.isdecimal() else None

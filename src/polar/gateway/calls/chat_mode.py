@@ -52,7 +52,7 @@ class ChatMode:
         )
         names = NamedCalls(call.call_id)
         with engine_failures(call.slot):
-            async with aclosing(self._engine.converse(prompt)) as pieces:
+            async with aclosing(self._engine.chat(prompt)) as pieces:
                 async for heard in pieces:
                     departure = self._take(call, heard)
                     if departure is not None:

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from contracts.engine_contract import ask, whole
 from polar.engines.llamacpp.client import LlamaCppClient
-from polar.engines.llamacpp.schema import schema_fields
+from polar.engines.llamacpp.forced_token import schema_fields
 from polar.errors import ContextOverflow, EngineDefect, EngineError, SchemaRefused
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -80,7 +80,7 @@ async def test_logprobs_of_other_ids_are_a_defect(opened: Opener) -> None:
 
 async def test_another_shape_of_answer_is_a_defect(opened: Opener) -> None:
     client = await opened(say({"content": "hello"}))
-    with pytest.raises(EngineDefect, match=r"in another shape"):
+    with pytest.raises(EngineDefect, match=r"in an unknown format"):
         await whole(client, ask([1]))
 
 
@@ -94,11 +94,11 @@ async def test_a_logprob_that_cannot_be_recovered_stays_nan(opened: Opener) -> N
 
 async def test_a_refusal_carries_the_servers_reason(opened: Opener) -> None:
     client = await opened(say({"error": {"code": 503, "message": "Loading model"}}, status=503))
-    with pytest.raises(EngineError, match=r"llama.cpp answered 503: Loading model"):
+    with pytest.raises(EngineError, match=r"llama.cpp answered /completion with 503: Loading model"):
         await whole(client, ask([1]))
 
 
-async def test_a_refusal_without_json_is_told_as_it_is(opened: Opener) -> None:
+async def test_a_refusal_without_json_is_quoted(opened: Opener) -> None:
     async def broken(request: web.Request) -> web.StreamResponse:
         return web.Response(status=502, text="bad gateway")
 
@@ -134,7 +134,7 @@ async def test_a_reply_with_a_schema_is_tried_and_then_sampled_in_one_call(opene
 
 async def test_a_schema_that_holds_nothing_is_refused(opened: Opener) -> None:
     client = await opened(say(answer(tokens=[9], tokens_predicted=1, completion_probabilities=[])))
-    with pytest.raises(SchemaRefused, match="cannot hold a reply to this json_schema"):
+    with pytest.raises(SchemaRefused, match="cannot constrain a reply to this json_schema"):
         await whole(client, ask([1], json_schema=SCHEMA))
 
 
@@ -159,11 +159,11 @@ async def test_a_dropped_connection_is_an_engine_error(opened: Opener) -> None:
 async def test_a_closed_client_says_so(opened: Opener) -> None:
     client = await opened(say(answer()))
     await client.close()
-    with pytest.raises(EngineError, match=r"Session is closed"):
+    with pytest.raises(EngineError, match=r"the engine is stopped"):
         await whole(client, ask([1]))
 
 
 async def test_a_server_that_gives_no_logprobs_does_not_pass_the_proof(opened: Opener) -> None:
     client = await opened(say(answer(completion_probabilities=[])))
-    with pytest.raises(EngineDefect, match=r"gives no logprobs"):
+    with pytest.raises(EngineDefect, match=r"gave no usable logprobs"):
         await client.prove()

@@ -14,7 +14,7 @@ from polar.types import Spec
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("localhost:8080", "write it as http://host:port"),
         ("ftp://host", "write it as http://host:port"),
@@ -22,8 +22,8 @@ from polar.types import Spec
         ("http://host/?key=1", "leave out what follows `?`"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused_with_the_fix(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_an_address_that_cannot_be_used_is_refused_with_the_fix(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         make("engine", Spec(name="llamacpp", options={"url": url}))
 
 
@@ -43,10 +43,10 @@ def test_a_key_comes_from_the_environment_or_a_file(tmp_path: Path, monkeypatch:
     assert LlamaCppOptions(url="http://host").api_key() == ""
 
 
-def test_a_key_that_is_nowhere_is_told(tmp_path: Path) -> None:
+def test_a_missing_key_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="environment has no POLAR_NO_SUCH_KEY"):
         LlamaCppOptions(url="http://host", api_key_env="POLAR_NO_SUCH_KEY").api_key()
-    with pytest.raises(ConfigError, match="no key can be read from `api_key_file`"):
+    with pytest.raises(ConfigError, match="cannot read the key file"):
         LlamaCppOptions(url="http://host", api_key_file=tmp_path / "missing").api_key()
 
 

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from polar.engines.llamacpp.http import LlamaServer
 from polar.engines.llamacpp.prefixes import MIN_GAIN_TOKENS, PrefixStore, common_prefix
 from polar.engines.llamacpp.protocol import Timings
+from polar.engines.llamacpp.server import LlamaServer
 from polar.errors import EngineError
 from polar.types import TokenIds, token_ids
 
@@ -83,7 +83,7 @@ async def test_a_sequence_that_holds_the_prefix_needs_no_copy(store: PrefixStore
 
 async def test_a_session_that_goes_on_is_left_alone(store: PrefixStore, server: StateServer) -> None:
     await store.prepare(prompt(1), sequence=0)
-    store.holds(0, prompt(1, 7, 8))
+    store.note_cached(0, prompt(1, 7, 8))
     assert await store.prepare(prompt(1, 7, 8, *range(LONG)), sequence=0) is None
     assert len(server.done) == 2, "a long tool output is nobody else's prefix"
 

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.engine_contract import ask
 from polar.engines.llamacpp.protocol import TokenReport, completion_body, pair_logprobs, slice_seed
-from polar.engines.stop_ids import cut_at_stop
+from polar.engines.pieces import cut_at_stop
 from polar.errors import EngineDefect
 from polar.types import token_ids
 
@@ -55,8 +55,8 @@ def test_no_ids_and_no_reports() -> None:
 
 
 def test_ids_after_a_stop_id_are_cut() -> None:
-    assert cut_at_stop([4, 2, 9, 2], (2, 9)) == [4, 2]
-    assert cut_at_stop([4, 5], (2,)) == [4, 5]
+    assert cut_at_stop([4, 2, 9, 2], (2, 9)) == token_ids([4, 2])
+    assert cut_at_stop([4, 5], (2,)) == token_ids([4, 5])
 
 
 def test_the_plain_distribution_passes_through_no_cut() -> None:

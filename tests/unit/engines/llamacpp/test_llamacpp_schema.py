@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polar.engines.llamacpp.schema import LAYOUT, MAX_ITEMS, is_too_large, schema_fields
+from polar.engines.llamacpp.forced_token import LAYOUT, MAX_ITEMS, is_too_large, schema_fields
 
 LONG = {"type": "array", "maxItems": MAX_ITEMS + 1}
 
@@ -46,7 +46,7 @@ def test_other_bounds_are_none_of_its_business(schema: dict[str, Any]) -> None:
     assert not is_too_large(schema)
 
 
-def test_without_a_schema_nothing_is_said() -> None:
+def test_without_a_schema_there_are_no_fields() -> None:
     assert schema_fields(None) == {}
 
 

@@ -1,4 +1,4 @@
-"""The canonical conversation on the wire of chat completions, and tool calls put together."""
+"""Chat prompts as requests, and tool calls put together from fragments."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.conversing_contract import LOOK, talk
-from polar.engines.remote.chat_protocol import StreamedReply, WireMessage, chat_body, whole_deltas
-from polar.engines.sglang.chat import conversation_body as sglang_body
+from contracts.chat_contract import LOOK, talk
+from polar.engines.remote.chat_protocol import ReplyMessage, StreamedReply, chat_fields, whole_deltas
+from polar.engines.sglang.chat import chat_body as sglang_body
 from polar.engines.sglang.chat import count_body, prompt_tokens_in
-from polar.engines.vllm.chat import conversation_body as vllm_body
+from polar.engines.vllm.chat import chat_body as vllm_body
 from polar.types import Delta, Image, Message, ToolCall
 
 
-def said(**fields: Any) -> WireMessage:
-    return msgspec.convert(fields, WireMessage)
+def reply_message(**fields: Any) -> ReplyMessage:
+    return msgspec.convert(fields, ReplyMessage)
 
 
 def fragment(
@@ -35,7 +35,7 @@ def test_messages_keep_what_templates_show() -> None:
         Message(role="assistant", content="", reasoning="hm", tool_calls=(call,)),
         Message(role="tool", content="nothing", tool_call_id="c1"),
     )
-    wire = chat_body(talk(*messages))["messages"]
+    wire = chat_fields(talk(*messages))["messages"]
     assert wire[0] == {"role": "system", "content": "Be brief."}
     assert (wire[1]["content"], wire[1]["reasoning"], wire[1]["reasoning_content"]) == ("", "hm", "hm")
     assert wire[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"path":"é"}'}
@@ -44,34 +44,34 @@ def test_messages_keep_what_templates_show() -> None:
 
 def test_images_stand_where_they_stood() -> None:
     images = (Image("data:a", 4), Image("data:b", 4))
-    parts = chat_body(talk(Message(role="user", content="See this", images=images)))["messages"][0]["content"]
+    parts = chat_fields(talk(Message(role="user", content="See this", images=images)))["messages"][0]["content"]
     assert [part.get("text") or part["image_url"]["url"] for part in parts] == ["See ", "data:a", "data:b", "this"]
 
 
 def test_tools_are_functions_and_the_choice_is_the_models() -> None:
-    body = chat_body(talk(tools=(LOOK,)))
+    body = chat_fields(talk(tools=(LOOK,)))
     function = {"name": "look", "description": LOOK.description, "parameters": LOOK.parameters}
     assert body["tools"] == [{"type": "function", "function": function}]
     assert body["tool_choice"] == "auto"
-    assert not {"tools", "tool_choice"} & set(chat_body(talk()))
+    assert not {"tools", "tool_choice"} & set(chat_fields(talk()))
 
 
 def test_the_plain_distribution_is_asked_for_by_name() -> None:
-    body = chat_body(talk())
+    body = chat_fields(talk())
     plain = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "min_tokens": 0, "ignore_eos": False}
     penalties = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert {**plain, **penalties, "n": 1, "logprobs": True, "top_logprobs": 0}.items() <= body.items()
 
 
 def test_max_tokens_are_left_out_where_the_context_is_the_bound() -> None:
-    assert chat_body(talk(max_tokens=9))["max_completion_tokens"] == 9
-    assert "max_completion_tokens" not in chat_body(talk(max_tokens=None))
+    assert chat_fields(talk(max_tokens=9))["max_completion_tokens"] == 9
+    assert "max_completion_tokens" not in chat_fields(talk(max_tokens=None))
 
 
 @pytest.mark.parametrize(("schema", "sent"), [({"const": 1}, {"const": 1}), ({}, {"type": "object"})])
 def test_a_schema_is_sent_and_an_empty_one_is_any_object(schema: dict[str, Any], sent: dict[str, Any]) -> None:
-    assert chat_body(talk(json_schema=schema))["response_format"]["json_schema"]["schema"] == sent
-    assert "response_format" not in chat_body(talk())
+    assert chat_fields(talk(json_schema=schema))["response_format"]["json_schema"]["schema"] == sent
+    assert "response_format" not in chat_fields(talk())
 
 
 def test_vllm_is_asked_for_everything_that_training_needs() -> None:
@@ -112,21 +112,24 @@ def test_a_refusal_may_tell_the_length_of_the_prompt(reason: str, tokens: int | 
     assert prompt_tokens_in(reason) == tokens
 
 
-def test_text_is_said_as_it_comes_thoughts_first() -> None:
+def test_text_is_delivered_as_it_comes_reasoning_first() -> None:
     reply = StreamedReply()
-    assert reply.hear(said(content="")) == ()
-    assert reply.hear(said(reasoning="hm")) == (Delta(reasoning="hm"),)
-    assert reply.hear(said(reasoning_content="so", content="Yes")) == (Delta(reasoning="so"), Delta(content="Yes"))
+    assert reply.add(reply_message(content="")) == ()
+    assert reply.add(reply_message(reasoning="hm")) == (Delta(reasoning="hm"),)
+    assert reply.add(reply_message(reasoning_content="so", content="Yes")) == (
+        Delta(reasoning="so"),
+        Delta(content="Yes"),
+    )
     assert reply.end(cut=False) == ()
 
 
-def test_a_call_is_said_when_the_next_begins_and_the_last_at_the_end() -> None:
+def test_a_call_is_delivered_when_the_next_begins_and_the_last_at_the_end() -> None:
     reply = StreamedReply()
-    assert reply.hear(said(tool_calls=[fragment(0, name="look", id="c0")])) == ()
-    assert reply.hear(said(tool_calls=[fragment(0, '{"path"')])) == ()
-    assert reply.hear(said(tool_calls=[fragment(0, ': "é"}')])) == ()
+    assert reply.add(reply_message(tool_calls=[fragment(0, name="look", id="c0")])) == ()
+    assert reply.add(reply_message(tool_calls=[fragment(0, '{"path"')])) == ()
+    assert reply.add(reply_message(tool_calls=[fragment(0, ': "é"}')])) == ()
     both = [fragment(1, "{", "look", id="c1"), fragment(1, "}")]
-    assert reply.hear(said(tool_calls=both)) == (Delta(tool_call=ToolCall("look", '{"path": "é"}', "c0")),)
+    assert reply.add(reply_message(tool_calls=both)) == (Delta(tool_call=ToolCall("look", '{"path": "é"}', "c0")),)
     assert reply.end(cut=False) == (Delta(tool_call=ToolCall("look", "{}", "c1")),)
     assert reply.end(cut=False) == ()
 
@@ -134,8 +137,8 @@ def test_a_call_is_said_when_the_next_begins_and_the_last_at_the_end() -> None:
 def test_several_calls_may_come_in_one_event() -> None:
     reply = StreamedReply()
     calls = [fragment(0, "{}", "a"), fragment(1, "{}", "b"), fragment(2, "{", "c")]
-    heard = reply.hear(said(content="So:", tool_calls=calls))
-    assert heard == (
+    deltas = reply.add(reply_message(content="So:", tool_calls=calls))
+    assert deltas == (
         Delta(content="So:"),
         Delta(tool_call=ToolCall("a", "{}")),
         Delta(tool_call=ToolCall("b", "{}")),
@@ -145,7 +148,7 @@ def test_several_calls_may_come_in_one_event() -> None:
 def replied(*events: list[dict[str, Any]], cut: bool = False) -> list[ToolCall]:
     """The calls of a stream with these fragments in its events."""
     reply = StreamedReply()
-    deltas = [delta for calls in events for delta in reply.hear(said(tool_calls=calls))]
+    deltas = [delta for calls in events for delta in reply.add(reply_message(tool_calls=calls))]
     return [delta.tool_call for delta in (*deltas, *reply.end(cut=cut)) if delta.tool_call is not None]
 
 
@@ -158,10 +161,10 @@ def test_fragments_of_several_calls_may_alternate() -> None:
 
 def test_a_call_with_open_arguments_is_waited_for_by_those_after_it() -> None:
     reply = StreamedReply()
-    reply.hear(said(tool_calls=[fragment(0, "{", "a")]))
-    assert reply.hear(said(tool_calls=[fragment(1, "{}", "b"), fragment(2, "{", "c")])) == ()
-    heard = reply.hear(said(tool_calls=[fragment(0, "}")]))
-    assert heard == (Delta(tool_call=ToolCall("a", "{}")), Delta(tool_call=ToolCall("b", "{}")))
+    reply.add(reply_message(tool_calls=[fragment(0, "{", "a")]))
+    assert reply.add(reply_message(tool_calls=[fragment(1, "{}", "b"), fragment(2, "{", "c")])) == ()
+    deltas = reply.add(reply_message(tool_calls=[fragment(0, "}")]))
+    assert deltas == (Delta(tool_call=ToolCall("a", "{}")), Delta(tool_call=ToolCall("b", "{}")))
     assert reply.end(cut=True) == ()
 
 
@@ -170,7 +173,7 @@ def test_a_number_may_have_more_digits() -> None:
     assert replied([fragment(0, "1", "a")], cut=True) == []
 
 
-def test_an_empty_fragment_after_a_call_was_said_is_not_another_call() -> None:
+def test_an_empty_fragment_after_a_delivered_call_is_not_another_call() -> None:
     calls = replied([fragment(0, "{}", "a", id="1")], [fragment(1, "{}", "b", id="2")], [fragment(0, "", id="1")])
     assert calls == [ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2")]
 
@@ -200,7 +203,7 @@ def test_an_id_may_come_after_its_call_has_begun() -> None:
     assert replied([fragment(0, "{", "a")], [fragment(0, "}", id="1")]) == [ToolCall("a", "{}", "1")]
 
 
-def test_of_a_reply_that_was_cut_only_complete_calls_are_said() -> None:
+def test_of_a_reply_that_was_cut_only_complete_calls_are_delivered() -> None:
     fragments = [fragment(0, '{"x"', "a"), fragment(1, "{}", "b"), fragment(2, "", "c"), fragment(3, "{", "d")]
     assert replied(fragments, cut=True) == [ToolCall("b", "{}")]
     assert [call.name for call in replied(fragments)] == ["a", "b", "c", "d"]
@@ -209,13 +212,13 @@ def test_of_a_reply_that_was_cut_only_complete_calls_are_said() -> None:
 def test_arguments_that_are_no_json_are_the_models_own_unless_the_room_cut_them() -> None:
     for cut in (False, True):
         reply = StreamedReply()
-        reply.hear(said(tool_calls=[fragment(0, '{"path', "look")]))
+        reply.add(reply_message(tool_calls=[fragment(0, '{"path', "look")]))
         assert reply.end(cut=cut) == (() if cut else (Delta(tool_call=ToolCall("look", '{"path')),))
 
 
-def test_a_call_that_was_whole_before_the_room_ended_is_said() -> None:
+def test_a_call_that_was_complete_before_the_cut_is_delivered() -> None:
     reply = StreamedReply()
-    reply.hear(said(tool_calls=[fragment(0, '{"path": "a"}', "look")]))
+    reply.add(reply_message(tool_calls=[fragment(0, '{"path": "a"}', "look")]))
     assert reply.end(cut=True) == (Delta(tool_call=ToolCall("look", '{"path": "a"}')),)
 
 
@@ -249,7 +252,7 @@ def test_however_fragments_alternate_the_calls_are_the_same(
 
 def test_a_whole_message_says_each_of_its_calls() -> None:
     calls = [fragment(0, "{}", "look", id="c0"), fragment(0, "{}", "look", id="c1")]
-    deltas = whole_deltas(said(content="", reasoning_content="hm", tool_calls=calls), cut=False)
+    deltas = whole_deltas(reply_message(content="", reasoning_content="hm", tool_calls=calls), cut=False)
     assert deltas == (
         Delta(reasoning="hm"),
         Delta(tool_call=ToolCall("look", "{}", "c0")),
@@ -259,5 +262,5 @@ def test_a_whole_message_says_each_of_its_calls() -> None:
 
 def test_a_whole_message_that_was_cut_says_only_complete_calls() -> None:
     calls = [fragment(0, "{}", "look", id="c0"), fragment(0, '{"path', "look", id="c1")]
-    deltas = whole_deltas(said(content="So", tool_calls=calls), cut=True)
+    deltas = whole_deltas(reply_message(content="So", tool_calls=calls), cut=True)
     assert deltas == (Delta(content="So"), Delta(tool_call=ToolCall("look", "{}", "c0")))

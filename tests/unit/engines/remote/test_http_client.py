@@ -1,4 +1,4 @@
-"""Connections to a server that does as it is told: kept, read in batches, and what is left when they break."""
+"""Connections to a server that does as it is reported: kept, read in batches, and what is left when they break."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ async def test_leaving_early_closes_the_connection(client: HttpClient, server: R
         await gone.wait()
 
 
-async def test_what_nobody_asked_for_ends_the_connection(client: HttpClient, server: RawServer) -> None:
+async def test_an_unrequested_reply_ends_the_connection(client: HttpClient, server: RawServer) -> None:
     stray = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray"
     server.answers = [says(HEAD, chunk(b"one"), END, stray), says(HEAD, chunk(b"two"), END)]
     assert [await whole(client), await whole(client)] == [b"one", b"two"]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.engines.remote import prompt_json
-from polar.engines.remote.prompt_json import MOST_PROMPTS, PromptJson
+from polar.engines.remote import engine as remote_engine
+from polar.engines.remote.engine import MOST_PROMPTS, PromptJson
 from polar.types import TokenIds, token_ids
 
 PROMPTS = st.lists(st.integers(0, 2**31 - 1), max_size=12)
@@ -26,17 +26,17 @@ def plain(ids: TokenIds) -> bytes:
 
 @pytest.fixture(autouse=True)
 def none_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_json, "SHORT_TOKENS", 0)
+    monkeypatch.setattr(remote_engine, "SHORT_TOKENS", 0)
 
 
 @given(STEPS, st.integers(0, 200))
 def test_every_prompt_is_written_as_if_it_were_the_first(
     steps: list[tuple[str, int, int, list[int]]], most_bytes: int
 ) -> None:
-    prompts, told = PromptJson(most_bytes), [token_ids()]
+    prompts, reported = PromptJson(most_bytes), [token_ids()]
     for session, earlier, kept, new in steps:
-        ids = told[earlier % len(told)][:kept] + token_ids(new)
-        told.append(ids)
+        ids = reported[earlier % len(reported)][:kept] + token_ids(new)
+        reported.append(ids)
         assert written(prompts, ids, session) == plain(ids)
         assert prompts.size_bytes <= most_bytes
 
@@ -47,7 +47,7 @@ def test_what_a_prompt_goes_on_from_is_not_written_again(monkeypatch: pytest.Mon
     written(prompts, first)
     written(prompts, other)  # a sub-agent in between
     real = orjson.dumps
-    monkeypatch.setattr(prompt_json.orjson, "dumps", lambda ids: counts.append(len(ids)) or real(ids))  # pyright: ignore
+    monkeypatch.setattr(remote_engine.orjson, "dumps", lambda ids: counts.append(len(ids)) or real(ids))  # pyright: ignore
     prompts.write("s", first + token_ids([7, 8]))
     prompts.write("s", other + token_ids([9]))
     assert counts == [2, 1]
@@ -80,7 +80,7 @@ def test_the_session_asked_least_recently_is_given_up_first() -> None:
 
 
 def test_short_prompts_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_json, "SHORT_TOKENS", 3)
+    monkeypatch.setattr(remote_engine, "SHORT_TOKENS", 3)
     prompts = PromptJson()
     assert written(prompts, token_ids([1, 2, 3])) == b"[1,2,3]"
     assert prompts.size_bytes == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polar.engines.base import Piece
-from polar.engines.remote.proof import one_piece
-from polar.engines.remote.weight_versions import VersionSpan, spans_of, version_at
+from polar.engines.pieces import one_piece
+from polar.engines.remote.server import VersionSpan, policy_spans, version_at
 from polar.types import PolicySpan, logprobs, token_ids
 
 
@@ -15,35 +15,35 @@ def piece(count: int, version: str = "", *spans: PolicySpan) -> Piece:
 
 
 def test_spans_follow_each_other() -> None:
-    told = [VersionSpan("a", 0, 3), VersionSpan("b", 3, 4)]
-    assert spans_of(told) == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 1))
+    reported = [VersionSpan("a", 0, 3), VersionSpan("b", 3, 4)]
+    assert policy_spans(reported) == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 1))
 
 
 def test_an_update_between_tokens_of_one_version_leaves_no_span() -> None:
-    told = [VersionSpan("a", 0, 2), VersionSpan("b", 2, 2), VersionSpan("a", 2, 5)]
-    assert spans_of(told) == (PolicySpan("a", 0, 5),)
+    reported = [VersionSpan("a", 0, 2), VersionSpan("b", 2, 2), VersionSpan("a", 2, 5)]
+    assert policy_spans(reported) == (PolicySpan("a", 0, 5),)
 
 
 def test_a_single_version_is_a_span() -> None:
-    assert spans_of([VersionSpan("a", 0, 3)]) == (PolicySpan("a", 0, 3),)
+    assert policy_spans([VersionSpan("a", 0, 3)]) == (PolicySpan("a", 0, 3),)
 
 
-def test_what_was_sampled_before_a_version_was_named_is_not_that_versions() -> None:
-    told = [VersionSpan("default", 0, 2), VersionSpan("b", 2, 3)]
-    assert spans_of(told) == (PolicySpan("", 0, 2), PolicySpan("b", 2, 1))
+def test_tokens_sampled_before_a_version_was_set_have_none() -> None:
+    reported = [VersionSpan("default", 0, 2), VersionSpan("b", 2, 3)]
+    assert policy_spans(reported) == (PolicySpan("", 0, 2), PolicySpan("b", 2, 1))
 
 
-def test_a_server_that_was_told_no_version_has_none() -> None:
-    assert spans_of([VersionSpan("default", 0, 2)]) == spans_of([]) == spans_of(None) == ()
+def test_a_server_without_a_set_version_has_none() -> None:
+    assert policy_spans([VersionSpan("default", 0, 2)]) == policy_spans([]) == policy_spans(None) == ()
 
 
-def test_tokens_that_nothing_is_told_of_are_in_no_span() -> None:
-    told = [VersionSpan("a", 1, 3), VersionSpan("a", 4, 5)]
-    assert spans_of(told) == (PolicySpan("a", 1, 2), PolicySpan("a", 4, 1))
+def test_tokens_without_a_reported_version_are_in_no_span() -> None:
+    reported = [VersionSpan("a", 1, 3), VersionSpan("a", 4, 5)]
+    assert policy_spans(reported) == (PolicySpan("a", 1, 2), PolicySpan("a", 4, 1))
 
 
 @pytest.mark.parametrize(("position", "version"), [(0, "a"), (2, "a"), (3, "b"), (9, "")])
-def test_a_token_has_the_version_that_is_told_of_it(position: int, version: str) -> None:
+def test_a_token_has_the_version_of_its_span(position: int, version: str) -> None:
     assert version_at((PolicySpan("a", 0, 3), PolicySpan("b", 3, 1)), position) == version
 
 

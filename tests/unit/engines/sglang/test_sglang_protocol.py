@@ -10,33 +10,33 @@ import msgspec
 import pytest
 
 from contracts.engine_contract import ask
-from polar.engines.sglang.protocol import Event, Progress, generation_body, score_body
+from polar.engines.sglang.protocol import ReplyProgress, SglangEvent, generation_body, score_body
 from polar.errors import EngineDefect
 from polar.types import PolicySpan
 
 
-def event(ids: list[int], count: int, **more: Any) -> Event:
+def event(ids: list[int], count: int, **more: Any) -> SglangEvent:
     """An event with these ids, each with a logprob made of it, when `count` were sampled in all."""
     meta = {"completion_tokens": count, "output_token_logprobs": [[-i / 10, i, None] for i in ids], **more}
-    return msgspec.convert({"output_ids": ids, "meta_info": meta}, Event)
+    return msgspec.convert({"output_ids": ids, "meta_info": meta}, SglangEvent)
 
 
 def test_cumulative_events_give_only_what_is_new() -> None:
-    progress = Progress()
+    progress = ReplyProgress()
     assert progress.new(event([5], 1)) == ([5], [-0.5])
     assert progress.new(event([5, 6, 7], 3)) == ([6, 7], [-0.6, -0.7])
     assert progress.new(event([5, 6, 7], 3)) == ([], [])
 
 
 def test_incremental_events_are_new_as_they_are() -> None:
-    progress = Progress()
+    progress = ReplyProgress()
     assert progress.new(event([5, 5], 2)) == ([5, 5], [-0.5, -0.5])
     assert progress.new(event([6], 3)) == ([6], [-0.6])
     assert progress.new(event([7, 8], 5)) == ([7, 8], [-0.7, -0.8])
 
 
-def test_tokens_that_are_not_told_are_a_defect() -> None:
-    progress = Progress()
+def test_unreported_tokens_are_a_defect() -> None:
+    progress = ReplyProgress()
     progress.new(event([5], 1))
     with pytest.raises(EngineDefect, match="counts 4 sampled tokens and gave 2"):
         progress.new(event([6], 4))
@@ -44,12 +44,12 @@ def test_tokens_that_are_not_told_are_a_defect() -> None:
 
 def test_ids_without_their_logprobs_are_a_defect() -> None:
     with pytest.raises(EngineDefect, match="2 ids and 1 logprobs"):
-        Progress().new(event([5, 6], 2, output_token_logprobs=[[-0.5, 5, None]]))
+        ReplyProgress().new(event([5, 6], 2, output_token_logprobs=[[-0.5, 5, None]]))
 
 
 @pytest.mark.parametrize("value", [None, -3.4028234663852886e38])
 def test_what_stands_for_a_logprob_is_none(value: float | None) -> None:
-    ids, values = Progress().new(event([5], 1, output_token_logprobs=[[value, 5, "a"]]))
+    ids, values = ReplyProgress().new(event([5], 1, output_token_logprobs=[[value, 5, "a"]]))
     assert ids == [5]
     assert math.isnan(values[0])
 
@@ -88,6 +88,6 @@ def test_a_schema_is_sent_as_text(schema: dict[str, Any], sent: dict[str, Any]) 
     assert json.loads(body["sampling_params"]["json_schema"]) == sent
 
 
-def test_a_score_starts_where_it_is_told() -> None:
+def test_a_score_starts_at_the_given_position() -> None:
     body = score_body([1, 2, 3], start=1)
     assert (body["input_ids"], body["logprob_start_len"], body["stream"]) == ([1, 2, 3], 1, False)

@@ -13,7 +13,7 @@ from polar.engines.remote.server import reason_of
 from polar.engines.vllm.protocol import (
     COMPLETIONS,
     GENERATE,
-    Choice,
+    VllmChoice,
     generation_body,
     last_piece,
     paired,
@@ -23,8 +23,8 @@ from polar.errors import EngineDefect
 from polar.types import PolicySpan
 
 
-def choice(**fields: Any) -> Choice:
-    return msgspec.convert(fields, Choice)
+def choice(**fields: Any) -> VllmChoice:
+    return msgspec.convert(fields, VllmChoice)
 
 
 def test_the_route_for_tokens_gets_ids_and_sampling_apart() -> None:
@@ -36,7 +36,7 @@ def test_the_route_for_tokens_gets_ids_and_sampling_apart() -> None:
     assert "prompt" not in body
 
 
-def test_completions_get_ids_that_nobody_adds_to() -> None:
+def test_completions_get_ids_without_special_tokens_added() -> None:
     body = generation_body(COMPLETIONS, "m", ask([1, 2, 3], stop_ids=(2,)), max_tokens=9, prompt=[1, 2, 3])
     assert (body["prompt"], body["add_special_tokens"], body["return_token_ids"]) == ([1, 2, 3], False, True)
     assert (body["max_tokens"], body["stop_token_ids"], body["logprobs"]) == (9, [2], 0)
@@ -58,7 +58,7 @@ def test_a_schema_is_sent_and_an_empty_one_is_any_object(schema: dict[str, Any],
     assert body["sampling_params"]["structured_outputs"] == {"json": sent}
 
 
-def test_without_a_schema_nothing_is_said_of_one() -> None:
+def test_without_a_schema_the_body_has_no_schema_field() -> None:
     assert "structured_outputs" not in generation_body(COMPLETIONS, "m", ask([1]), max_tokens=1, prompt=[1])
 
 
@@ -107,21 +107,21 @@ def test_an_event_may_hold_nothing_but_the_end() -> None:
 
 
 def test_the_end_of_a_reply_tells_which_weights_sampled_what() -> None:
-    told = [{"version": "a", "start": 0, "end": 3}, {"version": "b", "start": 3, "end": 5}]
-    piece = last_piece(choice(finish_reason="stop", weight_versions=told), None, before=4)
+    reported = [{"version": "a", "start": 0, "end": 3}, {"version": "b", "start": 3, "end": 5}]
+    piece = last_piece(choice(finish_reason="stop", weight_versions=reported), None, before=4)
     assert piece.policy_version == "b"
     assert piece.policy_spans == (PolicySpan("a", 0, 3), PolicySpan("b", 3, 2))
 
 
-def test_a_single_version_is_told_for_the_whole_reply_also_without_ids_at_its_end() -> None:
-    told = [{"version": "a", "start": 0, "end": 3}]
-    piece = last_piece(choice(token_ids=[], finish_reason="stop", weight_versions=told), None, before=3)
+def test_a_single_version_covers_the_whole_reply_also_without_ids_at_its_end() -> None:
+    reported = [{"version": "a", "start": 0, "end": 3}]
+    piece = last_piece(choice(token_ids=[], finish_reason="stop", weight_versions=reported), None, before=3)
     assert (piece.policy_version, piece.policy_spans) == ("", (PolicySpan("a", 0, 3),))
 
 
-def test_a_server_that_was_told_no_version_tells_none() -> None:
-    told = [{"version": "default", "start": 0, "end": 3}]
-    piece = last_piece(choice(finish_reason="stop", weight_versions=told), None, before=2)
+def test_a_server_without_a_set_version_reports_none() -> None:
+    reported = [{"version": "default", "start": 0, "end": 3}]
+    piece = last_piece(choice(finish_reason="stop", weight_versions=reported), None, before=2)
     assert (piece.policy_version, piece.policy_spans) == ("", ())
 
 

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from vllm_server import VllmServer, converted, installed
 
-from contracts.conversing_contract import LOOK, ConversingContract, hear, talk
+from contracts.chat_contract import LOOK, ChatContract, talk, whole_reply
 from polar.engines.base import ChatPrompt, EngineInfo, GenerateRequest, Piece
-from polar.engines.remote.chat_proof import prove_conversing
+from polar.engines.remote.proof import prove_chat
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.errors import EngineError
 from polar.store.weights import default_weights
@@ -55,8 +55,7 @@ async def thinking(server: VllmServer) -> AsyncIterator[VllmEngine]:
     await engine.stop()
 
 
-@pytest.fixture
-def calling() -> ChatPrompt:
+def calling_prompt() -> ChatPrompt:
     """A model of this size calls a tool if it did nothing else before."""
     turns: list[Message] = []
     for name in "abcd":
@@ -69,29 +68,24 @@ def calling() -> ChatPrompt:
     return talk(*turns, tools=(LOOK,), max_tokens=60, temperature=0)
 
 
-@pytest.fixture
-def refused() -> ChatPrompt:
-    return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
-
-
-class TestVllmConversing(ConversingContract):
+class TestRealVllmChat(ChatContract):
     @pytest.fixture
-    def engine(self, started: tuple[VllmEngine, EngineInfo]) -> VllmEngine:
-        return started[0]
+    def calling(self) -> ChatPrompt:
+        return calling_prompt()
 
     @pytest.fixture
-    def info(self, started: tuple[VllmEngine, EngineInfo]) -> EngineInfo:
-        return started[1]
+    def refused(self) -> ChatPrompt:
+        return talk(Message(role="assistant", content="Hello."), Message(role="user", content="Hi."))
 
     async def test_the_end_of_turn_is_sampled_with_its_logprob(self, engine: VllmEngine) -> None:
-        heard = await hear(engine, talk(max_tokens=None, temperature=0))
-        assert heard.finish_reason == "stop"
-        assert (await engine.decode(heard.ids)) == heard.content + "<|im_end|>"
-        assert -5 < heard.logprobs[-1] < 0
+        reply = await whole_reply(engine, talk(max_tokens=None, temperature=0))
+        assert reply.finish_reason == "stop"
+        assert (await engine.decode(reply.ids)) == reply.content + "<|im_end|>"
+        assert -5 < reply.logprobs[-1] < 0
 
     async def test_a_call_that_the_room_cuts_off_is_none(self, engine: VllmEngine, calling: ChatPrompt) -> None:
-        whole = await hear(engine, calling)
-        cut = await hear(
+        whole = await whole_reply(engine, calling)
+        cut = await whole_reply(
             engine, talk(*calling.messages, tools=(LOOK,), max_tokens=len(whole.ids) - 14, temperature=0)
         )
         assert '"arguments": {' in await engine.decode(cut.ids)
@@ -104,32 +98,32 @@ class TestVllmConversing(ConversingContract):
             Message(role="assistant", content="Hi.", reasoning="A short one."),
             Message(role="user", content="Again."),
         )
-        text = await engine.decode((await hear(engine, talk(*turns, max_tokens=1))).prompt_ids)
+        text = await engine.decode((await whole_reply(engine, talk(*turns, max_tokens=1))).prompt_ids)
         assert "<think>\nA short one.\n</think>\nHi.<|im_end|>" in text
 
     async def test_closing_the_iterator_stops_the_generation_in_the_server(
         self, engine: VllmEngine, server: VllmServer
     ) -> None:
-        pieces = engine.converse(talk(Message(role="user", content="Count: 1, 2, 3,"), max_tokens=700))
+        pieces = engine.chat(talk(Message(role="user", content="Count: 1, 2, 3,"), max_tokens=700))
         await anext(pieces)
         await pieces.aclose()
         while await running_requests(server):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
-async def test_thinking_is_told_apart(thinking: VllmEngine) -> None:
-    await prove_conversing(thinking)
+async def test_reasoning_is_separated(thinking: VllmEngine) -> None:
+    await prove_chat(thinking)
     asked = talk(max_tokens=12, temperature=0)
-    heard = await hear(thinking, asked)
-    assert (await thinking.decode(heard.prompt_ids)).endswith("<|im_start|>assistant\n<think>\n")
-    assert await thinking.count(asked) == len(heard.prompt_ids)
-    assert (heard.content, heard.reasoning) == ("", await thinking.decode(heard.ids))
+    reply = await whole_reply(thinking, asked)
+    assert (await thinking.decode(reply.prompt_ids)).endswith("<|im_start|>assistant\n<think>\n")
+    assert await thinking.count(asked) == len(reply.prompt_ids)
+    assert (reply.content, reply.reasoning) == ("", await thinking.decode(reply.ids))
 
 
-async def test_an_update_within_a_reply_is_told_by_token(server: VllmServer, thinking: VllmEngine) -> None:
+async def test_an_update_within_a_reply_is_reported_per_token(server: VllmServer, thinking: VllmEngine) -> None:
     await say_version(server, "step-7")
     asked = talk(Message(role="user", content="Count: 1, 2, 3,"), max_tokens=1)
-    prompt_ids = (await hear(thinking, asked)).prompt_ids
+    prompt_ids = (await whole_reply(thinking, asked)).prompt_ids
     pieces = [piece async for piece in updated(server, thinking, prompt_ids)]
     ids = sum(len(piece.ids) for piece in pieces)
     spans = pieces[-1].policy_spans
@@ -143,9 +137,9 @@ async def test_a_server_without_parsers_names_the_flags(tmp_path: Path) -> None:
     engine = VllmEngine(VllmOptions(url=server.url))
     try:
         await engine.start()
-        assert (await hear(engine, talk(max_tokens=4))).content
+        assert (await whole_reply(engine, talk(max_tokens=4))).content
         with pytest.raises(EngineError, match="start it with --enable-auto-tool-choice --tool-call-parser"):
-            await prove_conversing(engine)
+            await prove_chat(engine)
     finally:
         await engine.stop()
         await server.stop()
@@ -154,12 +148,12 @@ async def test_a_server_without_parsers_names_the_flags(tmp_path: Path) -> None:
 async def updated(server: VllmServer, engine: VllmEngine, prompt_ids: TokenIds) -> AsyncIterator[Piece]:
     """A reply in whose midst the weights get another version."""
     request = GenerateRequest(prompt_ids, 40, Sampling(temperature=0), (), "updated")
-    told = False
+    reported = False
     async for piece in engine.generate(request):
         yield piece
-        if not told:
+        if not reported:
             await say_version(server, "step-8")
-            told = True
+            reported = True
 
 
 async def say_version(server: VllmServer, name: str) -> None:

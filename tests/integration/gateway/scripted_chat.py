@@ -28,7 +28,7 @@ from polar.tokens.replies.reply_decoder import deltas_of
 from polar.types import TokenIds, logprobs, token_ids
 
 
-class ConversingScript(ScriptedEngine):
+class ScriptedChatEngine(ScriptedEngine):
     """Renders every conversation anew. Says nothing of a reply before it is whole, and then all of it."""
 
     counts_by_sampling = False
@@ -37,34 +37,34 @@ class ConversingScript(ScriptedEngine):
         super().__init__(vocabulary, script, strict=False, info=info)
         self.renderer = renderer
         self.context_tokens = info.context_tokens
-        self.conversations: list[ChatPrompt] = []
+        self.prompts: list[ChatPrompt] = []
         self.hides_prompts = False
         self.refuses = ""
         self.mute = False
         self.counted = 0
 
-    async def count(self, conversation: ChatPrompt) -> int:
+    async def count(self, prompt: ChatPrompt) -> int:
         self.counted += 1
-        return len(self._laid_out(conversation))
+        return len(self._rendered(prompt))
 
     async def decode(self, ids: TokenIds) -> str:
         if self.mute:
             raise EngineError("no such route")
         return self.renderer.decode(ids)
 
-    async def converse(self, conversation: ChatPrompt) -> AsyncGenerator[ChatPiece]:
-        self.conversations.append(conversation)
-        prompt_ids = self._laid_out(conversation)
+    async def chat(self, prompt: ChatPrompt) -> AsyncGenerator[ChatPiece]:
+        self.prompts.append(prompt)
+        prompt_ids = self._rendered(prompt)
         room = self.context_tokens - len(prompt_ids)
         if room < 1:
             raise ContextOverflow(len(prompt_ids), self.context_tokens)
         request = GenerateRequest(
             prompt_ids=prompt_ids,
-            max_tokens=min(room, conversation.max_tokens or room),
-            sampling=conversation.sampling,
+            max_tokens=min(room, prompt.max_tokens or room),
+            sampling=prompt.sampling,
             stop_ids=self.renderer.stop_ids,
-            session_id=conversation.session_id,
-            seed=conversation.seed,
+            session_id=prompt.session_id,
+            seed=prompt.seed,
         )
         yield ChatPiece(Piece(token_ids(), logprobs()), prompt_ids=None if self.hides_prompts else prompt_ids)
         ids = token_ids()
@@ -73,13 +73,13 @@ class ConversingScript(ScriptedEngine):
             said = deltas_of(self.renderer.parse(prompt_ids, ids)) if piece.finish_reason else ()
             yield ChatPiece(piece, tuple(said))
 
-    def _laid_out(self, conversation: ChatPrompt) -> TokenIds:
+    def _rendered(self, prompt: ChatPrompt) -> TokenIds:
         if self.refuses:
             raise ChatRefused(self.refuses)
-        return self.renderer.render(conversation.messages, conversation.tools)
+        return self.renderer.render(prompt.messages, prompt.tools)
 
 
-async def chatting_gateway(stack: AsyncExitStack, folder: Path, engine: ConversingScript) -> Gateway:
+async def chatting_gateway(stack: AsyncExitStack, folder: Path, engine: ScriptedChatEngine) -> Gateway:
     """A gateway in chat mode that listens until the stack is closed."""
     settings = GatewayConfig(heartbeat_s=30.0)
     journal = await stack.enter_async_context(await Journal.open(folder / "journal.db"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.engines import processors
+from polar.engines.embedded import processors
 
 
 async def test_at_least_one_and_no_more_than_there_are() -> None:

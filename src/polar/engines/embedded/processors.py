@@ -1,6 +1,6 @@
-"""How many processors are free for an engine, by watching them for a moment.
+"""Counts the idle processors by watching them for a moment.
 
-Not by the load average: for a minute after an installation it counts work that is over.
+The load average will not do: for a minute after an installation it counts work that is over.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PROC_STAT = Path("/proc/stat")
 
 
 async def idle_processors() -> int:
-    """Processors this process may use and nobody uses now; at least one. The best of a few looks: whoever just
-    starts, such as the processes of a service beside us, is soon quiet again."""
+    """Idle processors that this process may use; at least one. Takes the best of a few looks: processes that are
+    just starting, such as those of a service beside us, are soon idle again."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     idle = 1
     for _ in range(LOOKS):
@@ -33,11 +33,11 @@ async def _busy_processors() -> float:
     await asyncio.sleep(WATCHED_S)
     after = _times()
     passed = sum(after) - sum(before)
-    idle = sum(after[3:5]) - sum(before[3:5])  # idle, and waiting for a disk
+    idle = sum(after[3:5]) - sum(before[3:5])  # idle and iowait
     return (os.cpu_count() or 1) * (1 - idle / passed) if passed else 0.0
 
 
 def _times() -> list[int]:
-    """Ticks of all processors together since the start: user, nice, system, idle, iowait, irq, softirq, steal."""
+    """Ticks of all processors together since boot: user, nice, system, idle, iowait, irq, softirq, steal."""
     with PROC_STAT.open() as file:
         return [int(ticks) for ticks in file.readline().split()[1:9]]
