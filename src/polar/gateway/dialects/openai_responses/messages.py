@@ -121,7 +121,7 @@ class ResponsesHistory:
         self._add_message(_content(item.get("content"), f"{where}.content").message("user"))
 
     def _reasoning(self, item: dict[str, Any], where: str) -> None:
-        """The text. `encrypted_content` is ignored: ours repeats it, and others cannot be read."""
+        """The text. `encrypted_content` is ignored: ours holds only the call's id, and others cannot be read."""
         text = "".join(_texts(item.get("content"), f"{where}.content"))
         text = text or "\n\n".join(_texts(item.get("summary"), f"{where}.summary"))
         self._extend_turn(item, "reasoning", read.AssistantTurn(thoughts=(text,)))
