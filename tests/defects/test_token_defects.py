@@ -16,8 +16,8 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import HarnessError
 from polar.testing import ScriptedReply
 from polar.tokens.base import Renderer
-from polar.tokens.digest import digest_of
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.sequences import digest_of
 from polar.types import Policy, Trajectory, logprobs, token_ids
 from polar.types.codec import encode
 

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from polar.audit.spans import SpanCheck
 from polar.builders.drops import DropRules, judge
-from polar.tokens.digest import TokenDigest
+from polar.tokens.sequences import TokenDigest
 from polar.types import (
     Call,
     CallKind,

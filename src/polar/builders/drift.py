@@ -14,7 +14,7 @@ from typing import Literal
 
 from polar.builders.drops import DropRules
 from polar.builders.links import Link, Mend, Mending
-from polar.tokens.drift import first_difference
+from polar.tokens.sequences import first_difference
 from polar.types import Call, Dropped
 
 DriftRule = Literal["fork", "heal", "splice"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from polar.builders.drops import DropRules, Verdict, drop_all, judge, superseded_calls
-from polar.tokens.digest import TokenDigest
+from polar.tokens.sequences import TokenDigest
 from polar.types import Call, Dropped, TokenIds, token_ids
 
 

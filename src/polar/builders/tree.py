@@ -19,7 +19,7 @@ from polar.builders.drops import DropRules
 from polar.builders.layout import Stem, lay_out
 from polar.builders.links import Link, link_calls
 from polar.builders.statistics import trajectory_of
-from polar.tokens.drift import first_difference
+from polar.tokens.sequences import first_difference
 from polar.types import Call, Trajectory
 from polar.types.shared_ids import SharedIds
 

@@ -17,7 +17,6 @@ from polar.builders.drops import DropRules
 from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import ConfigError
 from polar.registry import make
-from polar.tokens.drift import CHUNK_TOKENS, first_difference
 from polar.types import (
     Call,
     Dropped,
@@ -340,14 +339,6 @@ def test_a_spliced_trace_is_still_held_to_ids_mask_and_logprobs() -> None:
         altered = msgspec.structs.replace(spliced.traces[0], **changes)
         found = examine(talk.calls, msgspec.structs.replace(spliced, traces=(altered,)))[1]
         assert [finding.what for finding in found] == [what]
-
-
-@pytest.mark.parametrize("size", [0, 1, CHUNK_TOKENS - 1, CHUNK_TOKENS, CHUNK_TOKENS + 1, 3 * CHUNK_TOKENS + 5])
-def test_the_first_difference_is_found_across_chunks(size: int) -> None:
-    same = token_ids([7] * size)
-    assert first_difference(same, same) == size
-    assert first_difference(same + token_ids([1, 7]), same + token_ids([2, 7])) == size
-    assert first_difference(same, same + token_ids([1])) == first_difference(same + token_ids([1]), same) == size
 
 
 def test_the_registry_takes_the_option_and_the_tree_says_why_it_does_not() -> None:

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from polar.builders.drops import PLAIN
 from polar.tokens.base import Renderer
-from polar.tokens.forest import CallForest
-from polar.tokens.prompt_builder import PreparedPrompt, Prompting
+from polar.tokens.forest import CallForest, Prompt, PromptBuilder
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Call, CallTimes, Message, TokenIds, Tool, ToolCall, logprobs, token_ids
 
@@ -42,12 +41,12 @@ class Rollout:
     whole: dict[str, TokenIds] = field(default_factory=dict[str, TokenIds])
     """Prompt and completion of each call, as the engine saw them."""
 
-    def ask(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> PreparedPrompt:
-        return Prompting(self.forest, self.renderer).prepare(messages, tools)
+    def ask(self, messages: Sequence[Message], tools: tuple[Tool, ...]) -> Prompt:
+        return PromptBuilder(self.forest, self.renderer).prepare(messages, tools)
 
     def answer(
         self,
-        prompt: PreparedPrompt,
+        prompt: Prompt,
         request: tuple[Sequence[Message], tuple[Tool, ...]],
         ids: TokenIds,
         finish: str,

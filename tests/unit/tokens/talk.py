@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from polar.tokens.base import Renderer
-from polar.tokens.forest import CallForest
-from polar.tokens.prompt_builder import PreparedPrompt, Prompting
+from polar.tokens.forest import CallForest, Prompt, PromptBuilder
 from polar.types import Call, CallTimes, Matching, Message, TokenIds, Tool, logprobs, token_ids
 
 
@@ -35,14 +34,14 @@ class Talk:
         self.renderer = renderer
         self.tools = tools
         self.forest = CallForest(matching)
-        self.prompting = Prompting(self.forest, renderer)
+        self.prompts = PromptBuilder(self.forest, renderer)
         self.full: dict[str, TokenIds] = {}
         """Prompt and completion of each call, as the engine saw them."""
 
-    def ask(self, messages: Sequence[Message]) -> PreparedPrompt:
-        return self.prompting.prepare(messages, self.tools)
+    def ask(self, messages: Sequence[Message]) -> Prompt:
+        return self.prompts.prepare(messages, self.tools)
 
-    def answer(self, prompt: PreparedPrompt, completion: Sequence[int], finish: str = "stop") -> Call:
+    def answer(self, prompt: Prompt, completion: Sequence[int], finish: str = "stop") -> Call:
         ids = token_ids(completion)
         number = len(self.full) + 1
         call = Call(

@@ -36,7 +36,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree
 from polar.errors import ConfigError, HarnessError
 from polar.tokens.base import Renderer
-from polar.tokens.preflight.checks import forking
+from polar.tokens.preflight.checks import without_bridges
 from polar.types import Call, Message, TokenIds, Tool, ToolCall, Trajectory, token_ids
 
 BUILDERS: list[Builder] = [
@@ -270,7 +270,7 @@ def test_what_a_template_rewrites_is_a_branch_of_its_own(
 @conversed
 @given(data=st.data())
 def test_a_family_that_is_not_proven_forks_at_every_turn_and_loses_nothing(data: st.DataObject) -> None:
-    session = data.draw(append_only(forking(available(DEEPSEEK))))
+    session = data.draw(append_only(without_bridges(available(DEEPSEEK))))
     check_builders(session)
     later = session.rollout.calls[1:]
     assert {(call.continues, call.break_reason) for call in later} == {(False, "bridge_refused")}

@@ -39,7 +39,7 @@ def call(arguments: dict[str, Any], name: str = "edit") -> Message:
 
 
 def same(matcher: Matcher, a: Message, b: Message, tools: tuple[Tool, ...] = (EDIT,)) -> bool:
-    declared = matcher.declared(tools)
+    declared = matcher.declarations(tools)
     return matcher.key(a, declared) == matcher.key(b, declared)
 
 

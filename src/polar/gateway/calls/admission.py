@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from polar.engines.base import EngineInfo
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.slots import OpenSlot
-from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.forest import Prompt
 from polar.types import Message, Sampling
 
 LONGEST_TOKEN_CHARACTERS = 512
@@ -27,7 +27,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
     call_id: str
     prompt_tokens: int
-    prompt: PreparedPrompt | None
+    prompt: Prompt | None
     """None: the engine lays it out."""
     sampling: Sampling
     """The task's, and the harness's where the task leaves it to the harness."""
@@ -64,9 +64,7 @@ class Admission:
         if size > most:
             raise Overflow(size // LONGEST_TOKEN_CHARACTERS, self._info.context_tokens)
 
-    def admit(
-        self, slot: OpenSlot, request: ChatRequest, sampling: Sampling, prompt: PreparedPrompt | int
-    ) -> Admitted:
+    def admit(self, slot: OpenSlot, request: ChatRequest, sampling: Sampling, prompt: Prompt | int) -> Admitted:
         """Counts the request in, by its prompt or how long it is. Only now: one that is refused costs nothing."""
         size = prompt if isinstance(prompt, int) else len(prompt.prompt_ids)
         context = self._info.context_tokens

@@ -21,7 +21,7 @@ from polar.gateway.calls.sampling import Sampled, check_piece, engine_failures
 from polar.gateway.dialects.base import ChatRequest, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.drift import Departure, compared, drifted, explained
-from polar.tokens.replies.reply_decoder import NamedCalls
+from polar.tokens.replies.reply_decoder import ToolCallIds
 from polar.types import Message, Retention
 
 LOGGER = logging.getLogger("polar.gateway")
@@ -48,7 +48,7 @@ class ChatMode:
                 return await self._engine.count(asked)
 
     async def sample(self, slot: OpenSlot, generation: Generation, admitted: Admitted, sampled: Sampled) -> None:
-        request, names = generation.asked.request, NamedCalls(admitted.call_id)
+        request, names = generation.asked.request, ToolCallIds(admitted.call_id)
         with engine_failures(slot):
             async with aclosing(self._engine.converse(_conversation(slot, request, admitted))) as pieces:
                 async for heard in pieces:
@@ -56,7 +56,7 @@ class ChatMode:
                     if departure is not None:
                         await self._explain(departure, sampled)
                     sampled.check_limit(heard.piece)
-                    generation.say(names.named(heard.deltas))
+                    generation.say(names.assign(heard.deltas))
                     if sampled.finish_reason is None and slot.exhausted == "max_tokens":
                         sampled.finish_reason = "length"
                         break

@@ -24,7 +24,7 @@ from polar.errors import (
 from polar.gateway.calls.waits import CallWait
 from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.slots import OpenSlot
-from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.forest import Prompt
 from polar.types import Failure, PolicySpan, TokenIds, logprobs, token_ids
 
 PIECES_AT_LIMIT = 16
@@ -39,7 +39,7 @@ class Sampled:
         self._wait = wait
         self._max_tokens = 0
         self._pieces_at_limit = 0
-        self.prompt: PreparedPrompt | None = None
+        self.prompt: Prompt | None = None
         """Set before anything is sampled from it."""
         self.rendered = 0.0
         """Unix seconds, when the prompt was known."""
@@ -53,7 +53,7 @@ class Sampled:
         self.reasoning_tokens = 0
         self.stop_sequence = ""
 
-    def begin(self, prompt: PreparedPrompt, max_tokens: int) -> None:
+    def begin(self, prompt: Prompt, max_tokens: int) -> None:
         self.prompt, self.rendered = prompt, time.time()
         self._max_tokens = max_tokens
 

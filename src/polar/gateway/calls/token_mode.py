@@ -16,11 +16,10 @@ from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.base import Renderer, bounded
-from polar.tokens.digest import digest_of
-from polar.tokens.forest import Attachment
-from polar.tokens.prompt_builder import PreparedPrompt, Prompting
+from polar.tokens.forest import Attachment, Prompt, PromptBuilder
 from polar.tokens.renderers.encoder import TooLong
-from polar.tokens.replies.reply_decoder import Speech
+from polar.tokens.replies.reply_decoder import ReplyDecoder
+from polar.tokens.sequences import digest_of
 from polar.types import Delta, Message, Retention, TokenIds, token_ids
 
 SHORT_CHARACTERS = 4096
@@ -52,7 +51,7 @@ class TokenMode:
     async def count(self, slot: OpenSlot, request: ChatRequest) -> int:
         return len((await self._prepare(slot, request)).prompt_ids)
 
-    async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
+    async def _prepare(self, slot: OpenSlot, request: ChatRequest) -> Prompt:
         """The request as tokens. Changes nothing: a prompt may be prepared only to be counted."""
         if not self._renderer.takes_images:
             refuse_images(request)
@@ -62,7 +61,7 @@ class TokenMode:
                 if request.prompt is not None:
                     return await self._raw(request.prompt)
                 place = await self._find(slot, request)
-                prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
+                prompting = PromptBuilder(slot.forest, self._renderer_of(slot.lease.task.reasoning))
                 bridged = await self._bridge(prompting, place)
                 return bridged or await self._threads.run(lambda: prompting.render(place))
         except TooLong as error:
@@ -85,23 +84,23 @@ class TokenMode:
             return forest.find(*asked)
         return await self._threads.run(lambda: forest.find(*asked))
 
-    async def _bridge(self, prompting: Prompting, place: Attachment) -> PreparedPrompt | None:
+    async def _bridge(self, prompting: PromptBuilder, place: Attachment) -> Prompt | None:
         if place.parent is None or place.new_characters <= SHORT_CHARACTERS:
             return prompting.bridge(place)
         return await self._threads.run(lambda: prompting.bridge(place))
 
-    async def _raw(self, prompt: str | TokenIds) -> PreparedPrompt:
+    async def _raw(self, prompt: str | TokenIds) -> Prompt:
         if not isinstance(prompt, str) and len(prompt) >= self._context_tokens:
             raise Overflow(len(prompt), self._context_tokens)
         if len(prompt) <= SHORT_TOKENS:
             return self._laid_out(prompt)
         return await self._threads.run(lambda: self._laid_out(prompt))
 
-    def _laid_out(self, prompt: str | TokenIds) -> PreparedPrompt:
+    def _laid_out(self, prompt: str | TokenIds) -> Prompt:
         """A prompt that the harness laid out itself: a root of its own, which no conversation goes on from."""
         ids = self._bounded.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         text = prompt if isinstance(prompt, str) else self._renderer.decode(ids)
-        return PreparedPrompt(
+        return Prompt(
             parent_id=None,
             continues=False,
             new_prompt_ids=ids,
@@ -129,7 +128,7 @@ class TokenMode:
         generation.say(said, last=True)
         sampled.reasoning_tokens, sampled.stop_sequence = speech.reasoning_tokens, speech.stop_sequence
 
-    async def _take(self, slot: OpenSlot, speech: Speech, sampled: Sampled, piece: Piece) -> list[Delta]:
+    async def _take(self, slot: OpenSlot, speech: ReplyDecoder, sampled: Sampled, piece: Piece) -> list[Delta]:
         """Keeps a piece up to where the reply ends, and says what it says. A piece that cannot be read is kept
         whole: what was sampled is lost for no reason."""
         ids = _within(slot, sampled.within_limit(piece))
@@ -155,16 +154,16 @@ class TokenMode:
             json_schema=generation.asked.request.json_schema,
         )
 
-    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> Speech:
+    def _speech(self, slot: OpenSlot, generation: Generation, admitted: Admitted) -> ReplyDecoder:
         assert admitted.prompt is not None
         request, prompt_ids = generation.asked.request, admitted.prompt.prompt_ids
         raw, calls = request.prompt is not None, bool(request.tools)
         try:
-            return Speech(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
+            return ReplyDecoder(self._renderer, prompt_ids, admitted.call_id, admitted.stop, raw=raw, calls=calls)
         except (Exception, SystemExit) as error:
             raise call_lost(slot, "renderer", error) from error
 
-    async def _read(self, slot: OpenSlot, speech: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
+    async def _read(self, slot: OpenSlot, speech: ReplyDecoder, ids: TokenIds | None) -> tuple[int, list[Delta]]:
         """Reads the next ids, or the rest when there are no more."""
         try:
             if ids is None:

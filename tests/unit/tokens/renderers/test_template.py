@@ -408,10 +408,10 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("template", "options", "why"),
         [
-            ("{% for %}", {}, "cannot be read"),
+            ("{% for %}", {}, "cannot read the chat template"),
             ("{{ raise_exception('not today') }}", {}, "refuses every conversation: not today"),
             (PLAIN, {"stop": ("<|eot_id|>",)}, "no token '<|eot_id|>'"),
-            ("{{ messages[0].content }}", {}, "name it in the option `stop`"),
+            ("{{ messages[0].content }}", {}, "set the option `stop`"),
         ],
     )
     def test_what_cannot_be_used_is_refused(
@@ -568,4 +568,4 @@ class TestTemplatesWithRules:
         )
         report = preflight(of(moving, tmp_path, tool_calls="none"))  # pyright: ignore[reportArgumentType]
         assert report.offered == [] and not report.bridges
-        assert "nothing is proven" in report.problems[-1]
+        assert "no bridge is proven" in report.problems[-1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polar.testing import split_once
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.reply_decoder import Speech, StopSearch, deltas_of
+from polar.tokens.replies.reply_decoder import ReplyDecoder, StopSearch, deltas_of
 from polar.tokens.replies.reply_text import message_of
 from polar.types import Delta, Message, TokenIds, ToolCall, token_ids
 
@@ -39,8 +39,8 @@ class WholeOnly:
         return None
 
 
-def speech_of(renderer, *stop: str, raw: bool = False) -> Speech:
-    return Speech(renderer, token_ids(), "s.1.1", stop, raw=raw)
+def speech_of(renderer, *stop: str, raw: bool = False) -> ReplyDecoder:
+    return ReplyDecoder(renderer, token_ids(), "s.1.1", stop, raw=raw)
 
 
 def texts(deltas: list[Delta]) -> str:
@@ -61,7 +61,7 @@ def test_text_is_said_as_it_is_sampled(smollm2: SmolLM2Renderer, encode) -> None
 def test_without_tools_a_call_is_text(smollm2: SmolLM2Renderer, encode, whole: bool) -> None:
     text = 'So: <tool_call>{"name": "ls", "arguments": {}}</tool_call> and on'
     renderer: Any = WholeOnly(smollm2) if whole else smollm2
-    speech = Speech(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
+    speech = ReplyDecoder(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
     said = speech.feed(encode(text))[1] + speech.finish()
     assert texts(said) == text and not any(delta.tool_call for delta in said)
 
