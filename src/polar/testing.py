@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from polar.engines.base import EngineInfo, GenerateRequest, Piece
 from polar.errors import ContextOverflow, EngineBusy, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
+from polar.tokens.sequences import first_difference
 from polar.types import Strict, TokenIds, logprobs, token_ids
 
 
@@ -137,7 +138,7 @@ class ScriptedEngine:
         parent = max(parents, key=lambda s: len(s.whole), default=None)
         if self._strict:
             self._refuse_new_tokens_for_old(prompt, earlier, parent)
-        cached = max((_common_prefix(prompt, s.whole) for s in earlier), default=0)
+        cached = max((first_difference(prompt, s.whole) for s in earlier), default=0)
         index = None if parent is None else self.requests.index(parent)
         seen = SeenRequest(request, index, min(cached, len(prompt) - 1))
         self.requests.append(seen)
@@ -227,11 +228,6 @@ def _halves(encoder: Encoder, token_id: int) -> list[list[int]]:
 
 def _joined(encoder: Encoder, ids: list[int]) -> bytes:
     return b"".join(map(encoder.token_bytes, ids))
-
-
-def _common_prefix(left: list[int], right: list[int]) -> int:
-    pairs = zip(left, right, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
 def encoder_of(source: Encoder | Tokenizer) -> Encoder:

@@ -1,8 +1,8 @@
-"""A trajectory checked against the calls it was built from, by rules that no builder has a hand in.
+"""Checks a trajectory against the calls it was built from, independently of the builder.
 
-POSTRUN, after the builder, and again by `polar audit`. Each token is hashed once: a trace's context is proven by
-running a digest along the trace and comparing it, where a call's tokens begin, with the digest of the prompt that
-was sent. What is wrong with the data is a finding, never an exception.
+POSTRUN, after the builder, and again by `polar audit`. Each token is hashed once: a digest runs along each trace,
+and where a call's tokens begin it is compared with the digest of the prompt that was sent. Wrong data is a
+finding, never an exception.
 """
 
 from __future__ import annotations
@@ -14,56 +14,18 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, get_args
 
-from polar.audit.spans import SpanCheck
+from polar.audit.spans import AuditedCall, SpanCheck
 from polar.builders.drops import DropRules, judge
 from polar.tokens.sequences import TokenDigest
-from polar.types import (
-    Call,
-    CallKind,
-    Certificate,
-    Finding,
-    LossMask,
-    TokenIds,
-    Trace,
-    Trajectory,
-    Violation,
-    token_ids,
-)
+from polar.types import Call, CallKind, Certificate, Finding, TokenIds, Trace, Trajectory, Violation
 from polar.types.codec import encode
 
 EVERY_KIND = DropRules(trainable_kinds=get_args(CallKind))
-"""Which kinds are trained on is the builder's choice; what is left to check are the other rules."""
+"""Which kinds are trained on is the builder's choice; all other rules are checked."""
 
 
-@dataclass(eq=False, slots=True)
-class KnownCall:
-    """A call, and how often each of its sampled tokens has come out so far."""
-
-    call: Call
-    continued: KnownCall | None
-    proven: bool
-    """Its parts make up the prompt that was sent."""
-    allowed: LossMask
-    """1 where a token may be trained on, by what the call alone says."""
-    digest: TokenDigest
-    """Over prompt and completion."""
-    tokens: int
-    came_out: bytearray
-
-    def count(self, position: int) -> None:
-        self.came_out[position] = min(255, self.came_out[position] + 1)
-
-    def prompt_ids(self) -> TokenIds:
-        """The whole prompt, put together. Costs its length, so it is for findings only."""
-        parts: list[TokenIds] = [self.call.new_prompt_ids]
-        known = self.continued
-        while known is not None:
-            parts += [known.call.completion_ids, known.call.new_prompt_ids]
-            known = known.continued
-        ids = token_ids()
-        for part in reversed(parts):
-            ids.extend(part)
-        return ids
+def finding(where: str, what: Violation, expected: object, found: object) -> Finding:
+    return Finding(where=where, what=what, expected=str(expected), found=str(found))
 
 
 @dataclass
@@ -71,7 +33,7 @@ class Findings:
     entries: list[Finding] = field(default_factory=list[Finding])
 
     def add(self, where: str, what: Violation, expected: object, found: object) -> None:
-        self.entries.append(Finding(where=where, what=what, expected=str(expected), found=str(found)))
+        self.entries.append(finding(where, what, expected, found))
 
 
 def certify(calls: Sequence[Call], trajectory: Trajectory) -> Certificate:
@@ -79,9 +41,9 @@ def certify(calls: Sequence[Call], trajectory: Trajectory) -> Certificate:
 
 
 def examine(calls: Sequence[Call], trajectory: Trajectory) -> tuple[Certificate, tuple[Finding, ...]]:
-    """The certificate, and what stands behind its count of findings."""
+    """The certificate and its findings."""
     findings = Findings()
-    known = _know(calls, trajectory.session_id, findings)
+    known = _audit_calls(calls, trajectory.session_id, findings)
     for index, trace in enumerate(trajectory.traces):
         _check_trace(index, trace, trajectory, known, findings)
     _check_drops(trajectory, known, findings)
@@ -110,8 +72,8 @@ def _certificate(calls: Sequence[Call], trajectory: Trajectory, findings: Sequen
     )
 
 
-def _know(calls: Sequence[Call], session_id: str, findings: Findings) -> dict[str, KnownCall]:
-    known: dict[str, KnownCall] = {}
+def _audit_calls(calls: Sequence[Call], session_id: str, findings: Findings) -> dict[str, AuditedCall]:
+    known: dict[str, AuditedCall] = {}
     for call in calls:
         where = f"call {call.call_id}"
         if call.call_id in known:
@@ -122,15 +84,15 @@ def _know(calls: Sequence[Call], session_id: str, findings: Findings) -> dict[st
         parent = known.get(call.parent_id) if call.parent_id is not None else None
         if parent is None and (call.parent_id is not None or call.continues):
             findings.add(where, "calls_unsound", f"its parent {call.parent_id} before it", "no such call")
-        known[call.call_id] = _known(call, parent if call.continues else None)
+        known[call.call_id] = _audit_call(call, parent if call.continues else None)
     return known
 
 
-def _known(call: Call, continued: KnownCall | None) -> KnownCall:
+def _audit_call(call: Call, continued: AuditedCall | None) -> AuditedCall:
     before, tokens = (continued.digest, continued.tokens) if continued else (TokenDigest(), 0)
     prompt = before.extended(call.new_prompt_ids)
     tokens += len(call.new_prompt_ids)
-    return KnownCall(
+    return AuditedCall(
         call=call,
         continued=continued,
         proven=prompt.value() == call.prompt_digest and tokens == call.prompt_tokens,
@@ -142,7 +104,7 @@ def _known(call: Call, continued: KnownCall | None) -> KnownCall:
 
 
 def _check_trace(
-    index: int, trace: Trace, trajectory: Trajectory, known: dict[str, KnownCall], findings: Findings
+    index: int, trace: Trace, trajectory: Trajectory, known: dict[str, AuditedCall], findings: Findings
 ) -> None:
     where = f"trace {index}"
     if trace.session_id != trajectory.session_id:
@@ -151,18 +113,18 @@ def _check_trace(
     if kinds and trace.kind not in kinds:
         findings.add(where, "kind", " or ".join(sorted(kinds)), trace.kind)
     if trace.reward is not None and not any(trace.loss_mask):
-        findings.add(where, "reward", "none, for there is nothing to train on", trace.reward)
+        findings.add(where, "reward", "none, because there is nothing to train on", trace.reward)
     _check_branch(where, index, trajectory, findings)
 
 
-def _check_spans(where: str, trace: Trace, known: dict[str, KnownCall], findings: Findings) -> set[str]:
-    """The kinds of the calls that the trace trains on."""
+def _check_spans(where: str, trace: Trace, known: dict[str, AuditedCall], findings: Findings) -> set[str]:
+    """Returns the kinds of the calls that the trace trains on."""
     running, end = TokenDigest(trace.prompt_ids), 0
     exact, kinds = trace.context_exact, set[str]()
     for span in trace.spans:
         stop = span.start + span.length
         if not end <= span.start <= stop <= len(trace.response_ids):
-            bounds = f"between {end} and {len(trace.response_ids)}, after the span before"
+            bounds = f"between {end} and {len(trace.response_ids)}, after the previous span"
             findings.add(f"{where}, call {span.call_id}", "span", bounds, f"{span.start} to {stop}")
             continue
         check = SpanCheck(where, trace, span, findings.add)
@@ -173,7 +135,7 @@ def _check_spans(where: str, trace: Trace, known: dict[str, KnownCall], findings
             findings.add(f"{where}, position {span.start}", "span", "a call of the session", span.call_id)
         else:
             if exact and not _is_context(running, trace, span.start, entry.call):
-                exact = False  # what follows in this trace differs for the same reason
+                exact = False  # later spans of this trace differ for the same reason
                 check.context(entry)
             if check.sampled(entry):
                 kinds.add(entry.call.kind)
@@ -189,20 +151,20 @@ def _is_context(running: TokenDigest, trace: Trace, start: int, call: Call) -> b
 def _check_end(where: str, trace: Trace, end: int, findings: Findings) -> None:
     rest = len(trace.response_ids) - end
     if any(trace.loss_mask[end:]):
-        findings.add(f"{where}, position {end}", "mask", "0 outside of spans", "1")
+        findings.add(f"{where}, position {end}", "mask", "0 outside spans", "1")
     elif rest:
         findings.add(
-            f"{where}, position {end}", "context", "the end, for nothing was sampled after", f"{rest} ids"
+            f"{where}, position {end}", "context", "the end, because nothing was sampled after", f"{rest} ids"
         )
 
 
 def _check_branch(where: str, index: int, trajectory: Trajectory, findings: Findings) -> None:
-    """Where a trace says that it begins like an earlier one, it does."""
+    """Whether a trace that claims to begin like an earlier one does."""
     branch: Any = trajectory.traces[index].metadata.get("branch")
     if branch is None:
         return
     if not is_branch(branch, index, trajectory.traces):
-        findings.add(where, "branch", "to begin with the tokens of an earlier trace, as it says", branch)
+        findings.add(where, "branch", "the tokens of an earlier trace at its beginning", branch)
 
 
 def is_branch(branch: Any, index: int, traces: Sequence[Trace]) -> bool:
@@ -222,7 +184,7 @@ def _beginning(trace: Trace, tokens: int) -> TokenIds:
     return prompt + trace.response_ids[: tokens - len(prompt)]
 
 
-def _check_drops(trajectory: Trajectory, known: dict[str, KnownCall], findings: Findings) -> None:
+def _check_drops(trajectory: Trajectory, known: dict[str, AuditedCall], findings: Findings) -> None:
     for drop in trajectory.dropped:
         where = f"dropped of call {drop.call_id}, position {drop.start}"
         entry = known.get(drop.call_id)
@@ -239,7 +201,7 @@ def _check_drops(trajectory: Trajectory, known: dict[str, KnownCall], findings: 
             entry.count(position)
 
 
-def _check_coverage(entry: KnownCall, findings: Findings) -> None:
+def _check_coverage(entry: AuditedCall, findings: Findings) -> None:
     start = 0
     for times, run in groupby(entry.came_out):
         stop = start + sum(1 for _ in run)
@@ -250,7 +212,7 @@ def _check_coverage(entry: KnownCall, findings: Findings) -> None:
 
 
 def _chained(parts_of_each: Iterable[Iterable[bytes]]) -> str:
-    """Each link hashes the one before it and its own parts, with their lengths."""
+    """Each link hashes the previous one and its own parts, with their lengths."""
     link = b""
     for parts in parts_of_each:
         running = hashlib.blake2b(link, digest_size=16)
@@ -266,12 +228,12 @@ def _call_parts(call: Call) -> Iterable[bytes]:
 
 
 def _record_parts(call: Call) -> Iterable[bytes]:
-    """The whole call as it is stored, whichever fields it has."""
+    """The whole call as it is stored, with all its fields."""
     yield encode(call)
 
 
 def _account_parts(trajectory: Trajectory) -> Iterable[bytes]:
-    """What a trajectory says of itself beside its tokens, without labels and rewards: those come later."""
+    """A trajectory without its tokens, and without labels and rewards, which come later."""
     yield encode(trajectory.breaks)
     yield encode(trajectory.statistics)
     for trace in trajectory.traces:

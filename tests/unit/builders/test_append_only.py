@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conversation import Conversation
 
-from polar.builders.append_only import Appended, appended_steps, repeats
+from polar.builders.append_only import AppendStep, appended_steps, repeats
 from polar.types import Call, Message, ToolCall
 
 
@@ -142,7 +142,7 @@ def test_equal_requests_with_equal_replies_are_one_step() -> None:
     first = talk.call("Su", "ab")
     talk.call("Su", "ab")
     talk.call("T", "c", after=first)
-    assert appended_steps(talk.calls) == [Appended(("c1", "c2"), ("c3",))]
+    assert appended_steps(talk.calls) == [AppendStep(("c1", "c2"), ("c3",))]
 
 
 def test_a_step_that_was_asked_for_twice_is_one_step() -> None:
@@ -150,7 +150,7 @@ def test_a_step_that_was_asked_for_twice_is_one_step() -> None:
     first = talk.call("Su", "ab")
     talk.call("T", "c", after=first)
     talk.call("T", "d", after=first)
-    assert appended_steps(talk.calls) == [Appended(("c1",), ("c2", "c3"))]
+    assert appended_steps(talk.calls) == [AppendStep(("c1",), ("c2", "c3"))]
 
 
 def test_a_call_without_evidence_takes_no_part() -> None:

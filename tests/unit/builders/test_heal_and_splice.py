@@ -346,5 +346,5 @@ def test_the_registry_takes_the_option_and_the_tree_says_why_it_does_not() -> No
     with pytest.raises(ConfigError, match="drift"):
         make("builder", Spec(name="prefix_merging", options={"drift": "mend"}))
     make("builder", Spec(name="tree", options={"drift": "fork"}))
-    with pytest.raises(ConfigError, match=r"drift: .*overwrite.*prefix_merging"):
+    with pytest.raises(ConfigError, match=r"drift: .*nothing to heal.*prefix_merging"):
         make("builder", Spec(name="tree", options={"drift": "heal"}))

@@ -309,7 +309,7 @@ def test_calls_that_cannot_be_of_one_session_are_refused() -> None:
     first = talk.call("Su", "ab")
     second = talk.call("T", "c", after=first)
     builder = PrefixMerging(DriftOptions())
-    with pytest.raises(UnsoundCalls, match="c1 stands twice"):
+    with pytest.raises(UnsoundCalls, match="c1 appears twice"):
         builder.build("s1", [first, first])
     with pytest.raises(UnsoundCalls, match="c2 has parent c1, which is not among the calls"):
         builder.build("s1", [second])

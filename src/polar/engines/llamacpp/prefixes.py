@@ -12,13 +12,13 @@ So what this file believes about a sequence decides what a call costs, never wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from polar.engines.llamacpp.http import LlamaServer
 from polar.engines.llamacpp.protocol import Timings
 from polar.errors import EngineError
+from polar.tokens.sequences import first_difference
 from polar.types import TokenIds, token_ids
 
 MIN_GAIN_TOKENS = 64
@@ -64,7 +64,7 @@ class PrefixStore:
         """Brings the longest known prefix of a prompt into its sequence. Where much of it is new, evaluates
         the prompt for others to use, and returns what that cost."""
         held = self._held.get(sequence, token_ids())
-        known = common_prefix(held, prompt_ids)
+        known = first_difference(held, prompt_ids)
         if known and known == len(held):  # the next call of the session that the sequence belongs to
             return None
         await self._wait_for_evaluation(prompt_ids, known)
@@ -76,16 +76,16 @@ class PrefixStore:
     async def _wait_for_evaluation(self, prompt_ids: TokenIds, known: int) -> None:
         """Until none under way would give more of the prompt than what is there."""
         while True:
-            there = max([known, *_common(prompt_ids, (saved.ids for saved in self._saved))])
-            worth = [e for e in self._under_way if common_prefix(e.ids, prompt_ids) >= there + MIN_GAIN_TOKENS]
+            there = max([known, *(first_difference(prompt_ids, saved.ids) for saved in self._saved)])
+            worth = [e for e in self._under_way if first_difference(e.ids, prompt_ids) >= there + MIN_GAIN_TOKENS]
             if not worth:
                 return
             await worth[0].ended.wait()
 
     async def _restore(self, prompt_ids: TokenIds, sequence: int, known: int) -> int:
         """How many tokens of the prompt a saved state has brought; 0 where none is worth a copy."""
-        best = max(self._saved, key=lambda saved: common_prefix(saved.ids, prompt_ids), default=None)
-        gain = common_prefix(best.ids, prompt_ids) if best else 0
+        best = max(self._saved, key=lambda saved: first_difference(saved.ids, prompt_ids), default=None)
+        gain = first_difference(best.ids, prompt_ids) if best else 0
         if best is None or gain < known + MIN_GAIN_TOKENS:
             return 0
         self._saved.remove(best)
@@ -128,19 +128,3 @@ class PrefixStore:
         if saved in self._saved:
             self._saved.remove(saved)
         saved.file.unlink(missing_ok=True)
-
-
-def _common(ids: TokenIds, others: Iterable[TokenIds]) -> list[int]:
-    return [common_prefix(ids, other) for other in others]
-
-
-def common_prefix(one: TokenIds, other: TokenIds) -> int:
-    """How many ids both begin with. By halving: slices of arrays compare without a loop in Python."""
-    equal, unequal = 0, min(len(one), len(other)) + 1
-    while unequal - equal > 1:
-        middle = (equal + unequal) // 2
-        if one[equal:middle] == other[equal:middle]:
-            equal = middle
-        else:
-            unequal = middle
-    return equal

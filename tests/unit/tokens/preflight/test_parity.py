@@ -88,7 +88,7 @@ def test_another_models_family_is_found_out_by_its_first_prompt() -> None:
 def test_glue_that_history_lacks_is_told_and_does_not_keep_exact_tokens_from_going_on() -> None:
     report = preflight(loaded(QWEN3_QUIET))
     (glue,) = (finding for finding in report.findings if finding.about == "glue")
-    assert glue.state == "failed" and r"'<think>\n\n</think>\n\n', which the history does not have" in glue.detail
+    assert glue.state == "failed" and r"'<think>\n\n</think>\n\n', which is missing in the history" in glue.detail
     assert report.bridges and continued(loaded(QWEN3_QUIET)) == (True, "")
 
 
