@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polar.audit.certificate import finding
-from polar.builders.drops import PLAIN
+from polar.builders.drops import is_plain
 from polar.engines.base import Scorer
 from polar.types import Call, Finding, Trace, Trajectory
 
@@ -60,7 +60,7 @@ def positions_to_score(trace: Trace, calls: Sequence[Call], limit: int, seed: st
     """Trainable positions of the response, at most `limit` of them (0: all), the same ones each time. Calls that
     were not sampled plainly are left out: their processed logprobs belong to another distribution than the
     model's."""
-    plain = {call.call_id for call in calls if _is_plain(call)}
+    plain = {call.call_id for call in calls if is_plain(call.sampling)}
     sampled = {
         position
         for span in trace.spans
@@ -129,9 +129,3 @@ def _gap_finding(token: RescoredToken, limits: RescoringLimits) -> Finding:
     where = f"session {token.session_id}, trace {token.trace_index}, position {token.position}"
     expected = f"{token.captured:.5f} as captured, within {limits.max_abs:g}"
     return finding(where, "logprob_gap", expected, f"{token.scored:.5f} from the engine")
-
-
-def _is_plain(call: Call) -> bool:
-    return all(call.sampling.get(name) == value for name, value in PLAIN.items()) and not call.sampling.get(
-        "json_schema"
-    )

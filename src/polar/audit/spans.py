@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
+from polar.builders.drops import DropRules, judge
 from polar.tokens.sequences import TokenDigest, first_difference, joined_prompt
-from polar.types import Call, Logprobs, LossMask, PolicySpan, Span, TokenIds, Trace, Violation, logprobs
+from polar.types import Call, CallKind, Logprobs, LossMask, PolicySpan, Span, TokenIds, Trace, Violation, logprobs
 
+EVERY_KIND = DropRules(trainable_kinds=get_args(CallKind))
+"""Which kinds are trained on is the builder's choice; all other rules are checked."""
 Report = Callable[[str, Violation, object, object], None]
 """Takes where, what, expected and found."""
 
@@ -39,6 +43,21 @@ class AuditedCall:
         while audited is not None:
             yield audited.call
             audited = audited.continued
+
+
+def audited_call(call: Call, continued: AuditedCall | None) -> AuditedCall:
+    before, tokens = (continued.digest, continued.tokens) if continued else (TokenDigest(), 0)
+    prompt = before.extended(call.new_prompt_ids)
+    tokens += len(call.new_prompt_ids)
+    return AuditedCall(
+        call=call,
+        continued=continued,
+        proven=prompt.value() == call.prompt_digest and tokens == call.prompt_tokens,
+        allowed=judge(call, EVERY_KIND).mask,
+        digest=prompt.extended(call.completion_ids),
+        tokens=tokens + len(call.completion_ids),
+        came_out=bytearray(len(call.completion_ids)),
+    )
 
 
 class SpanCheck:
@@ -83,9 +102,7 @@ class SpanCheck:
             self._report(self._at(span.start), "span", expected, len(found))
             return False
         if len(found) < len(call.completion_ids) and self._stretch.stop == len(self._trace.response_ids):
-            expected = (
-                f"the {len(call.completion_ids)} tokens of call {call.call_id}, because nothing overwrote them"
-            )
+            expected = f"all {len(call.completion_ids)} tokens of call {call.call_id}: nothing overwrote them"
             self._report(self._at(span.start), "span", expected, len(found))
         self._versions(call)
         expected_ids = call.completion_ids[: len(found)]

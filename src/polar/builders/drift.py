@@ -15,7 +15,7 @@ from typing import Literal
 from polar.builders.drops import DropRules
 from polar.builders.links import Link, Repair, RepairRule
 from polar.tokens.sequences import first_difference
-from polar.types import Call, Dropped
+from polar.types import Call, Dropped, Trace
 
 DriftRule = Literal["fork", "heal", "splice"]
 
@@ -71,44 +71,11 @@ def is_next_turn(before: Call, call: Call) -> bool:
     )
 
 
-def with_losses(
-    links: Sequence[Link], chains: Sequence[Sequence[Link]]
-) -> tuple[list[Link], list[tuple[Link, ...]]]:
-    """The same links and chains, with the tokens that overwritten calls have lost."""
-    kept: dict[Link, int] = {}
-    for chain in chains:
-        kept |= _kept_in(chain)
-    lossy = {link: replace(link, lost=_lost(link, tokens)) for link, tokens in kept.items()}
-    return (
-        [lossy.get(link, link) for link in links],
-        [tuple(lossy.get(link, link) for link in chain) for chain in chains],
-    )
-
-
-def _kept_in(chain: Sequence[Link]) -> dict[Link, int]:
-    """How many sampled tokens are left of each call that a later one overwrites. A healed chain equals the prompt
-    and completion of its last call, so positions are counted in those."""
-    kept: dict[Link, int] = {}
-    standing: list[Link] = []
-    for link in chain:
-        if standing and link.repair and link.repair.overwritten:
-            _overwrite(standing, kept, link.repair.skipped)
-        standing.append(link)
-    return kept
-
-
-def _overwrite(standing: list[Link], kept: dict[Link, int], end: int) -> None:
-    """Removes what comes after the first `end` tokens."""
-    while standing and _end(standing[-1], kept) > end:
-        last = standing[-1]
-        kept[last] = max(0, end - last.prompt_tokens)
-        if kept[last]:
-            return
-        standing.pop()
-
-
-def _end(link: Link, kept: dict[Link, int]) -> int:
-    return link.prompt_tokens + kept.get(link, len(link.call.completion_ids))
+def with_losses(links: Sequence[Link], traces: Sequence[Trace]) -> list[Link]:
+    """The links with the trainable tokens that later calls of their traces have overwritten."""
+    kept = {span.call_id: span.length for trace in traces for span in trace.spans}
+    losses = ((link, _lost(link, kept.get(link.call_id, 0))) for link in links)
+    return [replace(link, lost=lost) if lost else link for link, lost in losses]
 
 
 def _lost(link: Link, kept: int) -> tuple[Dropped, ...]:

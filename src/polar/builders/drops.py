@@ -85,7 +85,7 @@ def _reason_to_drop(call: Call, rules: DropRules, superseded: bool) -> str:
         "mixed_versions": call.updated_within or not _has_versions(call),
         f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
         "constrained": _is_constrained(call.sampling),
-        "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
+        "sampling_not_plain": not _is_faithful(call),
         "empty_completion": not call.completion_ids,
         "superseded": superseded,
     }
@@ -102,12 +102,14 @@ def _has_versions(call: Call) -> bool:
     return not call.policy_spans or end == len(call.completion_ids)
 
 
-def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:
-    """Whether the logprobs belong to the distribution that was sampled. A missing setting does not count as
-    plain."""
-    if logprob_mode == "processed":
-        return True
-    return logprob_mode == "raw" and all(sampling.get(name) == value for name, value in PLAIN.items())
+def _is_faithful(call: Call) -> bool:
+    """Whether the logprobs belong to the distribution that was sampled."""
+    return call.logprob_mode == "processed" or (call.logprob_mode == "raw" and is_plain(call.sampling))
+
+
+def is_plain(sampling: dict[str, Any]) -> bool:
+    """A missing setting does not count as plain."""
+    return not _is_constrained(sampling) and all(sampling.get(name) == value for name, value in PLAIN.items())
 
 
 def _is_constrained(sampling: dict[str, Any]) -> bool:

@@ -32,7 +32,8 @@ class PrefixMerging:
 
     def build(self, session_id: str, calls: Sequence[Call]) -> Trajectory:
         links = link_calls(calls, self._rules, repair_rule(self._drift))
-        links, chains = with_losses(links, cut_into_chains(links))
+        chains = cut_into_chains(links)
         traces = [lay_out(session_id, chain, index) for index, chain in enumerate(chains)]
+        breaks = breaks_of(links, chains)
         version = VERSION if self._drift == "fork" else f"{VERSION} {self._drift}"
-        return trajectory_of(session_id, "prefix_merging", links, traces, breaks_of(links, chains), version)
+        return trajectory_of(session_id, "prefix_merging", with_losses(links, traces), traces, breaks, version)

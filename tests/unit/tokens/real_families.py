@@ -81,6 +81,9 @@ class TemplatedSmolLM2(SmolLM2Renderer):
         source = GGUFReader(await default_weights()).fields["tokenizer.chat_template"].contents()
         self._own = ChatTemplate(source, {})
 
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        return self.render(messages, tools)
+
     def by_template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds | None:
         if tools:
             return None

@@ -14,20 +14,15 @@ from polar.types import Message, TokenIds, Tool
 class TemplatedRenderer(Protocol):
     """A renderer of a model with a chat template."""
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds: ...
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        """The renderer's own rendering, even if it uses the template on request of a task."""
+        ...
 
     def by_template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds | None:
         """The rendering of the model's own template; None if it has none."""
         ...
 
     def decode(self, ids: TokenIds) -> str: ...
-
-
-@runtime_checkable
-class LayoutRenderer(Protocol):
-    """A renderer that can render without the template, which it uses only if the task wants that."""
-
-    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds: ...
 
 
 def parity(renderer: TemplatedRenderer, conversations: Sequence[ProbeConversation]) -> dict[str, str]:
@@ -37,8 +32,7 @@ def parity(renderer: TemplatedRenderer, conversations: Sequence[ProbeConversatio
 
 
 def _difference(renderer: TemplatedRenderer, conversation: ProbeConversation) -> str:
-    render = renderer.own_layout if isinstance(renderer, LayoutRenderer) else renderer.render
-    found, wanted = _try(render, conversation), _try(renderer.by_template, conversation)
+    found, wanted = _try(renderer.own_layout, conversation), _try(renderer.by_template, conversation)
     if found is None or wanted is None or (isinstance(found, str) and isinstance(wanted, str)):
         return ""
     if isinstance(found, str) or isinstance(wanted, str):

@@ -53,7 +53,7 @@ class IdTagReader:
         """Ids from a `<tool_call>` in the reasoning on."""
         self._data: list[bytes] = []
         """Bytes since the last tag."""
-        self._decoder = Utf8Decoder()
+        self._decoder = Utf8Decoder("replace")
         self._reasoning = TrimmedText()
         self._body = ReplyBody(verbatim=False, calls=calls)
         self._deltas: list[Delta] = []
@@ -124,10 +124,10 @@ class IdTagReader:
 
     def _text(self) -> str:
         data, self._data = self._data, []
-        return self._decoder.feed(b"".join(data))
+        return self._decoder.decode(b"".join(data))
 
     def _end_text(self) -> None:
-        self._add(self._text() + self._decoder.finish())
+        self._add(self._text() + self._decoder.decode(b"", final=True))
 
     def _add(self, text: str) -> None:
         if self._phase == "reasoning":

@@ -22,6 +22,8 @@ from polar.tokens.base import ReplyReader
 from polar.types import Delta, Message, TokenIds, ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+"""An incomplete character waits for its rest."""
 _ARGUMENTS = re.compile(r'"arguments"\s*:\s*')
 
 
@@ -44,21 +46,6 @@ def parse_tool_calls(text: str) -> Message:
     """A message from the whole text of a reply."""
     tags = TextTags()
     return message_of([*tags.feed(text), *tags.finish()])
-
-
-class Utf8Decoder:
-    """An incomplete character waits for its rest; invalid bytes become U+FFFD."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, data: bytes) -> str:
-        return self._decoder.decode(data)
-
-    def finish(self) -> str:
-        text = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return text
 
 
 class TrimmedText:
@@ -181,7 +168,7 @@ class TextTagReader:
         self._stop_ids = stop_ids
         self._held_stop: int | None = None
         """A stop id that may be the end."""
-        self._decoder = Utf8Decoder()
+        self._decoder = Utf8Decoder("replace")
         self._tags = TextTags(calls=calls)
 
     def feed(self, ids: TokenIds) -> Sequence[Delta]:
@@ -189,10 +176,10 @@ class TextTagReader:
             return ()
         known = [*ids] if self._held_stop is None else [self._held_stop, *ids]
         self._held_stop = known.pop() if known[-1] in self._stop_ids else None
-        return self._tags.feed(self._decoder.feed(b"".join(map(self._token_bytes, known))))
+        return self._tags.feed(self._decoder.decode(b"".join(map(self._token_bytes, known))))
 
     def finish(self) -> Sequence[Delta]:
-        return [*self._tags.feed(self._decoder.finish()), *self._tags.finish()]
+        return [*self._tags.feed(self._decoder.decode(b"", final=True)), *self._tags.finish()]
 
 
 def overlap(text: str, tag: str) -> int:
