@@ -78,7 +78,9 @@ class ChatTemplate:
         refusal: Exception = ValueError("the template shows no tool calls")
         for shape in (_with_objects, _with_texts, _with_calls_alone):
             try:
-                shaped: list[dict[str, Any]] = escape([shape(message) for message in messages])
+                shaped: list[dict[str, Any]] = escape(
+                    [shape(each) if "tool_calls" in each else each for each in messages]
+                )
                 mute = [{name: value for name, value in each.items() if name != "tool_calls"} for each in shaped]
                 text = self._template.render(messages=shaped, **given)
                 if mute == shaped or text != self._template.render(messages=mute, **given):
@@ -113,8 +115,6 @@ def template_message(message: Message) -> dict[str, Any]:
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """Most templates take the arguments of tool calls as objects."""
-    if "tool_calls" not in message:
-        return message
     calls = [
         {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
         for call in message["tool_calls"]
@@ -132,12 +132,12 @@ def _object(arguments: str) -> Any:
 
 def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
     """Some take them as text, and recognise a turn with calls by its null content."""
-    return {**message, "content": message["content"] or None} if "tool_calls" in message else message
+    return {**message, "content": message["content"] or None}
 
 
 def _with_calls_alone(message: dict[str, Any]) -> dict[str, Any]:
     """Some show either the text of a turn or its calls. Without the calls the next turn makes no sense."""
-    return {**message, "content": None} if "tool_calls" in message else message
+    return {**message, "content": None}
 
 
 def calls_one_by_one(

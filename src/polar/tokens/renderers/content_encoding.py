@@ -34,35 +34,37 @@ class LayoutTokenizer:
         data = path.read_bytes()
         self._content, whole = (Tokenizer.from_str(data.decode()) for _ in range(2))
         self._content.encode_special_tokens = True  # control tokens in content stay text
-        self._content_encoder, self._whole_encoder = TextEncoder(self._content), TextEncoder(whole)
+        self.content_encoder = TextEncoder(self._content)
+        """Text that spells a control token stays text."""
+        self.whole_encoder = TextEncoder(whole)
+        """As the tokenizer does it by default: control tokens wherever they are spelled."""
         self.fingerprint = hashlib.sha256(data).hexdigest()
         self._control = ControlTokens(self._content)
         self._spellings = ControlSpellings(list(self._control.ids))
+        self._folder = folder
+
+    @cached_property
+    def token_bytes(self) -> Sequence[bytes]:
         try:
-            self.token_bytes: Sequence[bytes] = bytes_by_id(self._content)
+            return bytes_by_id(self._content)
         except KeyError as error:
             raise ConfigError(
-                f"the tokenizer in {folder} is not byte-level, which reading replies requires; "
+                f"the tokenizer in {self._folder} is not byte-level, which reading replies requires; "
                 'let the engine render prompts: [model] mode = "chat"'
             ) from error
 
     def bounded(self, context_tokens: int) -> LayoutTokenizer:
         """The same for a model with this context: see `TextEncoder.bounded`."""
         other = copy(self)
-        other._content_encoder = self._content_encoder.bounded(context_tokens)
-        other._whole_encoder = self._whole_encoder.bounded(context_tokens)
+        other.content_encoder = self.content_encoder.bounded(context_tokens)
+        other.whole_encoder = self.whole_encoder.bounded(context_tokens)
         return other
 
     def id_of(self, name: str) -> int | None:
         return self._content.token_to_id(name)
 
     def encode(self, text: str) -> list[int]:
-        """Content: text that spells a control token stays text."""
-        return self._content_encoder.encode(text)
-
-    def encode_whole(self, text: str) -> list[int]:
-        """As the tokenizer does it by default: control tokens wherever they are spelled."""
-        return self._whole_encoder.encode(text)
+        return self.content_encoder.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._content.decode(list(ids), skip_special_tokens=False)
@@ -77,7 +79,7 @@ class LayoutTokenizer:
 
     def ids(self, text: str, escape: ControlEscape) -> list[int]:
         """Ids of what a template rendered from an escaped conversation."""
-        return self._control.encode(text, self._content_encoder, escape.unescape)
+        return self._control.encode(text, self.content_encoder, escape.unescape)
 
     def next_control(self, text: str, start: int) -> tuple[int, int] | None:
         """The first control token from `start` on, and where the text after it begins."""

@@ -16,7 +16,7 @@ from copy import copy
 from itertools import chain
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 SHORT_CHARACTERS = 256
 """Texts up to this size are encoded without the batch call, which hands the text to another thread and back."""
@@ -56,9 +56,10 @@ CUTS: dict[tuple[str, ...], str] = {
     (LLAMA3, BYTES): rf"(?i:{ASCII_CONTRACTIONS})|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{{1,3}}|{ASCII_REST}",
 }
 """Patterns that cut ASCII text into words, by the steps of a tokenizer's pre-tokenizer."""
-_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-BYTE_LETTERS = dict(enumerate(_BYTES.pre_tokenize_str(chr(code))[0][0] for code in range(128)))
-"""How byte-level models spell ASCII characters."""
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_OTHERS)}
+"""How byte-level models spell bytes, since GPT-2."""
 
 
 class TooLong(ValueError):
@@ -278,9 +279,7 @@ def _with_margins(token: AddedToken) -> str:
 
 def bytes_by_id(tokenizer: Tokenizer) -> list[bytes]:
     """The bytes of each token of a byte-level tokenizer; added tokens as they are spelled."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    byte_of = {letter: byte for byte, letter in BYTE_LETTERS.items()}
     added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
     ids = tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(ids.values()) + 1)

@@ -22,13 +22,13 @@ import msgspec
 from pydantic import Field
 from renderers import ParsedToolCall, ToolCallParseStatus, config_from_name
 from renderers import create_renderer as create  # pyright: ignore[reportUnknownVariableType]
-from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
 from polar.tokens.preflight.parity import parity
 from polar.tokens.preflight.probes import HISTORIES
 from polar.tokens.renderers.chat_template import ChatTemplate, calls_one_by_one, template_message, template_tools
-from polar.tokens.renderers.encoder import TextEncoder, bytes_by_id
+from polar.tokens.renderers.content_encoding import LayoutTokenizer
+from polar.tokens.renderers.encoder import TextEncoder
 from polar.tokens.renderers.template import TemplateRenderer
 from polar.tokens.replies.id_tags import IdTagReader, IdTags
 from polar.tokens.replies.reply_text import is_text, read_whole
@@ -49,9 +49,11 @@ class FamilyRenderer:
         """Further settings of the family's renderer, such as `enable_thinking`."""
 
     takes_images = False
-    _tokenizer: _LocalTokenizer
-    _layout_tokenizer: _LocalTokenizer
-    """Encodes text that spells control tokens as control tokens."""
+    _tokenizer: LayoutTokenizer
+    _content: _PackageTokenizer
+    """Encodes text, never to control tokens: content gets them only by id, from the template."""
+    _whole: _PackageTokenizer
+    """Encodes text that spells control tokens to control tokens."""
     _template: ChatTemplate | None
     _renderer: Any
     _matches_template: bool = True
@@ -72,24 +74,33 @@ class FamilyRenderer:
         await asyncio.to_thread(self._load, self._options)
 
     def _load(self, options: Options) -> None:
-        self._tokenizer = _LocalTokenizer(options.tokenizer)
-        self._layout_tokenizer = _LocalTokenizer(options.tokenizer, makes_control=True)
         self._template = ChatTemplate.load(options.tokenizer)
-        self._renderer = self._create(self._tokenizer)
-        self._parser = self._create(self._layout_tokenizer)
+        self._use(LayoutTokenizer(options.tokenizer))
         if options.family in READ_BY_ID_TAGS:
             self._tags = IdTags(
-                *(self._tokenizer.id_of(f"<{tag}>") for tag in ("think", "/think", "tool_call", "/tool_call")),
+                *(self._required(f"<{tag}>") for tag in ("think", "/think", "tool_call", "/tool_call")),
                 stop_ids=frozenset(self.stop_ids),
             )
-            self._token_bytes = self._tokenizer.bytes_by_id()
+            self._token_bytes = self._tokenizer.token_bytes
 
-    def _create(self, tokenizer: _LocalTokenizer) -> Any:
+    def _use(self, tokenizer: LayoutTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._content = _PackageTokenizer(tokenizer, tokenizer.content_encoder)
+        self._whole = _PackageTokenizer(tokenizer, tokenizer.whole_encoder)
+        self._renderer, self._parser = self._create(self._content), self._create(self._whole)
+
+    def _required(self, token: str) -> int:
+        token_id = self._tokenizer.id_of(token)
+        if token_id is None:
+            raise ConfigError(f"the tokenizer has no token {token!r}; use a tokenizer of the renderer's family")
+        return token_id
+
+    def _create(self, tokenizer: _PackageTokenizer) -> Any:
         """The package's renderer, which keeps all reasoning it is given, or does as its family's template does."""
         kept: dict[str, Any] = {} if self._retention == "template" else {"thinking_retention": "all"}
         try:
             config: Any = type(config_from_name(self._options.family))(**{**self._options.settings, **kept})
-            given = copy(self._layout_tokenizer)  # some families look up control tokens by encoding them
+            given = copy(self._whole)  # some families look up control tokens by encoding them
             created: Any = create(given, config)
         except (ValueError, KeyError, AssertionError) as error:  # AssertionError: a token of the family is missing
             raise ConfigError(f"renderer family {self._options.family!r}: {error}") from error
@@ -101,7 +112,7 @@ class FamilyRenderer:
             return self
         other = copy(self)
         other._retention = retention
-        other._renderer = other._create(self._tokenizer)
+        other._renderer = other._create(self._content)
         other._stock, other._matches_template = None, True
         if retention == "template" and any(parity(other, HISTORIES).values()):
             other._matches_template, other._stock = False, self._template_renderer()
@@ -109,7 +120,7 @@ class FamilyRenderer:
 
     def _template_renderer(self) -> TemplateRenderer | None:
         """Renders with the model's own template and tokenizer. None if that renderer cannot read the tokenizer."""
-        stops = tuple(self._tokenizer.decode(stop) for stop in self.stop_ids)
+        stops = tuple(self._tokenizer.decode([stop]) for stop in self.stop_ids)
         options = TemplateRenderer.Options(
             tokenizer=self._options.tokenizer, settings=self._template_settings(), tool_calls="none", stop=stops
         )
@@ -127,14 +138,12 @@ class FamilyRenderer:
     @property
     def fingerprint(self) -> str:
         options = self._options.model_dump_json(exclude={"tokenizer"})
-        whole = f"{self._tokenizer.fingerprint}{options}{self._retention}"
+        whole = f"{self._tokenizer.fingerprint[:16]}{options}{self._retention}"
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
     def bounded(self, context_tokens: int) -> FamilyRenderer:
         other = copy(self)
-        other._tokenizer = self._tokenizer.bounded(context_tokens)
-        other._layout_tokenizer = self._layout_tokenizer.bounded(context_tokens)
-        other._renderer, other._parser = other._create(other._tokenizer), other._create(other._layout_tokenizer)
+        other._use(self._tokenizer.bounded(context_tokens))
         other._stock = self._stock.bounded(context_tokens) if self._stock else None
         return other
 
@@ -226,15 +235,15 @@ class FamilyRenderer:
         return IdTagReader(self._tags, self._token_bytes, thinking=thinking, calls=calls)
 
     def _begin_prompt(self) -> None:
-        self._tokenizer.begin_prompt()
-        self._layout_tokenizer.begin_prompt()
+        self._content.begin_prompt()
+        self._whole.begin_prompt()
 
     def encode(self, text: str) -> TokenIds:
         self._begin_prompt()
-        return token_ids(self._layout_tokenizer.encode(text))
+        return token_ids(self._whole.encode(text))
 
     def decode(self, ids: TokenIds) -> str:
-        return self._tokenizer.decode(ids.tolist())
+        return self._tokenizer.decode(ids)
 
 
 class _PromptTokens(threading.local):
@@ -243,43 +252,23 @@ class _PromptTokens(threading.local):
     count = 0
 
 
-class _LocalTokenizer:
-    """A tokenizer.json with the interface that `renderers` requires. Text never becomes a control token, unless
-    with `makes_control`: content gets them only by id, from the template."""
+class _PackageTokenizer:
+    """A tokenizer with the interface that `renderers` requires."""
 
     unk_token_id: int | None = None
     name_or_path = "local"
 
-    def __init__(self, folder: Path, *, makes_control: bool = False) -> None:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(f"no tokenizer.json in {folder}")
-        self._tokenizer = Tokenizer.from_file(str(path))
-        self._tokenizer.encode_special_tokens = not makes_control
-        self._encoder = TextEncoder(self._tokenizer)
+    def __init__(self, tokenizer: LayoutTokenizer, encoder: TextEncoder) -> None:
+        self._tokenizer = tokenizer
+        self._encoder = encoder
         self._prompt = _PromptTokens()
-        self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
-    def id_of(self, token: str) -> int:
-        token_id = self._tokenizer.token_to_id(token)
-        if token_id is None:
-            raise ConfigError(f"the tokenizer has no token {token!r}; use a tokenizer of the renderer's family")
-        return token_id
-
-    def encode_like(self, other: _LocalTokenizer) -> None:
-        self._tokenizer, self._encoder, self._prompt = other._tokenizer, other._encoder, other._prompt
-
-    def bounded(self, context_tokens: int) -> _LocalTokenizer:
-        other = copy(self)
-        other._encoder, other._prompt = self._encoder.bounded(context_tokens), _PromptTokens()
-        return other
+    def encode_like(self, other: _PackageTokenizer) -> None:
+        self._encoder, self._prompt = other._encoder, other._prompt
 
     def begin_prompt(self) -> None:
         """What this thread encodes from now on belongs to one prompt, which must fit the context."""
         self._prompt.count = 0
-
-    def bytes_by_id(self) -> list[bytes]:
-        return bytes_by_id(self._tokenizer)
 
     def encode(self, text: str, **_: Any) -> list[int]:
         ids = self._encoder.encode(text)
@@ -287,13 +276,12 @@ class _LocalTokenizer:
         return ids
 
     def decode(self, token_ids: list[int] | int, **_: Any) -> str:
-        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return self._tokenizer.decode([token_ids] if isinstance(token_ids, int) else token_ids)
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> int | list[int | None] | None:
-        if isinstance(tokens, str):
-            return self._tokenizer.token_to_id(tokens)
-        return [self._tokenizer.token_to_id(token) for token in tokens]
+        return (
+            self._tokenizer.id_of(tokens) if isinstance(tokens, str) else list(map(self._tokenizer.id_of, tokens))
+        )
 
 
 def _is_readable(attempt: ParsedToolCall) -> bool:

@@ -80,6 +80,7 @@ class TemplateRenderer:
     _stop_ids: tuple[int, ...]
     _tags: IdTags | None
     """None: tags are text."""
+    _token_bytes: Sequence[bytes]
     _retention: Retention = "preserve"
     _short_ids: bool = False
     """The template accepts tool-call ids only as nine letters and digits."""
@@ -93,6 +94,7 @@ class TemplateRenderer:
     def load_now(self) -> None:
         options = self._options
         self._tokenizer = LayoutTokenizer(options.tokenizer)
+        self._token_bytes = self._tokenizer.token_bytes
         if options.chat_template is not None and not options.chat_template.is_file():
             raise ConfigError(f"no chat template at {options.chat_template}")
         try:
@@ -329,10 +331,10 @@ class TemplateRenderer:
         if self._tags is None:
             return TextTagReader(self._tokenizer.bytes_of, self._stop_ids, calls=calls)
         thinking = self._tags.thinking_at_end(prompt_ids)
-        return IdTagReader(self._tags, self._tokenizer.token_bytes, thinking=thinking, calls=calls)
+        return IdTagReader(self._tags, self._token_bytes, thinking=thinking, calls=calls)
 
     def encode(self, text: str) -> TokenIds:
-        return token_ids(self._tokenizer.encode_whole(text))
+        return token_ids(self._tokenizer.whole_encoder.encode(text))
 
     def decode(self, ids: TokenIds) -> str:
         return self._tokenizer.decode(ids)
