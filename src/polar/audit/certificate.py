@@ -40,9 +40,9 @@ def examine(calls: Sequence[Call], trajectory: Trajectory) -> tuple[Certificate,
         trainable_tokens=sum(trace.trainable_tokens for trace in trajectory.traces),
         dropped_tokens=sum(drop.length for drop in trajectory.dropped),
         inexact_traces=inexact,
-        calls_digest=_chained(_call_parts(call) for call in calls),
+        calls_digest=_chained(map(_call_parts, calls)),
         traces_digest=_chained([*map(_trace_parts, trajectory.traces), _drop_parts(trajectory)]),
-        records_digest=_chained([*map(_record_parts, calls), _account_parts(trajectory)]),
+        records_digest=_chained([*([encode(call)] for call in calls), _account_parts(trajectory)]),
         findings=len(findings),
         reasons=dict(Counter(each.what for each in findings)),
         exact=not findings and not inexact,
@@ -188,11 +188,6 @@ def _chained(parts_of_each: Iterable[Iterable[bytes]]) -> str:
 
 def _call_parts(call: Call) -> Iterable[bytes]:
     return call.call_id.encode(), call.prompt_digest, call.completion_ids.tobytes()
-
-
-def _record_parts(call: Call) -> Iterable[bytes]:
-    """The whole call as it is stored, with all its fields."""
-    yield encode(call)
 
 
 def _account_parts(trajectory: Trajectory) -> Iterable[bytes]:

@@ -42,16 +42,13 @@ class SessionAudit:
 
 async def audit_session(journal: Journal, run: RunPaths, session_id: str) -> SessionAudit:
     try:
-        lease, calls, result = await _stored(journal, session_id)
+        lease, calls = await journal.lease(session_id), await journal.calls(session_id)
+        result = await journal.result(session_id)
         _check_arrays(calls)
     except (JournalError, msgspec.MsgspecError, ValueError, KeyError) as error:
         unreadable = finding("journal", "journal_unreadable", "calls and result of the session", error)
         return SessionAudit(session_id, findings=(unreadable,))
     return await asyncio.to_thread(_audit, run, lease, calls, result)
-
-
-async def _stored(journal: Journal, session_id: str) -> tuple[Lease, list[Call], SessionResult | None]:
-    return await journal.lease(session_id), await journal.calls(session_id), await journal.result(session_id)
 
 
 def _check_arrays(calls: Sequence[Call]) -> None:

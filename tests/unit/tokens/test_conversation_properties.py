@@ -27,7 +27,7 @@ from real_families import (
     in_check,
     loaded,
 )
-from rollout import Rollout, Said, spelled, written
+from rollout import PlannedReply, Rollout, spelled, written
 
 from polar.audit.certificate import certify
 from polar.builders.base import Builder
@@ -69,12 +69,12 @@ def available(which: RealFamily) -> Renderer:
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Said:
+def replies(draw: st.DrawFn) -> PlannedReply:
     calls = [
         ToolCall(name=draw(st.sampled_from(["bash", "look"])), arguments=draw(arguments))
         for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2])))
     ]
-    return Said(thought=draw(st.just("") | texts), text=draw(st.just("") | texts), calls=tuple(calls))
+    return PlannedReply(thought=draw(st.just("") | texts), text=draw(st.just("") | texts), calls=tuple(calls))
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ class Session:
         """None where the model's template refuses such a history."""
         renderer, draw = self.rollout.renderer, self.draw
         try:
-            prompt = self.rollout.ask(request.messages, request.tools)
+            prompt = self.rollout.request(request.messages, request.tools)
         except ValueError:
             return None
         if prompt.continues:
             assert prompt.parent_id is not None
-            assert prompt.prompt_ids == self.rollout.whole[prompt.parent_id] + prompt.new_prompt_ids
+            assert prompt.prompt_ids == self.rollout.full[prompt.parent_id] + prompt.new_prompt_ids
         else:
             assert prompt.prompt_ids == renderer.render(request.messages, request.tools)
         text = written(renderer, draw(replies()))
         ids = spelled(renderer, text, draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
         end = draw(st.sampled_from(ends))
-        call = self.rollout.answer(prompt, (request.messages, request.tools), self.ended(ids, end), finish_of(end))
+        call = self.rollout.reply(prompt, (request.messages, request.tools), self.ended(ids, end), finish_of(end))
         self.answered.append((request, call))
         return call
 
@@ -224,7 +224,7 @@ def placed(trajectory: Trajectory) -> Counter[tuple[str, int]]:
 
 
 def check_builders(session: Session) -> None:
-    calls, whole = session.rollout.calls, session.rollout.whole
+    calls, whole = session.rollout.calls, session.rollout.full
     sampled = Counter((call.call_id, position) for call in calls for position in range(len(call.completion_ids)))
     for builder in BUILDERS:
         trajectory = builder.build("s", calls)
