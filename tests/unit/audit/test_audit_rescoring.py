@@ -1,4 +1,4 @@
-"""Tokens scored again: which are asked for, and what the gaps are held against."""
+"""Tokens scored again: which are chosen, and the limits on their gaps."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_history_of_many_items_is_no_deep_recursion() -> None:
 
 
 def a_comb(calls: int) -> list[Call]:
-    """A sub-agent goes on from each call of the agent."""
+    """A sub-agent continues each call of the agent."""
     talk = Conversation()
     trunk = None
     for number in range(calls // 2):

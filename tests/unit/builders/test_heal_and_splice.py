@@ -36,7 +36,7 @@ def build(talk: Conversation, drift: DriftRule) -> Trajectory:
 
 
 def drifted(talk: Conversation, prompt: str, reply: str, after: Call, **changes: Any) -> Call:
-    """A call that follows another with a prompt of its own."""
+    """A call that follows another with a different prompt."""
     reason = {"break_reason": "retokenised"}
     return talk.call(prompt, reply, after=after, continues=False, **(reason | changes))
 
@@ -60,7 +60,7 @@ def test_a_builder_of_the_users_own_that_knows_no_such_option_forks() -> None:
     assert PrefixMerging(DropRules()).build("s1", retokenised().calls) == build(retokenised(), "fork")
 
 
-def test_heal_goes_on_in_the_prompt_that_was_sent_and_trains_what_stands_unchanged() -> None:
+def test_heal_continues_with_the_prompt_that_was_sent_and_trains_what_is_unchanged() -> None:
     talk = retokenised()
     trajectory = build(talk, "heal")
     assert shapes(trajectory) == [
@@ -193,7 +193,7 @@ def test_what_was_shortened_once_is_not_lengthened_by_a_later_difference() -> No
     assert drops(trajectory) == [("c1", 2, 7, "healed"), ("c2", 0, 2, "healed")]
 
 
-def said(*roles: str) -> tuple[Message, ...]:
+def messages_of(*roles: str) -> tuple[Message, ...]:
     return tuple(Message(role=role, content=role) for role in roles)  # pyright: ignore[reportArgumentType]
 
 
@@ -202,9 +202,9 @@ def said(*roles: str) -> tuple[Message, ...]:
     [
         {"kind": "compaction"},
         {"kind": "subagent"},
-        {"new_messages": said("assistant", "tool", "assistant", "user")},
-        {"new_messages": said("user")},
-        {"new_messages": said("assistant")},
+        {"new_messages": messages_of("assistant", "tool", "assistant", "user")},
+        {"new_messages": messages_of("user")},
+        {"new_messages": messages_of("assistant")},
         {"new_messages": ()},
         {"prompt_digest": b"of another prompt"},
     ],

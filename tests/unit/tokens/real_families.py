@@ -67,7 +67,7 @@ FAMILIES = (QWEN3, QWEN3_QUIET, LLAMA, LLAMA_SYSTEM, DEEPSEEK, SMOLLM2, *AS_IS)
 
 
 def in_check(*families: RealFamily) -> list[Any]:
-    """Parameters for `make check`: each loads a tokenizer of its own, and is a variation of another one."""
+    """Parameters for `make check`: each loads another tokenizer, and is a variation of another family."""
     return [pytest.param(which, marks=pytest.mark.check, id=str(which)) for which in families]
 
 

@@ -283,15 +283,15 @@ def test_what_is_appended_is_what_the_template_writes(which: RealFamily, data: s
     """To a reply in the tokens in which the template itself writes it, so that both can be compared."""
     renderer = available(which).retaining("template")
     start = [Message(role=role, content=data.draw(texts)) for role in ("system", "user")]
-    said = data.draw(replies())
-    after = [Message(role="tool", content=data.draw(texts), tool_call_id="c") for _ in said.calls[:1]]
+    planned = data.draw(replies())
+    after = [Message(role="tool", content=data.draw(texts), tool_call_id="c") for _ in planned.calls[:1]]
     after += [Message(role="user", content=data.draw(texts))] if not after or data.draw(st.booleans()) else []
-    reply = Message(role="assistant", content=said.text, tool_calls=said.calls[:1])
+    reply = Message(role="assistant", content=planned.text, tool_calls=planned.calls[:1])
     prompt_ids = renderer.render(start, [BASH])
     whole_ids = renderer.render([*start, reply, *after], [BASH])
     assume(whole_ids[: len(prompt_ids)] == prompt_ids)  # white space that begins a reply may join the prompt's
-    places = range(len(prompt_ids), len(whole_ids))
-    end = next(place + 1 for place in places if whole_ids[place] in renderer.stop_ids)
+    positions = range(len(prompt_ids), len(whole_ids))
+    end = next(position + 1 for position in positions if whole_ids[position] in renderer.stop_ids)
     bridged = renderer.bridge(prompt_ids, whole_ids[len(prompt_ids) : end], after, [BASH])
     if which.model == QWEN3.model and after[-1].role == "user":
         assert bridged is None, "where the user speaks again its template may rewrite"

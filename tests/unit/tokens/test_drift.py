@@ -20,8 +20,8 @@ def next_prompt(renderer: SmolLM2Renderer, sampled: TokenIds, rendered: str) -> 
     talk = Talk(renderer)
     first = talk.answer(talk.ask([user("hello")]), [*sampled, renderer.stop_ids[0]])
     again = [user("hello"), Message(role="assistant", content=rendered), user("go on")]
-    told = [user("hello"), first.response, user("go on")]
-    return compared(talk.forest, talk.forest.find(told, ()), renderer.render(again, ()))
+    sent = [user("hello"), first.response, user("go on")]
+    return compared(talk.forest, talk.forest.find(sent, ()), renderer.render(again, ()))
 
 
 def classified(renderer: SmolLM2Renderer, found: Prompt | Departure) -> Prompt:

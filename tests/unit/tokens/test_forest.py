@@ -130,7 +130,7 @@ class _NeverBridges(SmolLM2Renderer):
         return None
 
 
-async def test_a_family_that_cannot_bridge_forks_and_says_so() -> None:
+async def test_a_family_that_cannot_bridge_forks_with_a_reason() -> None:
     renderer = _NeverBridges(SmolLM2Renderer.Options())
     await renderer.load()
     talk = Talk(renderer)

@@ -79,7 +79,7 @@ class TestEqualReplies:
             assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
 
     def test_ids_further_up_tell_equal_branches_apart(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
-        """Both agents were then told the same and said the same again, in words without an id."""
+        """Both agents then got the same message and gave the same reply, without a tool call."""
         text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
         first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
         histories = [[*START, call.response, user("no such tool")] for call in (first, second)]
@@ -148,7 +148,7 @@ class TestStructure:
 
 
 class TestEmptyTurns:
-    """A turn that nobody said, which a harness keeps in its history where a reply was broken off."""
+    """An empty turn that a harness keeps in its history after a reply was cut off."""
 
     def test_it_does_not_stand_between_a_call_and_what_follows(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
         first = talk.say(START, sampled(smollm2, "Done."))

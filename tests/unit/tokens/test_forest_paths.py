@@ -28,15 +28,15 @@ def test_remembering_requests_changes_no_path(sent: list[tuple[list[Message], tu
 
 def test_conversations_that_take_turns_are_matched_only_where_they_are_new() -> None:
     forest = CallForest()
-    told = {name: [Message("user", f"{name} begins"), Message("user", "x" * 1000)] for name in "abc"}
-    for name in told:
-        assert forest.new_characters(told[name], ()) == len(f"{name} begins") + 1000
-        forest.find(told[name], ())
+    sent = {name: [Message("user", f"{name} begins"), Message("user", "x" * 1000)] for name in "abc"}
+    for name in sent:
+        assert forest.new_characters(sent[name], ()) == len(f"{name} begins") + 1000
+        forest.find(sent[name], ())
     for _ in range(3):
-        for name in told:
-            told[name].append(Message("user", "more"))
-            assert forest.new_characters(told[name], ()) == len("more")
-            forest.find(told[name], ())
+        for name in sent:
+            sent[name].append(Message("user", "more"))
+            assert forest.new_characters(sent[name], ()) == len("more")
+            forest.find(sent[name], ())
 
 
 def test_few_requests_are_remembered_and_only_so_much_of_them() -> None:

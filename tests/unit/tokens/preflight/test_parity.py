@@ -51,7 +51,7 @@ def test_every_probe_is_laid_out_as_the_models_own_template_does_it(which: RealF
     assert found and set(found.values()) == {""}
 
 
-def test_thinking_that_is_switched_off_stands_in_our_histories_and_not_in_the_templates() -> None:
+def test_thinking_that_is_switched_off_is_in_our_histories_and_not_in_the_templates() -> None:
     found = differences(QWEN3_QUIET, [*FIRST_PROMPTS, *HISTORIES])
     assert not any(found[probe.name] for probe in FIRST_PROMPTS)
     assert "<think>" in found["a reply"] and found["thinking before a reply"] == ""
@@ -85,7 +85,7 @@ def test_another_models_family_is_found_out_by_its_first_prompt() -> None:
     assert not report.bridges and "first prompts as its own template writes them" in report.problems[0]
 
 
-def test_glue_that_history_lacks_is_told_and_does_not_keep_exact_tokens_from_going_on() -> None:
+def test_glue_missing_in_the_history_is_reported_and_exact_tokens_still_continue() -> None:
     report = preflight(loaded(QWEN3_QUIET))
     (glue,) = (finding for finding in report.findings if finding.about == "glue")
     assert glue.state == "failed" and r"'<think>\n\n</think>\n\n', which is missing in the history" in glue.detail

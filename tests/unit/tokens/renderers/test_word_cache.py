@@ -71,7 +71,7 @@ def test_any_text_has_the_ids_of_the_library(which: RealFamily, text: str) -> No
 
 
 @given(text=st.lists(st.sampled_from([*LETTERS, *PIECES]), max_size=60).map("".join))
-def test_so_it_is_with_the_cut_of_gpt2(text: str) -> None:
+def test_so_does_any_text_cut_as_gpt2_cuts(text: str) -> None:
     assert WordCache(gpt2()).ids(text) == by_library(gpt2(), text)
 
 
