@@ -34,7 +34,7 @@ from polar import registry
 from polar.audit.certificate import certify
 from polar.builders.base import Builder
 from polar.store.trajectories import packed
-from polar.tokens.digest import TokenDigest
+from polar.tokens.sequences import TokenDigest
 from polar.types import Call, CallTimes, Message, Spec, TokenIds, Trajectory, logprobs, token_ids
 
 BUILDERS = ("prefix_merging", "tree", "per_request")

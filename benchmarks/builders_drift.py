@@ -17,8 +17,8 @@ from polar.audit.certificate import certify
 from polar.builders.base import Builder
 from polar.store.trajectories import packed
 from polar.store.weights import default_weights
-from polar.tokens.digest import digest_of
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
+from polar.tokens.sequences import digest_of
 from polar.types import Call, CallTimes, Message, Spec, TokenIds, logprobs, token_ids
 
 HEAD = ["session, rule", "calls", "calls that drift", "traces", "tokens in traces", "trained / sampled"]

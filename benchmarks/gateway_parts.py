@@ -19,19 +19,18 @@ from polar.engines.vllm.engine import VllmEngine
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
 from polar.store.writer import Writer
-from polar.tokens.forest import CallForest
-from polar.tokens.prompt_builder import Prompting
+from polar.tokens.forest import CallForest, PromptBuilder
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.reply_decoder import Speech
+from polar.tokens.replies.reply_decoder import ReplyDecoder
 
 PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "parse": [(OpenAIChat, "parse")],
     "match": [
         *((CallForest, name) for name in ("find", "add", "shared_items")),
-        *((Prompting, name) for name in ("bridge", "render")),
+        *((PromptBuilder, name) for name in ("bridge", "render")),
     ],
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
-    "read reply": [(Speech, "feed"), (Speech, "finish")],
+    "read reply": [(ReplyDecoder, "feed"), (ReplyDecoder, "finish")],
     "store": [(Writer, "_transaction")],
     "engine leg": [(HttpConnection, "data_received")],
     "encode": [

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from polar.evaluators.base import Evidence
 from polar.harnesses.base import HarnessContext, Launch
 from polar.runtimes.base import Command, Finished, SessionFolders
-from polar.tokens.digest import digest_of
+from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
     CallProfile,

@@ -14,7 +14,7 @@ from zlib import crc32
 import orjson
 
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
-from polar.tokens.replies.tool_calls import parse_tool_calls
+from polar.tokens.replies.reply_text import parse_tool_calls
 
 MODEL = "polar"
 MAX_MODEL_LEN = 131_072

@@ -17,9 +17,10 @@ from pydantic import BaseModel
 from tokenizers import Tokenizer
 
 from polar.engines.base import EndReason, EngineInfo, GenerateRequest, Piece
-from polar.engines.pieces import common_prefix, cut_at_stop
+from polar.engines.pieces import cut_at_stop
 from polar.errors import ContextOverflow, EngineBusy, EngineError
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
+from polar.tokens.sequences import first_difference
 from polar.types import Strict, TokenIds, logprobs, token_ids
 
 
@@ -137,7 +138,7 @@ class ScriptedEngine:
         parent = max(parents, key=lambda s: len(s.whole), default=None)
         if self._strict:
             self._refuse_changed_tokens(prompt, earlier, parent)
-        cached = max((common_prefix(prompt, s.whole) for s in earlier), default=0)
+        cached = max((first_difference(prompt, s.whole) for s in earlier), default=0)
         index = None if parent is None else self.requests.index(parent)
         seen = SeenRequest(request, index, min(cached, len(prompt) - 1))
         self.requests.append(seen)

@@ -16,8 +16,8 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import HarnessError
 from polar.testing import ScriptedReply
 from polar.tokens.base import Renderer
-from polar.tokens.digest import digest_of
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.sequences import digest_of
 from polar.types import Policy, Trajectory, logprobs, token_ids
 from polar.types.codec import encode
 
@@ -163,7 +163,7 @@ class TestRendering:
         assert gateway.renderer.decode(gateway.engine.requests[1].request.prompt_ids).count("I look.") == 1
 
     def test_glue_of_the_prompt_does_not_split_a_conversation(self) -> None:
-        """8: an empty think block in prompts and not in the history made every turn a chain of its own."""
+        """8: an empty think block in prompts and not in the history made every turn a new chain."""
         qwen = real(QWEN3_QUIET)
         rollout, history = Rollout(qwen), [system("S"), user("go")]
         for _ in range(3):

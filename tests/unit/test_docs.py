@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WITH_REASONS = (
     "tokens/forest.py",
-    "tokens/prompt_builder.py",
     "tokens/drift.py",
     "tokens/matching.py",
     "builders/chains.py",
@@ -29,7 +28,8 @@ WITH_REASONS = (
 )
 """Where break reasons, drop reasons and tolerances are spelled out."""
 NO_REASONS = {"assistant", "tool", "agent", "subagent", "compaction", "raw", "processed"} | {
-    *("temperature", "top_p", "top_k", "min_p", "utf", "json_schema", "drop", "keep")
+    *("temperature", "top_p", "top_k", "min_p", "utf", "json_schema", "drop", "keep"),
+    *("properties", "type", "default", "string", "number", "integer", "boolean", "array", "object"),
 }
 """Other words that stand as plain strings in those files."""
 

@@ -1,8 +1,8 @@
-"""A trajectory checked against the calls it was built from, by rules that no builder has a hand in.
+"""Checks a trajectory against the calls it was built from, independently of the builder.
 
-POSTRUN, after the builder, and again by `polar audit`. Each token is hashed once: a trace's context is proven by
-running a digest along the trace and comparing it, where a call's tokens begin, with the digest of the prompt that
-was sent. What is wrong with the data is a finding, never an exception.
+POSTRUN, after the builder, and again by `polar audit`. Each token is hashed once: a digest runs along each trace,
+and where a call's tokens begin it is compared with the digest of the prompt that was sent. Wrong data is a
+finding, never an exception.
 """
 
 from __future__ import annotations
@@ -10,68 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
 
-from polar.audit.spans import SpanCheck
-from polar.builders.drops import DropRules, judge
-from polar.tokens.digest import TokenDigest
-from polar.types import (
-    Call,
-    CallKind,
-    Certificate,
-    Finding,
-    LossMask,
-    TokenIds,
-    Trace,
-    Trajectory,
-    Violation,
-    token_ids,
-)
+from polar.audit.spans import AuditedCall, SpanCheck, audited_call
+from polar.tokens.sequences import TokenDigest
+from polar.types import Call, Certificate, Dropped, Finding, TokenIds, Trace, Trajectory, Violation
 from polar.types.codec import encode
 
-EVERY_KIND = DropRules(trainable_kinds=get_args(CallKind))
-"""Which kinds are trained on is the builder's choice; what is left to check are the other rules."""
 
-
-@dataclass(eq=False, slots=True)
-class KnownCall:
-    """A call, and how often each of its sampled tokens has come out so far."""
-
-    call: Call
-    continued: KnownCall | None
-    proven: bool
-    """Its parts make up the prompt that was sent."""
-    allowed: LossMask
-    """1 where a token may be trained on, by what the call alone says."""
-    digest: TokenDigest
-    """Over prompt and completion."""
-    tokens: int
-    came_out: bytearray
-
-    def count(self, position: int) -> None:
-        self.came_out[position] = min(255, self.came_out[position] + 1)
-
-    def prompt_ids(self) -> TokenIds:
-        """The whole prompt, put together. Costs its length, so it is for findings only."""
-        parts: list[TokenIds] = [self.call.new_prompt_ids]
-        known = self.continued
-        while known is not None:
-            parts += [known.call.completion_ids, known.call.new_prompt_ids]
-            known = known.continued
-        ids = token_ids()
-        for part in reversed(parts):
-            ids.extend(part)
-        return ids
-
-
-@dataclass
-class Findings:
-    entries: list[Finding] = field(default_factory=list[Finding])
-
-    def add(self, where: str, what: Violation, expected: object, found: object) -> None:
-        self.entries.append(Finding(where=where, what=what, expected=str(expected), found=str(found)))
+def finding(where: str, what: Violation, expected: object, found: object) -> Finding:
+    return Finding(where=where, what=what, expected=str(expected), found=str(found))
 
 
 def certify(calls: Sequence[Call], trajectory: Trajectory) -> Certificate:
@@ -79,20 +28,10 @@ def certify(calls: Sequence[Call], trajectory: Trajectory) -> Certificate:
 
 
 def examine(calls: Sequence[Call], trajectory: Trajectory) -> tuple[Certificate, tuple[Finding, ...]]:
-    """The certificate, and what stands behind its count of findings."""
-    findings = Findings()
-    known = _know(calls, trajectory.session_id, findings)
-    for index, trace in enumerate(trajectory.traces):
-        _check_trace(index, trace, trajectory, known, findings)
-    _check_drops(trajectory, known, findings)
-    for entry in known.values():
-        _check_coverage(entry, findings)
-    return _certificate(calls, trajectory, findings.entries), tuple(findings.entries)
-
-
-def _certificate(calls: Sequence[Call], trajectory: Trajectory, findings: Sequence[Finding]) -> Certificate:
+    """The certificate and its findings."""
+    findings = _Examination(calls, trajectory).findings
     inexact = sum(not trace.context_exact for trace in trajectory.traces)
-    return Certificate(
+    certificate = Certificate(
         builder=trajectory.builder,
         builder_version=trajectory.builder_version,
         calls=len(calls),
@@ -101,112 +40,125 @@ def _certificate(calls: Sequence[Call], trajectory: Trajectory, findings: Sequen
         trainable_tokens=sum(trace.trainable_tokens for trace in trajectory.traces),
         dropped_tokens=sum(drop.length for drop in trajectory.dropped),
         inexact_traces=inexact,
-        calls_digest=_chained(_call_parts(call) for call in calls),
+        calls_digest=_chained(map(_call_parts, calls)),
         traces_digest=_chained([*map(_trace_parts, trajectory.traces), _drop_parts(trajectory)]),
-        records_digest=_chained([*map(_record_parts, calls), _account_parts(trajectory)]),
+        records_digest=_chained([*([encode(call)] for call in calls), _account_parts(trajectory)]),
         findings=len(findings),
-        reasons=dict(Counter(finding.what for finding in findings)),
+        reasons=dict(Counter(each.what for each in findings)),
         exact=not findings and not inexact,
     )
+    return certificate, tuple(findings)
 
 
-def _know(calls: Sequence[Call], session_id: str, findings: Findings) -> dict[str, KnownCall]:
-    known: dict[str, KnownCall] = {}
-    for call in calls:
-        where = f"call {call.call_id}"
-        if call.call_id in known:
-            findings.add(where, "calls_unsound", "one call of this id", "a second")
-            continue
+class _Examination:
+    """Of one trajectory."""
+
+    def __init__(self, calls: Sequence[Call], trajectory: Trajectory) -> None:
+        self.findings: list[Finding] = []
+        self._trajectory = trajectory
+        self._calls: dict[str, AuditedCall] = {}
+        for call in calls:
+            self._add_call(call)
+        for index, trace in enumerate(trajectory.traces):
+            self._check_trace(index, trace)
+        for drop in trajectory.dropped:
+            self._check_drop(drop)
+        for audited in self._calls.values():
+            self._check_coverage(audited)
+
+    def _report(self, where: str, what: Violation, expected: object, found: object) -> None:
+        self.findings.append(finding(where, what, expected, found))
+
+    def _add_call(self, call: Call) -> None:
+        where, session_id = f"call {call.call_id}", self._trajectory.session_id
+        if call.call_id in self._calls:
+            self._report(where, "calls_unsound", "one call of this id", "a second")
+            return
         if call.session_id != session_id:
-            findings.add(where, "session", session_id, call.session_id)
-        parent = known.get(call.parent_id) if call.parent_id is not None else None
+            self._report(where, "session", session_id, call.session_id)
+        parent = self._calls.get(call.parent_id) if call.parent_id is not None else None
         if parent is None and (call.parent_id is not None or call.continues):
-            findings.add(where, "calls_unsound", f"its parent {call.parent_id} before it", "no such call")
-        known[call.call_id] = _known(call, parent if call.continues else None)
-    return known
+            self._report(where, "calls_unsound", f"its parent {call.parent_id} before it", "no such call")
+        self._calls[call.call_id] = audited_call(call, parent if call.continues else None)
 
+    def _check_trace(self, index: int, trace: Trace) -> None:
+        where, session_id = f"trace {index}", self._trajectory.session_id
+        if trace.session_id != session_id:
+            self._report(where, "session", session_id, trace.session_id)
+        kinds = self._check_spans(where, trace)
+        if kinds and trace.kind not in kinds:
+            self._report(where, "kind", " or ".join(sorted(kinds)), trace.kind)
+        if trace.reward is not None and not any(trace.loss_mask):
+            self._report(where, "reward", "none, because there is nothing to train on", trace.reward)
+        branch: Any = trace.metadata.get("branch")
+        if branch is not None and not _is_branch(branch, index, self._trajectory.traces):
+            self._report(where, "branch", "the tokens of an earlier trace at its beginning", branch)
 
-def _known(call: Call, continued: KnownCall | None) -> KnownCall:
-    before, tokens = (continued.digest, continued.tokens) if continued else (TokenDigest(), 0)
-    prompt = before.extended(call.new_prompt_ids)
-    tokens += len(call.new_prompt_ids)
-    return KnownCall(
-        call=call,
-        continued=continued,
-        proven=prompt.value() == call.prompt_digest and tokens == call.prompt_tokens,
-        allowed=judge(call, EVERY_KIND).mask,
-        digest=prompt.extended(call.completion_ids),
-        tokens=tokens + len(call.completion_ids),
-        came_out=bytearray(len(call.completion_ids)),
-    )
+    def _check_spans(self, where: str, trace: Trace) -> set[str]:
+        """Returns the kinds of the calls that the trace trains on."""
+        running, end = TokenDigest(trace.prompt_ids), 0
+        exact, kinds = trace.context_exact, set[str]()
+        for span in trace.spans:
+            stop = span.start + span.length
+            if not end <= span.start <= stop <= len(trace.response_ids):
+                bounds = f"between {end} and {len(trace.response_ids)}, after the previous span"
+                self._report(f"{where}, call {span.call_id}", "span", bounds, f"{span.start} to {stop}")
+                continue
+            check = SpanCheck(where, trace, span, self._report)
+            check.gap(end)
+            running = running.extended(trace.response_ids[end : span.start])
+            audited = self._calls.get(span.call_id)
+            if audited is None:
+                self._report(f"{where}, position {span.start}", "span", "a call of the session", span.call_id)
+            else:
+                if exact and not _is_context(running, trace, span.start, audited.call):
+                    exact = False  # later spans of this trace differ for the same reason
+                    check.context(audited)
+                if check.sampled(audited):
+                    kinds.add(audited.call.kind)
+            running, end = running.extended(trace.response_ids[span.start : stop]), stop
+        self._check_end(f"{where}, position {end}", trace, end)
+        return kinds
 
+    def _check_end(self, where: str, trace: Trace, end: int) -> None:
+        rest = len(trace.response_ids) - end
+        if any(trace.loss_mask[end:]):
+            self._report(where, "mask", "0 outside spans", "1")
+        elif rest:
+            self._report(where, "context", "the end, because nothing was sampled after", f"{rest} ids")
 
-def _check_trace(
-    index: int, trace: Trace, trajectory: Trajectory, known: dict[str, KnownCall], findings: Findings
-) -> None:
-    where = f"trace {index}"
-    if trace.session_id != trajectory.session_id:
-        findings.add(where, "session", trajectory.session_id, trace.session_id)
-    kinds = _check_spans(where, trace, known, findings)
-    if kinds and trace.kind not in kinds:
-        findings.add(where, "kind", " or ".join(sorted(kinds)), trace.kind)
-    if trace.reward is not None and not any(trace.loss_mask):
-        findings.add(where, "reward", "none, for there is nothing to train on", trace.reward)
-    _check_branch(where, index, trajectory, findings)
+    def _check_drop(self, drop: Dropped) -> None:
+        where = f"dropped of call {drop.call_id}, position {drop.start}"
+        audited = self._calls.get(drop.call_id)
+        if audited is None:
+            self._report(where, "coverage", "a call of the session", drop.call_id)
+            return
+        size = len(audited.came_out)
+        if not 0 <= drop.start <= drop.start + drop.length <= size:
+            self._report(where, "coverage", f"positions below {size}", f"{drop.length} from {drop.start}")
+            return
+        if not drop.reason:
+            self._report(where, "coverage", "a reason", "none")
+        for position in range(drop.start, drop.start + drop.length):
+            audited.count(position)
 
-
-def _check_spans(where: str, trace: Trace, known: dict[str, KnownCall], findings: Findings) -> set[str]:
-    """The kinds of the calls that the trace trains on."""
-    running, end = TokenDigest(trace.prompt_ids), 0
-    exact, kinds = trace.context_exact, set[str]()
-    for span in trace.spans:
-        stop = span.start + span.length
-        if not end <= span.start <= stop <= len(trace.response_ids):
-            bounds = f"between {end} and {len(trace.response_ids)}, after the span before"
-            findings.add(f"{where}, call {span.call_id}", "span", bounds, f"{span.start} to {stop}")
-            continue
-        check = SpanCheck(where, trace, span, findings.add)
-        check.gap(end)
-        running = running.extended(trace.response_ids[end : span.start])
-        entry = known.get(span.call_id)
-        if entry is None:
-            findings.add(f"{where}, position {span.start}", "span", "a call of the session", span.call_id)
-        else:
-            if exact and not _is_context(running, trace, span.start, entry.call):
-                exact = False  # what follows in this trace differs for the same reason
-                check.context(entry)
-            if check.sampled(entry):
-                kinds.add(entry.call.kind)
-        running, end = running.extended(trace.response_ids[span.start : stop]), stop
-    _check_end(where, trace, end, findings)
-    return kinds
+    def _check_coverage(self, audited: AuditedCall) -> None:
+        start = 0
+        for times, run in groupby(audited.came_out):
+            stop = start + sum(1 for _ in run)
+            if times != 1:
+                where = f"call {audited.call.call_id}, positions {start} to {stop - 1}"
+                expected = "each sampled token once, trained on or dropped"
+                self._report(where, "coverage", expected, f"{times} times")
+            start = stop
 
 
 def _is_context(running: TokenDigest, trace: Trace, start: int, call: Call) -> bool:
     return len(trace.prompt_ids) + start == call.prompt_tokens and running.value() == call.prompt_digest
 
 
-def _check_end(where: str, trace: Trace, end: int, findings: Findings) -> None:
-    rest = len(trace.response_ids) - end
-    if any(trace.loss_mask[end:]):
-        findings.add(f"{where}, position {end}", "mask", "0 outside of spans", "1")
-    elif rest:
-        findings.add(
-            f"{where}, position {end}", "context", "the end, for nothing was sampled after", f"{rest} ids"
-        )
-
-
-def _check_branch(where: str, index: int, trajectory: Trajectory, findings: Findings) -> None:
-    """Where a trace says that it begins like an earlier one, it does."""
-    branch: Any = trajectory.traces[index].metadata.get("branch")
-    if branch is None:
-        return
-    if not is_branch(branch, index, trajectory.traces):
-        findings.add(where, "branch", "to begin with the tokens of an earlier trace, as it says", branch)
-
-
-def is_branch(branch: Any, index: int, traces: Sequence[Trace]) -> bool:
-    """Whether the first `tokens` of the trace at `index` are those of the earlier `trace`."""
+def _is_branch(branch: Any, index: int, traces: Sequence[Trace]) -> bool:
+    """Whether the trace at `index` begins with the first `tokens` of the earlier `trace`."""
     try:
         earlier, tokens = int(branch["trace"]), int(branch["tokens"])
     except (TypeError, KeyError, ValueError):
@@ -222,35 +174,8 @@ def _beginning(trace: Trace, tokens: int) -> TokenIds:
     return prompt + trace.response_ids[: tokens - len(prompt)]
 
 
-def _check_drops(trajectory: Trajectory, known: dict[str, KnownCall], findings: Findings) -> None:
-    for drop in trajectory.dropped:
-        where = f"dropped of call {drop.call_id}, position {drop.start}"
-        entry = known.get(drop.call_id)
-        if entry is None:
-            findings.add(where, "coverage", "a call of the session", drop.call_id)
-            continue
-        size = len(entry.came_out)
-        if not 0 <= drop.start <= drop.start + drop.length <= size:
-            findings.add(where, "coverage", f"positions below {size}", f"{drop.length} from {drop.start}")
-            continue
-        if not drop.reason:
-            findings.add(where, "coverage", "a reason", "none")
-        for position in range(drop.start, drop.start + drop.length):
-            entry.count(position)
-
-
-def _check_coverage(entry: KnownCall, findings: Findings) -> None:
-    start = 0
-    for times, run in groupby(entry.came_out):
-        stop = start + sum(1 for _ in run)
-        if times != 1:
-            where = f"call {entry.call.call_id}, positions {start} to {stop - 1}"
-            findings.add(where, "coverage", "each sampled token once, trained on or dropped", f"{times} times")
-        start = stop
-
-
 def _chained(parts_of_each: Iterable[Iterable[bytes]]) -> str:
-    """Each link hashes the one before it and its own parts, with their lengths."""
+    """Each link hashes the previous one and its own parts, with their lengths."""
     link = b""
     for parts in parts_of_each:
         running = hashlib.blake2b(link, digest_size=16)
@@ -265,13 +190,8 @@ def _call_parts(call: Call) -> Iterable[bytes]:
     return call.call_id.encode(), call.prompt_digest, call.completion_ids.tobytes()
 
 
-def _record_parts(call: Call) -> Iterable[bytes]:
-    """The whole call as it is stored, whichever fields it has."""
-    yield encode(call)
-
-
 def _account_parts(trajectory: Trajectory) -> Iterable[bytes]:
-    """What a trajectory says of itself beside its tokens, without labels and rewards: those come later."""
+    """A trajectory without its tokens, and without labels and rewards, which come later."""
     yield encode(trajectory.breaks)
     yield encode(trajectory.statistics)
     for trace in trajectory.traces:

@@ -1,8 +1,7 @@
-"""What is stored of a session held against each other: its row, its result, its task and the labels of its traces.
+"""Compares the stored records of a session: its row, its result, its task and the labels of its traces.
 
-Each of them is written at another moment and in another place, so a change of one alone shows. A run of an older
-Polar has no seals, labels or digests of whole records; there the checks that need them are left out, which the
-audit notes.
+Each is written at another time and place, so a change of one alone shows. Runs of older versions have no seals,
+labels or digests of whole records; there the checks that need them are left out, and the audit notes it.
 """
 
 from __future__ import annotations
@@ -10,26 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from polar.audit.certificate import finding
 from polar.builders.labels import WrongRewards, labelled
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
 from polar.store.seal import seal_of
-from polar.types import Finding, Lease, SessionResult, Trajectory, TrajectoryStatistics, Violation, is_id
+from polar.types import Finding, Lease, SessionResult, Trajectory, TrajectoryStatistics, is_id
 
 LABELS = ("task_id", "group_id", "sample", "attempt", "failure")
 
 
 def is_older(result: SessionResult) -> bool:
-    """Made before results were sealed. Who takes away one of the two leaves the other."""
+    """Made before results were sealed. Both are required, so removing one of them does not pass as older."""
     return not result.seal and (result.certificate is None or not result.certificate.records_digest)
 
 
-def finding(where: str, what: Violation, expected: object, found: object) -> Finding:
-    return Finding(where=where, what=what, expected=str(expected), found=str(found))
-
-
 def result_findings(lease: Lease, result: SessionResult) -> Iterator[Finding]:
-    """The result against the session's row and its own seal."""
+    """The result against the session's row and its seal."""
     session = lease.session
     for name in ("session_id", "task_id", "index", "attempt", "stage"):
         expected, found = getattr(session, name), getattr(result, name)
@@ -67,16 +63,16 @@ def _statistics_findings(expected: TrajectoryStatistics, values: dict[str, Any])
     try:
         found = TrajectoryStatistics.model_validate(values)
     except ValueError as error:
-        yield finding("traces file", "statistics", "counts that can be read", error)
+        yield finding("traces file", "statistics", "readable counts", error)
         return
     for name in TrajectoryStatistics.model_fields:
         if getattr(found, name) != getattr(expected, name):
-            said = f"{getattr(expected, name)} as the result has it"
-            yield finding(f"{name} of the traces file", "statistics", said, getattr(found, name))
+            in_result = f"{getattr(expected, name)} as in the result"
+            yield finding(f"{name} of the traces file", "statistics", in_result, getattr(found, name))
 
 
 async def run_findings(journal: Journal, run: RunPaths, record: RunRecord) -> list[Finding]:
-    """Sessions that something is left of and that the journal does not list."""
+    """Sessions with remains on disk that the journal does not list."""
     known = await journal.session_ids()
     found = [
         finding(f"session {session_id}", "session_missing", "its row in the journal", f"only {left}")

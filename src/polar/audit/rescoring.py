@@ -1,8 +1,7 @@
-"""Trainable tokens scored again by an engine, in the context in which they stand in their trace.
+"""Trainable tokens scored again by an engine, in the context of their trace.
 
-The captured logprob and the scored one come from the same weights over the same tokens, so what is left between
-them is the engine's rounding. A wrong context or a logprob of another token comes on top of it, and shows where
-the rounding is small.
+The captured and the new logprob come from the same weights over the same tokens, so they differ only by the
+engine's rounding. A wrong context, or a logprob of another token, makes the gap larger.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polar.builders.drops import PLAIN
+from polar.audit.certificate import finding
+from polar.builders.drops import is_plain
 from polar.engines.base import Scorer
 from polar.types import Call, Finding, Trace, Trajectory
 
 WORST = 5
 """Tokens shown with their context."""
 LISTED = 20
-"""Tokens above the limit that get a finding each; the rest are counted in one more."""
+"""Tokens beyond the limit with a finding each; one more finding counts the rest."""
 
 
 @dataclass(frozen=True)
-class ScoredToken:
+class RescoredToken:
     session_id: str
     trace_index: int
     position: int
@@ -31,7 +31,7 @@ class ScoredToken:
     token_id: int
     captured: float
     scored: float
-    """NaN where the engine gave none."""
+    """NaN if the engine returned none."""
 
     @property
     def gap(self) -> float:
@@ -39,13 +39,13 @@ class ScoredToken:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RescoringLimits:
     max_mean: float
     max_abs: float
 
 
 @dataclass(frozen=True)
-class Gaps:
+class LogprobGaps:
     """|captured - scored| over many tokens."""
 
     tokens: int
@@ -53,13 +53,14 @@ class Gaps:
     mean: float | None
     p99: float | None
     max: float | None
-    worst: tuple[ScoredToken, ...]
+    worst: tuple[RescoredToken, ...]
 
 
 def positions_to_score(trace: Trace, calls: Sequence[Call], limit: int, seed: str) -> list[int]:
-    """Trainable positions of the response, at most `limit` of them (0: all), the same ones each time. Left out are
-    calls that were not sampled plainly: their processed logprobs are of another distribution than the model's."""
-    plain = {call.call_id for call in calls if _is_plain(call)}
+    """Trainable positions of the response, at most `limit` of them (0: all), the same ones each time. Calls that
+    were not sampled plainly are left out: their processed logprobs belong to another distribution than the
+    model's."""
+    plain = {call.call_id for call in calls if is_plain(call.sampling)}
     sampled = {
         position
         for span in trace.spans
@@ -74,7 +75,7 @@ def positions_to_score(trace: Trace, calls: Sequence[Call], limit: int, seed: st
 
 async def score_trace(
     trajectory: Trajectory, trace_index: int, positions: Sequence[int], scorer: Scorer
-) -> list[ScoredToken]:
+) -> list[RescoredToken]:
     trace = trajectory.traces[trace_index]
     if not positions:
         return []
@@ -82,7 +83,7 @@ async def score_trace(
     ids = trace.prompt_ids + trace.response_ids[: positions[-1] + 1]
     scored = await scorer.score(ids, [before + position for position in positions])
     return [
-        ScoredToken(
+        RescoredToken(
             session_id=trajectory.session_id,
             trace_index=trace_index,
             position=position,
@@ -94,10 +95,10 @@ async def score_trace(
     ]
 
 
-def gaps_of(tokens: Sequence[ScoredToken]) -> Gaps:
+def gaps_of(tokens: Sequence[RescoredToken]) -> LogprobGaps:
     known = sorted((token for token in tokens if math.isfinite(token.scored)), key=lambda token: -token.gap)
     values = [token.gap for token in known]
-    return Gaps(
+    return LogprobGaps(
         tokens=len(tokens),
         unscored=len(tokens) - len(known),
         mean=math.fsum(values) / len(values) if values else None,
@@ -107,35 +108,24 @@ def gaps_of(tokens: Sequence[ScoredToken]) -> Gaps:
     )
 
 
-def findings_of(tokens: Sequence[ScoredToken], limits: Limits) -> list[Finding]:
-    """Whatever is beyond the limits, and tokens that the engine would not score."""
+def findings_of(tokens: Sequence[RescoredToken], limits: RescoringLimits) -> list[Finding]:
+    """Gaps beyond the limits, and tokens that the engine did not score."""
     gaps = gaps_of(tokens)
     wide = sorted((token for token in tokens if token.gap > limits.max_abs), key=lambda token: -token.gap)
-    found = [_finding(token, limits) for token in wide[:LISTED]]
+    found = [_gap_finding(token, limits) for token in wide[:LISTED]]
     if len(wide) > LISTED:
         rest = f"{len(wide) - LISTED} more tokens beyond it"
-        found.append(Finding(where="the run", what="logprob_gap", expected=f"<= {limits.max_abs:g}", found=rest))
+        found.append(finding("the run", "logprob_gap", f"<= {limits.max_abs:g}", rest))
     if gaps.mean is not None and gaps.mean > limits.max_mean:
         mean = f"{gaps.mean:.3g} over {gaps.tokens - gaps.unscored} tokens"
-        found.append(Finding(where="the run", what="mean_gap", expected=f"<= {limits.max_mean:g}", found=mean))
+        found.append(finding("the run", "mean_gap", f"<= {limits.max_mean:g}", mean))
     if gaps.unscored:
         none = f"none for {gaps.unscored} of {gaps.tokens}"
-        found.append(
-            Finding(where="the run", what="no_score", expected="a finite score for each token", found=none)
-        )
+        found.append(finding("the run", "no_score", "a finite score for each token", none))
     return found
 
 
-def _finding(token: ScoredToken, limits: Limits) -> Finding:
-    return Finding(
-        where=f"session {token.session_id}, trace {token.trace_index}, position {token.position}",
-        what="logprob_gap",
-        expected=f"{token.captured:.5f} as captured, within {limits.max_abs:g}",
-        found=f"{token.scored:.5f} from the engine",
-    )
-
-
-def _is_plain(call: Call) -> bool:
-    return all(call.sampling.get(name) == value for name, value in PLAIN.items()) and not call.sampling.get(
-        "json_schema"
-    )
+def _gap_finding(token: RescoredToken, limits: RescoringLimits) -> Finding:
+    where = f"session {token.session_id}, trace {token.trace_index}, position {token.position}"
+    expected = f"{token.captured:.5f} as captured, within {limits.max_abs:g}"
+    return finding(where, "logprob_gap", expected, f"{token.scored:.5f} from the engine")

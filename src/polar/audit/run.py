@@ -1,8 +1,8 @@
-"""Sessions of a run proven again from what is on disk: the journal's calls against the traces file.
+"""Audits stored sessions of a run: the journal's calls against the traces file.
 
-Nothing is believed that can be checked: the certificate is made again and compared with the one on the result.
-What is wrong is a finding, also where a file cannot be read at all. Results, tasks and labels are checked in
-`audit_records.py`, scoring by an engine is in `rescoring.py`.
+Everything that can be checked is: the certificate is computed again and compared with the one in the result. What
+is wrong is a finding, also if a file cannot be read at all. `records.py` checks results, tasks and labels,
+`rescoring.py` has tokens scored by an engine.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from polar.audit.certificate import examine
-from polar.audit.records import finding, is_older, result_findings, trace_findings
+from polar.audit.certificate import examine, finding
+from polar.audit.records import is_older, result_findings, trace_findings
 from polar.store.journal import Journal, JournalError
 from polar.store.paths import RunPaths
 from polar.store.trajectories import TrajectoryUnreadable, read_trajectory
@@ -24,17 +24,17 @@ COMPARED = (
     *("builder", "builder_version", "calls", "traces", "sampled_tokens", "trainable_tokens", "dropped_tokens"),
     *("inexact_traces", "calls_digest", "traces_digest", "records_digest"),
 )
-"""Fields of a certificate that are the same whenever it is made."""
-OLDER = "made by an older Polar: nothing is known of changed results, labels, kinds and messages"
+"""Fields of a certificate that must come out the same again."""
+OLDER = "made by an older Polar: changes of results, labels, kinds and messages cannot be detected"
 
 
 @dataclass(frozen=True)
 class SessionAudit:
     session_id: str
     note: str = ""
-    """Why there is nothing to audit, or less than usual, where that is so."""
+    """Why there is nothing to audit, or less than usual."""
     certificate: Certificate | None = None
-    """As it comes out now."""
+    """As computed now."""
     findings: tuple[Finding, ...] = ()
     calls: Sequence[Call] = ()
     trajectory: Trajectory | None = None
@@ -42,7 +42,8 @@ class SessionAudit:
 
 async def audit_session(journal: Journal, run: RunPaths, session_id: str) -> SessionAudit:
     try:
-        lease, calls, result = await _stored(journal, session_id)
+        lease, calls = await journal.lease(session_id), await journal.calls(session_id)
+        result = await journal.result(session_id)
         _check_arrays(calls)
     except (JournalError, msgspec.MsgspecError, ValueError, KeyError) as error:
         unreadable = finding("journal", "journal_unreadable", "calls and result of the session", error)
@@ -50,16 +51,12 @@ async def audit_session(journal: Journal, run: RunPaths, session_id: str) -> Ses
     return await asyncio.to_thread(_audit, run, lease, calls, result)
 
 
-async def _stored(journal: Journal, session_id: str) -> tuple[Lease, list[Call], SessionResult | None]:
-    return await journal.lease(session_id), await journal.calls(session_id), await journal.result(session_id)
-
-
 def _check_arrays(calls: Sequence[Call]) -> None:
-    """The binary form says of each array what it holds; a field takes any of them."""
+    """The stored form names the type of each array, and decoding accepts any."""
     for call in calls:
-        held = [values.typecode for values in (call.new_prompt_ids, call.completion_ids, call.logprobs)]
-        if held != ["i", "i", "f"]:
-            raise ValueError(f"call {call.call_id} has arrays of {', '.join(held)} where ids and logprobs belong")
+        types = [values.typecode for values in (call.new_prompt_ids, call.completion_ids, call.logprobs)]
+        if types != ["i", "i", "f"]:
+            raise ValueError(f"call {call.call_id} has arrays of {', '.join(types)} in place of ids and logprobs")
 
 
 def _audit(run: RunPaths, lease: Lease, calls: list[Call], result: SessionResult | None) -> SessionAudit:
@@ -71,7 +68,7 @@ def _audit(run: RunPaths, lease: Lease, calls: list[Call], result: SessionResult
     try:
         trajectory = read_trajectory(path)
     except TrajectoryUnreadable as error:
-        damage = finding("traces file", "traces_unreadable", "traces that can be what they say", error)
+        damage = finding("traces file", "traces_unreadable", "readable traces", error)
         return SessionAudit(session_id, findings=(*found, damage), calls=calls)
     certificate, against_calls = examine(calls, trajectory)
     found += against_calls
@@ -86,7 +83,7 @@ def _audit(run: RunPaths, lease: Lease, calls: list[Call], result: SessionResult
 
 
 def _without_result(lease: Lease) -> tuple[Finding, ...]:
-    """A session that has ended has its result; one that has not may have none yet."""
+    """Only a session that has not ended may have no result."""
     stage = lease.session.stage
     return (
         finding("journal", "result_missing", f"the result of a session that is {stage}", "none"),
@@ -96,7 +93,7 @@ def _without_result(lease: Lease) -> tuple[Finding, ...]:
 def _without_traces(
     session_id: str, calls: list[Call], result: SessionResult | None, found: tuple[Finding, ...]
 ) -> SessionAudit:
-    """A session may have left none for a reason that its result names; it may not have lost them."""
+    """No traces are right if the result says why, and wrong if they were lost."""
     if result is None:
         return SessionAudit(session_id, "" if found else "not done yet", findings=found, calls=calls)
     excused = not calls or result.failure is not None
@@ -109,13 +106,13 @@ def _without_traces(
 
 
 def _differences(stored: Certificate, made: Certificate) -> tuple[Finding, ...]:
-    """What an older certificate has not is not compared."""
+    """A field that an older certificate lacks is not compared."""
     compared = COMPARED if stored.records_digest else COMPARED[:-1]
     return tuple(
         finding(
             f"{name} of the certificate",
             "certificate_differs",
-            f"{getattr(stored, name)} as the result has it",
+            f"{getattr(stored, name)} as in the result",
             getattr(made, name),
         )
         for name in compared

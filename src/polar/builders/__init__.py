@@ -1,1 +1,1 @@
-"""Plug point: calls to traces."""
+"""Builders (plug-ins): a session's calls to traces for training."""

@@ -1,5 +1,5 @@
-"""The builder port. A builder is a pure function of a session's calls, so any stored session can be built
-again in another way."""
+"""The builder port. A builder is a pure function of a session's calls, so a stored session can be built again by
+another builder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Builder(Protocol):
     Options: type[BaseModel]
 
     def build(self, session_id: str, calls: Sequence[Call]) -> Trajectory:
-        """Calls in the order of their arrival, parents before children. Every sampled token comes out exactly
-        once: trainable in one trace, or in the dropped list with its reason."""
+        """`calls`: in order of arrival, parents before children. Every sampled token comes out exactly once:
+        trainable in one trace, or in the dropped list with its reason."""
         ...

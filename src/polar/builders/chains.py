@@ -1,11 +1,11 @@
-"""How the forest of calls is cut into chains, each of which becomes one trace.
+"""Cuts the forest of calls into chains, each of which becomes one trace.
 
-A call is in at most one chain. Where several calls continue the same one, its **heir** goes on in its chain and
-the others start chains of their own, with the shared tokens as their prompt. The heir is the earliest child of
-the parent's own kind, so that a sub-agent or a summary seeded with the agent's history does not carry the
-agent's chain away; where no child has that kind, the earliest. A branch in which nothing may be trained on is
-never an heir and in no chain, so an abandoned retry does not split the conversation that went on without it. A
-call that is mended to its parent (`drift.py`) is an heir only where none continues the parent's tokens.
+A call is in at most one chain. If several calls continue the same one, its **heir** continues the chain and the
+others start new chains, with the shared tokens as their prompt. The heir is the earliest child of the parent's
+kind, so that a sub-agent or a summary that was given the agent's history does not take over the agent's chain; if
+no child has that kind, the earliest. A branch without trainable tokens is never an heir and in no chain, so an
+abandoned retry does not split a conversation. A call that is repaired (`drift.py`) is an heir only if no call
+continues the parent's tokens.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ Heirs = dict[Link, Link]
 
 
 def cut_into_chains(links: Sequence[Link]) -> list[tuple[Link, ...]]:
-    """Chains in the order in which their first calls arrived; each ends with a call that can be trained on."""
+    """Chains in the order in which their first calls arrived; each ends with a trainable call."""
     heirs, live = _heirs_of(links)
     inherited = set(heirs.values())
     whole = [tuple(_follow(link, heirs)) for link in links if link in live and link not in inherited]
-    if not any(link.mend for link in links):
+    if not any(link.repair for link in links):
         return whole
     arrived = {link: number for number, link in enumerate(links)}
-    return sorted((part for chain in whole for part in _parted(chain)), key=lambda chain: arrived[chain[0]])
+    return sorted((part for chain in whole for part in _cut(chain)), key=lambda chain: arrived[chain[0]])
 
 
 def breaks_of(links: Sequence[Link], chains: Sequence[Sequence[Link]]) -> tuple[Break, ...]:
-    """Every call that follows another and yet starts a trace, or would if it could be trained on; and every one
-    that had to be mended."""
+    """Every call that has a parent and nevertheless starts a trace, or would if it were trainable; and every
+    repaired call."""
     starts = {chain[0] for chain in chains}
     merged = {link for chain in chains for link in chain[1:]}
     reasons = (
-        (link, _mended_reason(link) if link in merged else link.break_reason() or _branch_reason(link, starts))
+        (link, _repair_reason(link) if link in merged else link.break_reason() or _branch_reason(link, starts))
         for link in links
     )
     return tuple(Break(link.call_id, link.call.parent_id, reason) for link, reason in reasons if reason)
 
 
-def _mended_reason(link: Link) -> str:
-    return f"{link.break_reason()} ({link.mend.how})" if link.mend else ""
+def _repair_reason(link: Link) -> str:
+    return f"{link.break_reason()} ({link.repair.how})" if link.repair else ""
 
 
 def _branch_reason(link: Link, starts: set[Link]) -> str:
@@ -53,8 +53,8 @@ def _branch_reason(link: Link, starts: set[Link]) -> str:
 
 
 def _heirs_of(links: Sequence[Link]) -> tuple[Heirs, set[Link]]:
-    """Heirs, and the links in whose branch something can be trained on. Children come after their parents, so
-    one pass from the end sees each branch before its root."""
+    """Heirs, and the links with something trainable in their branch. Children come after their parents, so one
+    pass from the end sees each branch before its root."""
     heirs: Heirs = {}
     live: set[Link] = set()
     children: defaultdict[Link, list[Link]] = defaultdict(list)
@@ -71,13 +71,13 @@ def _heirs_of(links: Sequence[Link]) -> tuple[Heirs, set[Link]]:
 
 
 def _heir(parent: Link, live_children: list[Link]) -> Link | None:
-    """Nothing is appended to a call whose own prompt is not proven. Children are listed latest first."""
+    """A call whose prompt is not proven has no heir. Children are listed latest first."""
     if not parent.proven:
         return None
     earliest_first = reversed(live_children)
     return min(
         earliest_first,
-        key=lambda child: (child.mend is not None, child.call.kind != parent.call.kind),
+        key=lambda child: (child.repair is not None, child.call.kind != parent.call.kind),
         default=None,
     )
 
@@ -89,23 +89,22 @@ def _follow(start: Link, heirs: Heirs) -> Iterator[Link]:
         link = heirs.get(link)
 
 
-def _parted(chain: Sequence[Link]) -> Iterator[tuple[Link, ...]]:
-    """The chain cut before each call that would overwrite all there is to train on: a trace of its own loses
-    nothing."""
+def _cut(chain: Sequence[Link]) -> Iterator[tuple[Link, ...]]:
+    """Cuts the chain before each call that would overwrite all its trainable tokens: a new trace loses nothing."""
     part: list[Link] = []
     first_trained: int | None = None
     for link in chain:
-        if link.mend and (first_trained is None or part[-1].tokens - link.mend.overwritten <= first_trained):
-            yield from _ended(part)
+        if link.repair and (first_trained is None or part[-1].tokens - link.repair.overwritten <= first_trained):
+            yield from _trimmed(part)
             part, first_trained = [], None
         if first_trained is None and link.verdict.trainable:
             first_trained = link.prompt_tokens + link.verdict.mask.index(1)
         part.append(link)
-    yield from _ended(part)
+    yield from _trimmed(part)
 
 
-def _ended(part: list[Link]) -> Iterator[tuple[Link, ...]]:
-    """Nothing where nothing can be trained on."""
+def _trimmed(part: list[Link]) -> Iterator[tuple[Link, ...]]:
+    """Without the calls after the last trainable one; nothing if there is none."""
     trainable = [position for position, link in enumerate(part) if link.verdict.trainable]
     if trainable:
         yield tuple(part[: trainable[-1] + 1])

@@ -1,7 +1,7 @@
-"""Which sampled tokens of a call may be trained on, judged by the call and whether the harness used its reply.
+"""Which sampled tokens of a call may be trained on, judged by the call and by whether the harness used its reply.
 
-POSTRUN, first step of every builder. A token that may not be trained on is named with its reason; it can still
-stand in a trace as context of what came after it.
+POSTRUN, first step of every builder. A token that may not be trained on gets a reason; it can still stand in a
+trace as context of later tokens.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import msgspec
 from polar.types import Call, CallKind, Dropped, Logprobs, LossMask, Strict, logprobs, loss_mask
 
 SENTINEL_LOGPROB = -9999.0
-"""What engines write where they have no logprob, or one of minus infinity."""
+"""What engines return for a missing logprob, or for minus infinity."""
 
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-"""The sampling under which raw logprobs are those of the distribution sampled from."""
+"""Sampling settings under which raw logprobs belong to the distribution that was sampled."""
 
 
 class DropRules(Strict):
-    """Options that every builder shares."""
+    """Options of every builder."""
 
     trainable_kinds: tuple[CallKind, ...] = ("agent", "subagent", "compaction")
     """Calls of other kinds are kept as context and dropped as `kind:<kind>`."""
     superseded: Literal["drop", "keep"] = "drop"
-    """What becomes of a reply that no call goes on from and whose request the harness sent again later: it was
-    abandoned, and the one that took its place is trained on. `keep` is for harnesses that sample a prompt several
-    times on purpose."""
+    """How to treat a reply that no call continues and whose request the harness sent again later: it was
+    abandoned, and the later one is trained on. `keep` is for harnesses that sample a prompt several times on
+    purpose."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a trace may use of one call's completion."""
+    """Which tokens of one completion a trace may train on."""
 
     mask: LossMask
     """One per completion id."""
     logprobs: Logprobs
     """One per completion id, 0.0 where the mask is 0."""
     dropped: tuple[Dropped, ...] = ()
-    """The positions masked out. A call without any trainable token has an entry even if it has no tokens."""
+    """The masked positions. A call without trainable tokens has an entry even if it has no tokens."""
 
     @property
     def trainable(self) -> bool:
@@ -54,8 +54,8 @@ def judge(call: Call, rules: DropRules, *, superseded: bool = False) -> Verdict:
 
 
 def superseded_calls(calls: Sequence[Call], rules: DropRules) -> set[str]:
-    """Ids of the calls that no other follows and whose equal request comes again after them. A call without a
-    `request_key` has no equal."""
+    """Ids of the calls that no call continues and whose request comes again later. Without a `request_key` a
+    request equals no other."""
     if rules.superseded == "keep":
         return set()
     followed = {call.parent_id for call in calls}
@@ -77,24 +77,23 @@ def drop_all(call: Call, reason: str) -> Verdict:
 
 
 def _reason_to_drop(call: Call, rules: DropRules, superseded: bool) -> str:
-    """The first reason that applies, so that each token has one."""
+    """The first reason that applies: each token gets one."""
     reasons = {
         "aborted": call.finish_reason == "aborted",
         "not_received": not call.received,
         "unequal_lengths": len(call.logprobs) != len(call.completion_ids),
-        "mixed_versions": call.updated_within or not _tells_versions(call),
+        "mixed_versions": call.updated_within or not _has_versions(call),
         f"kind:{call.kind}": call.kind not in rules.trainable_kinds,
         "constrained": _is_constrained(call.sampling),
-        "sampling_not_plain": not _is_faithful(call.logprob_mode, call.sampling),
+        "sampling_not_plain": not _is_faithful(call),
         "empty_completion": not call.completion_ids,
         "superseded": superseded,
     }
     return next(compress(reasons, reasons.values()), "")
 
 
-def _tells_versions(call: Call) -> bool:
-    """Whether each token has one policy version: where there are spans of them, they follow one another and make
-    up the reply."""
+def _has_versions(call: Call) -> bool:
+    """Whether each token has one policy version: the spans, if any, cover the reply without gaps."""
     end = 0
     for span in call.policy_spans:
         if span.start != end or span.length < 1:
@@ -103,17 +102,19 @@ def _tells_versions(call: Call) -> bool:
     return not call.policy_spans or end == len(call.completion_ids)
 
 
-def _is_faithful(logprob_mode: str, sampling: dict[str, Any]) -> bool:
-    """Whether the logprobs are those of the distribution the tokens were drawn from. A setting nobody recorded
-    is not known to be plain."""
-    if logprob_mode == "processed":
-        return True
-    return logprob_mode == "raw" and all(sampling.get(name) == value for name, value in PLAIN.items())
+def _is_faithful(call: Call) -> bool:
+    """Whether the logprobs belong to the distribution that was sampled."""
+    return call.logprob_mode == "processed" or (call.logprob_mode == "raw" and is_plain(call.sampling))
+
+
+def is_plain(sampling: dict[str, Any]) -> bool:
+    """A missing setting does not count as plain."""
+    return not _is_constrained(sampling) and all(sampling.get(name) == value for name, value in PLAIN.items())
 
 
 def _is_constrained(sampling: dict[str, Any]) -> bool:
-    """Whether a JSON schema, be it an empty one, left fewer choices than the logprobs know of: they are those of
-    the model whatever the engine's mode."""
+    """Whether a JSON schema, even an empty one, restricted the choices. The logprobs do not reflect that, whatever
+    the engine's mode."""
     return sampling.get("json_schema") not in (None, False)
 
 

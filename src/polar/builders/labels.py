@@ -1,7 +1,7 @@
-"""Whose a trace is and what it earned: the labels of a trajectory whose session is over.
+"""Labels of a finished session's traces: task, group, sample, attempt, failure and reward.
 
-POSTRUN, before traces are written or reported, and again by `polar audit`. This is the one place where a reward
-reaches a trace. A session that failed through infrastructure has none, whatever an evaluator said.
+POSTRUN, before traces are written or reported, and again by `polar audit`. Only here does a reward reach a trace.
+A session that failed because of infrastructure has none, whatever an evaluator returned.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from polar.types import Failure, Lease, Score, Trajectory
 
 
 class WrongRewards(ValueError):
-    """An evaluator judged the traces one by one, and not as many as there are."""
+    """An evaluator returned rewards by trace, but not one for each."""
 
 
 def counted(score: Score | None, failure: Failure | None) -> Score | None:
-    """The score as a result has it. Where infrastructure failed it has no rewards: what was judged is not what the
-    policy did."""
+    """The score that a result reports: without rewards if infrastructure failed, because they would not judge the
+    policy."""
     if score is None:
         return None
     return score.finite().without_reward() if failure and failure.infrastructure else score.finite()
@@ -51,8 +51,8 @@ def labelled(trajectory: Trajectory, lease: Lease, score: Score | None, failure:
 
 
 def _rewards(trajectory: Trajectory, score: Score | None) -> Sequence[float | None]:
-    """The session's reward for every trace, unless the evaluator judged them one by one. A trace with nothing to
-    train on gets none."""
+    """The session's reward for every trace, unless the evaluator gave rewards by trace. A trace without trainable
+    tokens gets none."""
     if score is None:
         return [None] * len(trajectory.traces)
     check_rewards(score, trajectory)

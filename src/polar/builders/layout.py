@@ -1,4 +1,4 @@
-"""A chain of calls laid end to end as one trace: each token copied once."""
+"""A chain of calls as one trace; each token is copied once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polar.types.shared_ids import SharedIds, as_ids
 
 
 class _Response:
-    """What follows a trace's prompt, while it grows."""
+    """The part of a trace after its prompt, while it is built."""
 
     def __init__(self) -> None:
         self.ids = token_ids()
@@ -34,7 +34,7 @@ class _Response:
         self.logprobs.extend(link.verdict.logprobs)
 
     def overwrite(self, tokens: int) -> None:
-        """Takes the last tokens away. A call of which nothing stays has no span any more."""
+        """Removes the last tokens. A call without remaining tokens has no span."""
         size = len(self.ids) - tokens
         del self.ids[size:], self.mask[size:], self.logprobs[size:]
         while self.spans and self.spans[-1].start + self.spans[-1].length > size:
@@ -43,42 +43,42 @@ class _Response:
                 self.spans.append(last.shortened(size - last.start))
 
 
-class Stem(NamedTuple):
+class BranchPoint(NamedTuple):
     """Where a trace branches off another."""
 
     trace: int
     tokens: int
-    """So many of its first tokens are the first of `trace` too."""
+    """Number of tokens it begins with in common with `trace`."""
     prompt_ids: SharedIds
-    """So much of the first call's prompt as others have too; the rest of it stands in the response."""
+    """The shared part of the first call's prompt; the rest of it is in the response."""
 
 
-def lay_out(session_id: str, chain: Sequence[Link], trace_index: int, stem: Stem | None = None) -> Trace:
-    """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ... On a
-    stem, what the first prompt has beyond it stands in the response too, as context."""
+def lay_out(session_id: str, chain: Sequence[Link], trace_index: int, branch: BranchPoint | None = None) -> Trace:
+    """The prompt of the first call, its completion, what is new in the second's prompt, its completion, ... With a
+    branch point, the rest of the first prompt is in the response too, as context."""
     response = _Response()
-    if stem:
-        response.add_context(chain[0].prompt_after(len(stem.prompt_ids)))
+    if branch:
+        response.add_context(chain[0].prompt_after(len(branch.prompt_ids)))
     response.add_completion(chain[0])
     for link in chain[1:]:
-        if link.mend:
-            response.overwrite(link.mend.overwritten)
-        response.add_context(
-            link.call.new_prompt_ids[link.mend.skipped :] if link.mend else link.call.new_prompt_ids
-        )
+        new_ids = link.call.new_prompt_ids
+        if link.repair:
+            response.overwrite(link.repair.overwritten)
+            new_ids = new_ids[link.repair.skipped :]
+        response.add_context(new_ids)
         response.add_completion(link)
     return Trace(
         session_id=session_id,
-        prompt_ids=as_ids(stem.prompt_ids) if stem else chain[0].prompt_ids(),
+        prompt_ids=as_ids(branch.prompt_ids) if branch else chain[0].prompt_ids(),
         response_ids=response.ids,
         loss_mask=response.mask,
         logprobs=response.logprobs,
         spans=tuple(response.spans),
         kind=next(link.call.kind for link in chain if link.verdict.trainable),
-        context_exact=not any(link.mend and link.mend.how == "spliced" for link in chain[1:]),
+        context_exact=not any(link.repair and link.repair.how == "spliced" for link in chain[1:]),
         metadata={
             "calls": [link.call_id for link in chain],
             "trace_index": trace_index,
-            **({"branch": {"trace": stem.trace, "tokens": stem.tokens}} if stem else {}),
+            **({"branch": {"trace": branch.trace, "tokens": branch.tokens}} if branch else {}),
         },
     )

@@ -1,33 +1,34 @@
-"""A session's calls linked to the calls whose tokens they continue, each link proven by its digest.
+"""Links a session's calls to the calls whose tokens they continue, each proven by its digest.
 
-POSTRUN, second step of every builder. What was stored as parts is put together again here, and a call whose
-parts do not make up the prompt that was sent is found out. Each call costs only its own tokens.
+POSTRUN, second step of every builder. Stored parts are joined to prompts again, and a call whose parts do not make
+up the prompt that was sent is detected. Each call costs only its own tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from polar.builders.drops import DropRules, Verdict, drop_all, judge, superseded_calls
-from polar.tokens.digest import TokenDigest
-from polar.types import Call, Dropped, TokenIds, token_ids
+from polar.tokens.sequences import TokenDigest, joined_prompt
+from polar.types import Call, Dropped, TokenIds
 
 
 class UnsoundCalls(ValueError):
-    """Calls that cannot be those of one session: an id twice, a parent missing or after its child."""
+    """Calls that cannot belong to one session: a repeated id, a parent that is missing or comes after its
+    child."""
 
 
-class Mend(NamedTuple):
-    """How a trace can go on to a call that does not continue its parent's tokens (`drift.py`)."""
+class Repair(NamedTuple):
+    """How a trace continues with a call that does not continue its parent's tokens (`drift.py`)."""
 
     overwritten: int
-    """So many tokens at the end of the parent's prompt and completion give way."""
+    """Number of tokens to remove from the end of the parent's prompt and completion."""
     skipped: int
-    """So many of the call's prompt do not come after them: those that stand already, or are left out."""
+    """Number of tokens to skip at the start of the call's prompt: they are in the trace already, or left out."""
     how: Literal["healed", "spliced"]
-    """healed: the trace is the call's real prompt then; spliced: it is not."""
+    """healed: the trace then equals the call's real prompt; spliced: it does not."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,17 +39,17 @@ class Link:
     continued: Link | None
     """The call whose prompt and completion begin this call's prompt."""
     digest: TokenDigest
-    """Over prompt and completion: where the digest of a child goes on."""
+    """Of prompt and completion; extended for children."""
     tokens: int
-    """Of prompt and completion."""
+    """Length of prompt and completion."""
     proven: bool
-    """The parts make up the prompt that was sent."""
+    """Its stored parts make up the prompt that was sent."""
     verdict: Verdict
     parent: Link | None = None
-    """The call whose request and reply begin this call's request, whatever became of the tokens."""
-    mend: Mend | None = None
+    """The call whose request and reply begin this call's request, whether or not the tokens continue."""
+    repair: Repair | None = None
     lost: tuple[Dropped, ...] = ()
-    """Trainable tokens that gave way to what a later prompt has in their place."""
+    """Trainable tokens that a later prompt overwrites."""
 
     @property
     def call_id(self) -> str:
@@ -61,29 +62,25 @@ class Link:
     @property
     def follows(self) -> Link | None:
         """The call after which this one may stand in a trace."""
-        return self.parent if self.mend else self.continued
+        return self.parent if self.repair else self.continued
 
     def prompt_ids(self) -> TokenIds:
-        """The whole prompt. Costs its length, so ask once for each trace."""
-        ancestors: list[Call] = []
-        link = self.continued
+        """The whole prompt. Costs its length, so call it once for each trace."""
+        return joined_prompt(self._continued_calls())
+
+    def _continued_calls(self) -> Iterator[Call]:
+        link: Link | None = self
         while link is not None:
-            ancestors.append(link.call)
+            yield link.call
             link = link.continued
-        ids = token_ids()
-        for call in reversed(ancestors):
-            ids.extend(call.new_prompt_ids)
-            ids.extend(call.completion_ids)
-        ids.extend(self.call.new_prompt_ids)
-        return ids
 
     def prompt_after(self, tokens: int) -> TokenIds:
-        """What the prompt has after its first tokens, no fewer than those it continues."""
+        """The prompt after its first `tokens`, which include all that it continues."""
         continued = self.continued.tokens if self.continued is not None else 0
         return self.call.new_prompt_ids[tokens - continued :]
 
     def break_reason(self) -> str:
-        """Why the call does not go on where its parent ended, as the gateway or the digest tells."""
+        """Why the call does not continue its parent, by the gateway or by the digest."""
         if not self.proven:
             return "digest_mismatch"
         if self.call.break_reason:
@@ -91,29 +88,29 @@ class Link:
         return "not_continued" if self.call.parent_id is not None and not self.call.continues else ""
 
 
-Mending = Callable[[Link, Call], Mend | None]
-"""How a call goes on from its parent, neither of which is in doubt; None where it starts a trace of its own."""
+RepairRule = Callable[[Link, Call], Repair | None]
+"""How a trace continues from a parent to a call, both proven; None: the call starts a trace."""
 
 
-def link_calls(calls: Sequence[Call], rules: DropRules, mending: Mending | None = None) -> list[Link]:
+def link_calls(calls: Sequence[Call], rules: DropRules, repair: RepairRule | None = None) -> list[Link]:
     """One link for each call, in the same order. Raises `UnsoundCalls`."""
     known = {call.call_id for call in calls}
     superseded = superseded_calls(calls, rules)
     links: dict[str, Link] = {}
     for call in calls:
         if call.call_id in links:
-            raise UnsoundCalls(f"call {call.call_id} stands twice among the session's calls")
+            raise UnsoundCalls(f"call {call.call_id} appears twice among the session's calls")
         verdict = judge(call, rules, superseded=call.call_id in superseded)
         link = _link(call, _parent_of(call, links, known), verdict)
-        links[call.call_id] = _mended(link, mending) if mending else link
+        links[call.call_id] = _repaired(link, repair) if repair else link
     return list(links.values())
 
 
-def _mended(link: Link, mending: Mending) -> Link:
+def _repaired(link: Link, rule: RepairRule) -> Link:
     parent = link.parent
     if parent is None or link.continued is not None or not (parent.proven and link.proven):
         return link
-    return replace(link, mend=mending(parent, link.call))
+    return replace(link, repair=rule(parent, link.call))
 
 
 def _parent_of(call: Call, links: dict[str, Link], known: set[str]) -> Link | None:
@@ -134,7 +131,7 @@ def _link(call: Call, parent: Link | None, verdict: Verdict) -> Link:
     prompt = before.extended(call.new_prompt_ids)
     prompt_tokens = (0 if continued is None else continued.tokens) + len(call.new_prompt_ids)
     if not prompt_tokens:
-        raise UnsoundCalls(f"call {call.call_id} has an empty prompt, which no engine samples from")
+        raise UnsoundCalls(f"call {call.call_id} has an empty prompt")
     proven = prompt.value() == call.prompt_digest and prompt_tokens == call.prompt_tokens
     return Link(
         call=call,

@@ -1,7 +1,6 @@
 """One trace for each call, with its whole prompt: nothing is merged.
 
-The plain baseline, exact like `prefix_merging` but with T prompts for a conversation of T calls, so its size
-grows with the square of the conversation.
+The baseline: exact like `prefix_merging`, but a conversation of T calls has T prompts, so the size is quadratic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from polar.builders.statistics import trajectory_of
 from polar.types import Call, Trajectory
 
 VERSION = "2"
-"""Changes when the same calls come out in another way."""
+"""Changes when the same calls are built differently."""
 
 
 class PerRequest:

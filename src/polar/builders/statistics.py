@@ -1,4 +1,4 @@
-"""The trajectory with its account: how many tokens came out where, how well calls were merged, and what broke."""
+"""The trajectory with its statistics: token counts, merge rate, breaks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from polar.builders.append_only import Appended, appended_steps
+from polar.builders.append_only import AppendStep, appended_steps
 from polar.builders.links import Link
 from polar.types import Break, Dropped, Trace, Trajectory, TrajectoryStatistics
 
@@ -63,27 +63,27 @@ def _statistics_of(
     )
 
 
-def _mergeable_steps(links: Sequence[Link]) -> list[Appended]:
-    """Without later calls that give nothing to train on by their own fault, such as an aborted one: no builder has
-    a use for them. A call that lost its tokens to an unproven prompt does count."""
+def _mergeable_steps(links: Sequence[Link]) -> list[AppendStep]:
+    """Without later calls that have nothing trainable by themselves, such as aborted ones: no builder could use
+    them. A call that lost its tokens to an unproven prompt does count."""
     useless = {link.call_id for link in links if link.proven and not link.verdict.trainable}
     steps = appended_steps([link.call for link in links])
     kept = (
-        Appended(step.earlier, tuple(call_id for call_id in step.later if call_id not in useless))
+        AppendStep(step.earlier, tuple(call_id for call_id in step.later if call_id not in useless))
         for step in steps
     )
     return [step for step in kept if step.later]
 
 
-def _merged(steps: Iterable[Appended], neighbours: set[tuple[str, str]]) -> int:
-    """Calls that follow one of those they may go on from. A call has at most one that follows it in its trace."""
+def _merged(steps: Iterable[AppendStep], neighbours: set[tuple[str, str]]) -> int:
+    """Later calls that directly follow one of the earlier ones in a trace."""
     return sum(
         any((earlier, later) in neighbours for earlier in step.earlier) for step in steps for later in step.later
     )
 
 
 def _neighbours_in(traces: Iterable[Trace]) -> set[tuple[str, str]]:
-    """Pairs of calls of which the second follows the first in a trace, by what the traces say themselves."""
+    """Pairs of calls that follow each other in a trace, by the traces' own spans."""
     return {(earlier.call_id, later.call_id) for trace in traces for earlier, later in pairwise(trace.spans)}
 
 

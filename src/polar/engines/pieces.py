@@ -39,16 +39,3 @@ def cut_at_stop(ids: Sequence[int], stop_ids: tuple[int, ...]) -> TokenIds:
 def or_missing(value: float | None, sentinel: float) -> float:
     """The logprob, or NaN where the server had none and wrote `sentinel` or less."""
     return math.nan if value is None or not math.isfinite(value) or value <= sentinel else value
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many ids both begin with, for two sequences of one type. Bisects: slices compare without a Python
-    loop."""
-    equal, unequal = 0, min(len(left), len(right)) + 1
-    while unequal - equal > 1:
-        middle = (equal + unequal) // 2
-        if left[equal:middle] == right[equal:middle]:
-            equal = middle
-        else:
-            unequal = middle
-    return equal

@@ -40,7 +40,7 @@ from polar.store.database import StoreError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.tokens.base import Renderer
-from polar.tokens.preflight.checks import Preflight, forking, preflight
+from polar.tokens.preflight.checks import Preflight, preflight, without_bridges
 from polar.types import Lease, SessionResult, Stage, Trajectory
 
 NAME = f"{socket.gethostname()}:{os.getpid()}"
@@ -209,7 +209,7 @@ async def _prompts(config: Config, given: Renderer | None) -> Prompts:
     report = await asyncio.to_thread(preflight, renderer)
     for problem in report.problems:
         LOGGER.warning("the renderer, tried out: %s", problem)
-    return Prompts(renderer if report.bridges else forking(renderer), report)
+    return Prompts(renderer if report.bridges else without_bridges(renderer), report)
 
 
 async def _mode(

@@ -1,1 +1,1 @@
-"""Rendering, the call forest, bridging, exactness checks. Knows no engine."""
+"""Prompts as token ids: the call forest, rendering, reading replies, and checks that they are exact."""

@@ -1,6 +1,6 @@
-"""The renderer port: a conversation to token ids and sampled ids back to a message, for one model family.
+"""The renderer port: conversations to token ids, and sampled ids back to messages, for one model family.
 
-A renderer never sees sampled text on its way in: `bridge` appends to exact ids, it never encodes them again.
+`bridge` appends to exact ids; sampled text is never encoded again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from polar.types import Delta, Message, Retention, TokenIds, Tool
 
 
 class ReplyReader(Protocol):
-    """Reads one reply as it grows. Put together, the deltas of any split of the same ids are what `parse` says of
-    them: `test_reading.py` holds every renderer to it."""
+    """Reads one reply as it grows. However the ids are split, the joined deltas equal the result of `parse`;
+    `test_reply_text.py` checks this for every renderer."""
 
     reasoning_tokens: int
     """How many of the ids read so far are reasoning."""
 
     def feed(self, ids: TokenIds) -> Sequence[Delta]:
-        """What is certain now and was not before."""
+        """What has become certain."""
         ...
 
     def finish(self) -> Sequence[Delta]:
@@ -30,14 +30,14 @@ class ReplyReader(Protocol):
 
 
 class Renderer(Protocol):
-    """After `load` it is called from several threads at once, for different sessions."""
+    """After `load` several threads call it at once, for different sessions."""
 
     Options: type[BaseModel]
     takes_images: bool
-    """Whether a message may hold images."""
+    """Whether messages may contain images."""
 
     async def load(self) -> None:
-        """Fetches and reads what the renderer needs. Comes before everything else."""
+        """Fetches and reads what the renderer needs. Called before everything else."""
         ...
 
     @property
@@ -47,16 +47,16 @@ class Renderer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the template, the tokenizer or an option: two equal ones render alike."""
+        """Changes with the template, the tokenizer and the options: renderers with equal fingerprints render
+        alike."""
         ...
 
     def retaining(self, retention: Retention) -> Renderer:
-        """The same for conversations whose earlier thinking is kept in this way; itself where the model does not
-        think."""
+        """A renderer that treats earlier reasoning in this way; itself if the model does not reason."""
         ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
-        """The whole conversation, ready for the model's next turn."""
+        """The whole conversation, up to the start of the model's next turn."""
         ...
 
     def bridge(
@@ -66,32 +66,33 @@ class Renderer(Protocol):
         new_messages: Sequence[Message],
         tools: Sequence[Tool],
     ) -> TokenIds | None:
-        """The ids to append to prompt + completion so that the conversation goes on with `new_messages` and
-        the model's next turn. None where this cannot be done exactly. The given ids are lent, not to be kept."""
+        """The ids to append to prompt + completion to continue with `new_messages` and the model's next turn. None
+        if this cannot be done exactly. The given arrays change later: do not keep them."""
         ...
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
-        """What the model said, in whatever way its tokens are split. A tool call that cannot be read stays in
-        the content as the model wrote it; without `calls` every one does, because no tool was offered. The prompt
-        tells in which state, such as thinking, it began."""
+        """The reply as a message, however its tokens are split. A tool call that cannot be read stays in the
+        content as the model wrote it; without `calls` (no tool was offered) all of them do. The prompt shows in
+        which state the reply began, such as reasoning."""
         ...
 
     def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> ReplyReader | None:
-        """Reads a reply while it is sampled, as `parse` does. None where the family is read only as a whole."""
+        """Reads a reply while it is sampled, with the result of `parse`. None if the family supports only
+        `parse`."""
         ...
 
     def encode(self, text: str) -> TokenIds:
-        """A prompt that its sender has laid out himself: text as it is, control tokens where they are spelled."""
+        """Encodes a prompt that the client rendered itself: control tokens where the text spells them."""
         ...
 
     def decode(self, ids: TokenIds) -> str:
-        """Text with special tokens spelled out, for people to read."""
+        """Text for display, with special tokens spelled out."""
         ...
 
 
 @runtime_checkable
 class BoundedRenderer(Protocol):
-    """A renderer that refuses a text which cannot fit before it has encoded all of it."""
+    """A renderer that can reject an overlong text before encoding all of it."""
 
     def bounded(self, context_tokens: int) -> Renderer:
         """The same for a model with this context: raises `encoder.TooLong` for far more than that."""
@@ -99,5 +100,5 @@ class BoundedRenderer(Protocol):
 
 
 def bounded(renderer: Renderer, context_tokens: int) -> Renderer:
-    """A renderer for a model with this context; as it is where it has no bounds of its own."""
+    """The renderer limited to a context, if it supports that; else as it is."""
     return renderer.bounded(context_tokens) if isinstance(renderer, BoundedRenderer) else renderer

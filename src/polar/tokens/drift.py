@@ -1,68 +1,55 @@
-"""A prompt that the engine laid out, held against the tokens it should go on from.
+"""Chat mode: a prompt that the engine rendered, compared with the tokens it should continue.
 
-In chat mode nothing makes a prompt begin with its parent's tokens, so it is looked at afterwards, token for token.
-Where it does not, the first difference and both texts are kept, and the call starts a branch of its own.
+Nothing forces such a prompt to begin with its parent's tokens, so it is compared afterwards, token by token. If it
+differs, the first difference and both texts are kept, and the call starts a new branch.
 """
 
 from __future__ import annotations
 
-from polar.tokens.forest import Attachment, CallForest
-from polar.tokens.prompt_builder import PreparedPrompt, branched, continued
+from polar.tokens.forest import Attachment, CallForest, Prompt, branched, continued
+from polar.tokens.sequences import first_difference
 from polar.types import Drift, TokenIds
 
 SHOWN_CHARACTERS = 200
-"""Of each text."""
-CHUNK_TOKENS = 4096
-"""Compared at once."""
+"""Kept of each text."""
 UNREADABLE = "\ufffd"
-"""What tokens decode to that are not whole characters."""
+"""What tokens that are no whole characters decode to."""
 
 
 class Departure:
-    """A prompt that leaves its parent's tokens. What the tokens say is the engine's to tell; see `explained`."""
+    """A prompt that departs from its parent's tokens. Only the engine can decode them; see `explained`."""
 
-    def __init__(self, place: Attachment, expected_ids: TokenIds, prompt_ids: TokenIds) -> None:
-        self.place = place
+    def __init__(self, attachment: Attachment, expected_ids: TokenIds, prompt_ids: TokenIds) -> None:
+        self.attachment = attachment
         self.prompt_ids = prompt_ids
         self.position = first_difference(expected_ids, prompt_ids)
         self.expected_ids = expected_ids[self.position :]
         self.found_ids = prompt_ids[self.position :]
 
 
-def compared(forest: CallForest, place: Attachment, prompt_ids: TokenIds) -> PreparedPrompt | Departure:
-    """How the prompt of a request hangs together with what came before."""
-    if place.parent is None:
-        return branched(place, prompt_ids)
-    expected_ids = forest.prompt_ids(place.parent) + place.parent.call.completion_ids
+def compared(forest: CallForest, attachment: Attachment, prompt_ids: TokenIds) -> Prompt | Departure:
+    parent = attachment.parent
+    if parent is None:
+        return branched(attachment, prompt_ids)
+    expected_ids = forest.prompt_ids(parent) + parent.call.completion_ids
     if prompt_ids[: len(expected_ids)] == expected_ids:
-        return continued(place, prompt_ids, len(prompt_ids) - len(expected_ids))
-    return Departure(place, expected_ids, prompt_ids)
+        return continued(attachment, prompt_ids, len(prompt_ids) - len(expected_ids))
+    return Departure(attachment, expected_ids, prompt_ids)
 
 
-def drifted(departure: Departure) -> PreparedPrompt:
-    """The prompt on a branch of its own, as long as nobody has said what the tokens say."""
-    return branched(departure.place, departure.prompt_ids, Drift("drifted", departure.position, "", ""))
+def drifted(departure: Departure) -> Prompt:
+    """The prompt on a new branch, as long as its texts are unknown."""
+    return branched(departure.attachment, departure.prompt_ids, Drift("drifted", departure.position, "", ""))
 
 
-def explained(departure: Departure, expected: str, found: str) -> PreparedPrompt:
-    """The same with why. The texts are of `expected_ids` and `found_ids`: a prompt that says the same and goes on
-    is the same text in other tokens."""
-    said = expected.strip(UNREADABLE)
+def explained(departure: Departure, expected: str, found: str) -> Prompt:
+    """The same with the decoded `expected_ids` and `found_ids`. A prompt with the same text in other tokens is
+    `retokenised`, one with other text is `rewritten`."""
+    same_text = found.strip(UNREADABLE).startswith(expected.strip(UNREADABLE))
     drift = Drift(
-        kind="retokenised" if found.strip(UNREADABLE).startswith(said) else "rewritten",
+        kind="retokenised" if same_text else "rewritten",
         position=departure.position,
         expected=expected[:SHOWN_CHARACTERS],
         found=found[:SHOWN_CHARACTERS],
     )
-    return branched(departure.place, departure.prompt_ids, drift)
-
-
-def first_difference(one: TokenIds, other: TokenIds) -> int:
-    """How many tokens both begin with."""
-    size = min(len(one), len(other))
-    for start in range(0, size, CHUNK_TOKENS):
-        left, right = one[start : start + CHUNK_TOKENS], other[start : start + CHUNK_TOKENS]
-        if left != right:
-            pairs = enumerate(zip(left, right, strict=False))
-            return min(size, start + next((index for index, (a, b) in pairs if a != b), CHUNK_TOKENS))
-    return size
+    return branched(departure.attachment, departure.prompt_ids, drift)

@@ -1,7 +1,7 @@
-"""How many values a JSON text holds, counted before anything is made of it.
+"""Counts the values of a JSON text before it is parsed.
 
-A parser holds the interpreter for as long as it runs, and a megabyte of `[],[],[]` takes it a hundred times as
-long as a megabyte of text. Counting goes piece by piece, so that others run in between.
+A parser holds the interpreter lock until it is done, and a megabyte of `[],[],[]` takes it a hundred times as long
+as a megabyte of text. Counting goes piece by piece, so that other threads run in between.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ PIECE_BYTES = 2**18
 
 
 class ValueCount(NamedTuple):
-    """What a JSON text holds. What is no JSON is counted all the same."""
+    """Also for text that is no valid JSON."""
 
     containers: int
-    """Lists and objects, which take longer to make than numbers and texts."""
+    """Lists and objects, which take longer to build than numbers and texts."""
     values: int
-    """Of any kind, counted by commas and by what opens a list or an object."""
+    """Values of any type, counted by commas and opening brackets."""
 
     def within(self, most: ValueCount) -> bool:
         return self.containers <= most.containers and self.values <= most.values
@@ -28,13 +28,13 @@ class ValueCount(NamedTuple):
 
 
 def most_possible(text: bytes) -> ValueCount:
-    """An upper bound, for little: what stands inside of strings is counted too."""
+    """A cheap upper bound: what is inside strings is counted too."""
     containers = text.count(b"[") + text.count(b"{")
     return ValueCount(containers, containers + text.count(b","))
 
 
 def count_values(text: bytes, most: ValueCount) -> ValueCount:
-    """The exact count; where that is beyond `most`, at least so much."""
+    """The exact count. Stops early once it is beyond `most`."""
     found = ValueCount(0, 0)
     for outside in _outside_strings(text):
         found = found.plus(most_possible(outside))
@@ -43,19 +43,19 @@ def count_values(text: bytes, most: ValueCount) -> ValueCount:
     return found
 
 
-def holds_more_values(text: bytes, limit: int) -> bool:
-    """Whether it has more than `limit` values."""
-    if len(text) <= limit or most_possible(text).values <= limit:
+def holds_more_values(text: str, limit: int) -> bool:
+    if len(text) <= limit:
         return False
-    most = ValueCount(len(text), limit)
-    return not count_values(text, most).within(most)
+    data = text.encode("utf-8", "surrogatepass")
+    most = ValueCount(len(data), limit)
+    return most_possible(data).values > limit and not count_values(data, most).within(most)
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
     inside, start = False, 0
     while start < len(text):
         end = _end_of_piece(text, start)
-        # An escaped quote ends no string; an escaped backslash escapes nothing.
+        # An escaped quote does not end a string; an escaped backslash escapes nothing.
         parts = text[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[inside::2])
         inside ^= len(parts) % 2 == 0
@@ -63,7 +63,7 @@ def _outside_strings(text: bytes) -> Iterator[bytes]:
 
 
 def _end_of_piece(text: bytes, start: int) -> int:
-    """Not between a backslash and what it escapes."""
+    """Never between a backslash and the character it escapes."""
     end = min(start + PIECE_BYTES, len(text))
     whole = text[start:end].rstrip(b"\\")
     backslashes = end - start - len(whole)

@@ -1,7 +1,6 @@
-"""Half a surrogate pair in JSON, such as `\\ud83d` alone: sent by a harness that cut a text between UTF-16 units.
+"""Lone surrogates in JSON, such as `\\ud83d` alone, from harnesses that cut a text between UTF-16 units.
 
-No character and no UTF-8 stands for it, so U+FFFD takes its place. Only an escape can spell one; a whole pair is
-left as it is.
+UTF-8 cannot encode them, so U+FFFD replaces each. Only an escape can spell one; a whole pair stays.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ _ESCAPES = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""Every escape of a JSON text, so that the second of two backslashes begins none."""
+"""Matches every escape, so that the second of two backslashes does not begin one."""
 
 
 def without_lone_surrogates(text: bytes) -> tuple[bytes, int]:
-    """The JSON text with U+FFFD for each half of a pair, and how many there were."""
+    """The JSON text with U+FFFD for each lone surrogate, and their number."""
     replaced = 0
 
     def sound(escape: re.Match[bytes]) -> bytes:

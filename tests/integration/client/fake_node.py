@@ -18,7 +18,7 @@ from polar.audit.certificate import certify
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.serve import RolloutServer
-from polar.tokens.digest import digest_of
+from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
     CallTimes,

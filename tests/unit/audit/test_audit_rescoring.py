@@ -1,4 +1,4 @@
-"""Tokens scored again: which are asked for, and what the gaps are held against."""
+"""Tokens scored again: which are chosen, and the limits on their gaps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from polar.audit.rescoring import Limits, ScoredToken, findings_of, gaps_of, positions_to_score, score_trace
+from polar.audit.rescoring import (
+    RescoredToken,
+    RescoringLimits,
+    findings_of,
+    gaps_of,
+    positions_to_score,
+    score_trace,
+)
 from polar.types import (
     Call,
     CallTimes,
@@ -24,7 +31,7 @@ from polar.types import (
 )
 
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-LIMITS = Limits(max_mean=0.001, max_abs=0.05)
+LIMITS = RescoringLimits(max_mean=0.001, max_abs=0.05)
 
 
 def a_call(call_id: str, sampling: dict[str, Any] = PLAIN) -> Call:
@@ -73,8 +80,8 @@ class TenTimes:
         return logprobs([-float(sum(ids[:position])) for position in positions])
 
 
-def token(captured: float, scored: float, position: int = 0) -> ScoredToken:
-    return ScoredToken("s1", 0, position, 7, captured, scored)
+def token(captured: float, scored: float, position: int = 0) -> RescoredToken:
+    return RescoredToken("s1", 0, position, 7, captured, scored)
 
 
 def test_all_trainable_positions_are_asked_for_with_zero() -> None:
@@ -150,7 +157,7 @@ def test_many_small_gaps_are_beyond_the_mean() -> None:
 
 
 def test_more_than_can_be_listed_are_counted() -> None:
-    found = findings_of([token(-1, -2)] * 50, Limits(max_mean=9, max_abs=0.05))
+    found = findings_of([token(-1, -2)] * 50, RescoringLimits(max_mean=9, max_abs=0.05))
     assert len(found) == 21
     assert found[-1].found == "30 more tokens beyond it"
 

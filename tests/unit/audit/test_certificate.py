@@ -1,4 +1,4 @@
-"""The certificate: what a builder made, held against the calls, by rules of its own."""
+"""The certificate: a builder's output checked against the calls, independently of the builder."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_finding_says_what_was_expected_and_what_was_found() -> None:
 
 
 def test_a_shifted_mask_is_found_twice_over() -> None:
-    """One token too few, one that nobody sampled."""
+    """One token is missing, one was not sampled."""
     talk = talk_of_three()
     shifted = changed(
         build(talk),

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from polar.tokens.digest import digest_of
+from polar.tokens.sequences import digest_of
 from polar.types import Call, CallTimes, Message, Trace, Trajectory, logprobs, token_ids
 
 PLAIN_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}

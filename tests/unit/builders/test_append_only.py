@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from conversation import Conversation
 
-from polar.builders.append_only import Appended, appended_steps, repeats
+from polar.builders.append_only import AppendStep, appended_steps, repeats
 from polar.types import Call, Message, ToolCall
 
 
-def said(content: str = "", *tool_calls: tuple[str, str]) -> Message:
+def assistant(content: str = "", *tool_calls: tuple[str, str]) -> Message:
     calls = tuple(ToolCall(name, arguments, call_id=f"id-{name}") for name, arguments in tool_calls)
     return Message(role="assistant", content=content, tool_calls=calls)
 
@@ -53,7 +53,7 @@ def test_a_repeated_request_appends_nothing() -> None:
     assert append_only_pairs(talk.calls) == []
 
 
-def test_a_reply_that_nobody_received_cannot_be_appended_to() -> None:
+def test_a_reply_that_was_not_received_cannot_be_appended_to() -> None:
     talk = Conversation()
     lost = talk.call("Su", "ab", received=False)
     talk.call("T", "cd", after=lost)
@@ -63,7 +63,7 @@ def test_a_reply_that_nobody_received_cannot_be_appended_to() -> None:
 def test_an_edited_echo_is_not_append_only() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
-    talk.call("T", "cd", after=first, echo=said("something else"))
+    talk.call("T", "cd", after=first, echo=assistant("something else"))
     assert append_only_pairs(talk.calls) == []
 
 
@@ -79,7 +79,7 @@ def test_the_forest_has_no_say_where_it_put_the_call_elsewhere() -> None:
     """The tokens were rendered anew, without a parent, but the harness only appended."""
     talk = Conversation()
     first = talk.call("Su", "ab")
-    rendered_anew(talk, first, said("ab"))
+    rendered_anew(talk, first, assistant("ab"))
     assert append_only_pairs(talk.calls) == [("c1", "c2")]
 
 
@@ -89,17 +89,17 @@ def test_the_reply_is_looked_for_where_the_earlier_request_ends_whatever_the_for
     talk = Conversation()
     first = talk.call("Su", "ab")
     second = talk.call("T", "cd", after=first)
-    edited = (*second.new_messages, said("CD"), user("U"))
+    edited = (*second.new_messages, assistant("CD"), user("U"))
     items = (*second.new_items, b"edited reply", b"U")
     talk.call("SuabTCDU", "e", after=first, continues=False, new_messages=edited, new_items=items)
     assert append_only_pairs(talk.calls) == [("c1", "c2")]
-    repeated = (*second.new_messages, said("cd"), user("V"))
+    repeated = (*second.new_messages, assistant("cd"), user("V"))
     talk.call("SuabTcdV", "f", after=first, continues=False, new_messages=repeated, new_items=items)
     assert append_only_pairs(talk.calls) == [("c1", "c2"), ("c2", "c4")]
 
 
 def test_a_history_spelled_anew_after_a_shorter_request_is_not_append_only() -> None:
-    """It goes on from the second call, which no raw item shows; that it begins like the first proves nothing."""
+    """It continues the second call, which no raw item shows; that it begins like the first proves nothing."""
     talk = Conversation()
     first = talk.call("Su", "ab")
     second = talk.call("T", "ab", after=first)
@@ -132,7 +132,7 @@ def test_of_equal_requests_the_reply_decides_also_where_the_forest_knows_no_pare
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("Su", "xy")
-    rendered_anew(talk, first, said(reply))
+    rendered_anew(talk, first, assistant(reply))
     assert append_only_pairs(talk.calls) == pairs
 
 
@@ -142,7 +142,7 @@ def test_equal_requests_with_equal_replies_are_one_step() -> None:
     first = talk.call("Su", "ab")
     talk.call("Su", "ab")
     talk.call("T", "c", after=first)
-    assert appended_steps(talk.calls) == [Appended(("c1", "c2"), ("c3",))]
+    assert appended_steps(talk.calls) == [AppendStep(("c1", "c2"), ("c3",))]
 
 
 def test_a_step_that_was_asked_for_twice_is_one_step() -> None:
@@ -150,7 +150,7 @@ def test_a_step_that_was_asked_for_twice_is_one_step() -> None:
     first = talk.call("Su", "ab")
     talk.call("T", "c", after=first)
     talk.call("T", "d", after=first)
-    assert appended_steps(talk.calls) == [Appended(("c1",), ("c2", "c3"))]
+    assert appended_steps(talk.calls) == [AppendStep(("c1",), ("c2", "c3"))]
 
 
 def test_a_call_without_evidence_takes_no_part() -> None:
@@ -163,13 +163,13 @@ def test_a_call_without_evidence_takes_no_part() -> None:
 @pytest.mark.parametrize(
     ("echo", "reply"),
     [
-        (said("ab"), said(" ab\n")),
-        (said("ab"), Message(role="assistant", content="ab", reasoning="hm")),
-        (said("", ("ls", '{"a": 1, "b": 2}')), said("", ("ls", '{"b":2,"a":1}'))),
-        (said("", ("ls", '{"n": 1}')), said("", ("ls", '{"n": 1.0}'))),
-        (said("", ("ls", '{"t": "\\u00e9"}')), said("", ("ls", '{"t": "é"}'))),
-        (said("", ("ls", "{not json")), said("", ("ls", "{not json"))),
-        (said("", ("ls", "[" * 50_000)), said("", ("ls", "[" * 50_000))),
+        (assistant("ab"), assistant(" ab\n")),
+        (assistant("ab"), Message(role="assistant", content="ab", reasoning="hm")),
+        (assistant("", ("ls", '{"a": 1, "b": 2}')), assistant("", ("ls", '{"b":2,"a":1}'))),
+        (assistant("", ("ls", '{"n": 1}')), assistant("", ("ls", '{"n": 1.0}'))),
+        (assistant("", ("ls", '{"t": "\\u00e9"}')), assistant("", ("ls", '{"t": "é"}'))),
+        (assistant("", ("ls", "{not json")), assistant("", ("ls", "{not json"))),
+        (assistant("", ("ls", "[" * 50_000)), assistant("", ("ls", "[" * 50_000))),
     ],
     ids=["space", "reasoning", "key order", "number", "escape", "no json", "deep"],
 )
@@ -180,14 +180,14 @@ def test_a_harness_may_respell_a_reply(echo: Message, reply: Message) -> None:
 @pytest.mark.parametrize(
     ("echo", "reply"),
     [
-        (Message(role="user", content="ab"), said("ab")),
-        (said("ab"), said("a b")),
-        (said("", ("ls", "{}")), said("")),
-        (said("", ("invalid", "{}")), said("", ("ls", "{}"))),
-        (said("", ("ls", '{"limit": 10}')), said("", ("ls", "{}"))),
-        (said("", ("ls", '{"n": true}')), said("", ("ls", '{"n": 1}'))),
-        (said("", ("ls", '{"n": 1.5}')), said("", ("ls", '{"n": 1}'))),
-        (said("", ("ls", "{}")), said("", ("ls", "{not json"))),
+        (Message(role="user", content="ab"), assistant("ab")),
+        (assistant("ab"), assistant("a b")),
+        (assistant("", ("ls", "{}")), assistant("")),
+        (assistant("", ("invalid", "{}")), assistant("", ("ls", "{}"))),
+        (assistant("", ("ls", '{"limit": 10}')), assistant("", ("ls", "{}"))),
+        (assistant("", ("ls", '{"n": true}')), assistant("", ("ls", '{"n": 1}'))),
+        (assistant("", ("ls", '{"n": 1.5}')), assistant("", ("ls", '{"n": 1}'))),
+        (assistant("", ("ls", "{}")), assistant("", ("ls", "{not json"))),
     ],
     ids=["role", "text", "call added", "renamed", "default added", "boolean", "number", "repaired"],
 )

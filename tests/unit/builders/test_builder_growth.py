@@ -10,7 +10,7 @@ import pytest
 from conversation import Conversation, ids
 
 from polar.audit.certificate import certify
-from polar.builders.append_only import Appended, appended_steps
+from polar.builders.append_only import AppendStep, appended_steps
 from polar.builders.base import Builder
 from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
@@ -90,11 +90,11 @@ def test_a_history_of_many_items_is_no_deep_recursion() -> None:
     talk = Conversation()
     first = talk.call("S", "a", new_items=tuple(str(number).encode() for number in range(50_000)))
     talk.call("T", "b", after=first, new_items=(b"reply", b"more"), shared_items=50_000)
-    assert appended_steps(talk.calls) == [Appended(("c1",), ("c2",))]
+    assert appended_steps(talk.calls) == [AppendStep(("c1",), ("c2",))]
 
 
 def a_comb(calls: int) -> list[Call]:
-    """A sub-agent goes on from each call of the agent."""
+    """A sub-agent continues each call of the agent."""
     talk = Conversation()
     trunk = None
     for number in range(calls // 2):

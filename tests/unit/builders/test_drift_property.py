@@ -72,7 +72,7 @@ def test_each_sampled_token_comes_out_exactly_once(rule: str, talk: Conversation
 @pytest.mark.parametrize("rule", ["fork", "heal", "tree"])
 @settings(max_examples=150, deadline=None)
 @given(talk=drifting())
-def test_each_trained_token_stands_in_the_context_that_was_sent(rule: str, talk: Conversation) -> None:
+def test_each_trained_token_has_the_context_that_was_sent(rule: str, talk: Conversation) -> None:
     calls: dict[str, Call] = {call.call_id: call for call in talk.calls}
     trajectory = build(rule, talk)
     for trace in trajectory.traces:
@@ -105,7 +105,7 @@ def test_a_splice_is_flagged_wherever_the_context_is_not_what_was_sent(talk: Con
 @pytest.mark.parametrize("rule", ["heal", "splice"])
 @settings(max_examples=150, deadline=None)
 @given(talk=drifting())
-def test_every_drift_is_named_and_mending_costs_only_what_it_says(rule: str, talk: Conversation) -> None:
+def test_every_drift_is_named_and_repairing_costs_only_what_it_says(rule: str, talk: Conversation) -> None:
     forked, mended = build("fork", talk), build(rule, talk)
     assert len(mended.traces) <= len(forked.traces)
     assert {entry.call_id for entry in forked.breaks} >= {entry.call_id for entry in mended.breaks}

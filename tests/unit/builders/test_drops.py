@@ -69,7 +69,7 @@ def test_raw_logprobs_of_sampling_that_is_not_plain_are_not_those_sampled_from(
     assert build_one("ab", sampling=sampling, logprob_mode="processed").dropped == ()
 
 
-def test_what_nobody_recorded_is_not_plain() -> None:
+def test_a_setting_that_was_not_recorded_is_not_plain() -> None:
     assert drops(build_one("ab", sampling={"temperature": 1.0})) == [("c1", 0, 2, "sampling_not_plain")]
     assert drops(build_one("ab", logprob_mode="")) == [("c1", 0, 2, "sampling_not_plain")]
 
@@ -105,7 +105,7 @@ def test_work_is_trainable_by_default(kind: str) -> None:
         {"policy_spans": (PolicySpan("v1", 0, 3),)},
         {"policy_spans": (PolicySpan("v1", 0, 0), PolicySpan("v2", 0, 2))},
     ],
-    ids=["not told where", "too short", "gap", "overlap", "too long", "empty"],
+    ids=["position unknown", "too short", "gap", "overlap", "too long", "empty"],
 )
 def test_tokens_whose_policy_version_is_not_known_are_not_trained_on(fields: dict[str, Any]) -> None:
     trajectory = build_one("ab", policy_version="v1", **fields)

@@ -88,7 +88,7 @@ def test_each_sampled_token_comes_out_exactly_once(builder: Builder, talk: Conve
 @pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: type(builder).__name__)
 @settings(max_examples=80, deadline=None)
 @given(talk=conversations())
-def test_each_call_stands_in_the_context_that_was_sent(builder: Builder, talk: Conversation) -> None:
+def test_each_call_has_the_context_that_was_sent(builder: Builder, talk: Conversation) -> None:
     calls: dict[str, Call] = {call.call_id: call for call in talk.calls}
     for trace in builder.build("s1", talk.calls).traces:
         in_spans = 0

@@ -17,7 +17,6 @@ from polar.builders.drops import DropRules
 from polar.builders.prefix_merging import PrefixMerging
 from polar.errors import ConfigError
 from polar.registry import make
-from polar.tokens.drift import CHUNK_TOKENS, first_difference
 from polar.types import (
     Call,
     Dropped,
@@ -37,7 +36,7 @@ def build(talk: Conversation, drift: DriftRule) -> Trajectory:
 
 
 def drifted(talk: Conversation, prompt: str, reply: str, after: Call, **changes: Any) -> Call:
-    """A call that follows another with a prompt of its own."""
+    """A call that follows another with a different prompt."""
     reason = {"break_reason": "retokenised"}
     return talk.call(prompt, reply, after=after, continues=False, **(reason | changes))
 
@@ -61,7 +60,7 @@ def test_a_builder_of_the_users_own_that_knows_no_such_option_forks() -> None:
     assert PrefixMerging(DropRules()).build("s1", retokenised().calls) == build(retokenised(), "fork")
 
 
-def test_heal_goes_on_in_the_prompt_that_was_sent_and_trains_what_stands_unchanged() -> None:
+def test_heal_continues_with_the_prompt_that_was_sent_and_trains_what_is_unchanged() -> None:
     talk = retokenised()
     trajectory = build(talk, "heal")
     assert shapes(trajectory) == [
@@ -194,7 +193,7 @@ def test_what_was_shortened_once_is_not_lengthened_by_a_later_difference() -> No
     assert drops(trajectory) == [("c1", 2, 7, "healed"), ("c2", 0, 2, "healed")]
 
 
-def said(*roles: str) -> tuple[Message, ...]:
+def messages_of(*roles: str) -> tuple[Message, ...]:
     return tuple(Message(role=role, content=role) for role in roles)  # pyright: ignore[reportArgumentType]
 
 
@@ -203,9 +202,9 @@ def said(*roles: str) -> tuple[Message, ...]:
     [
         {"kind": "compaction"},
         {"kind": "subagent"},
-        {"new_messages": said("assistant", "tool", "assistant", "user")},
-        {"new_messages": said("user")},
-        {"new_messages": said("assistant")},
+        {"new_messages": messages_of("assistant", "tool", "assistant", "user")},
+        {"new_messages": messages_of("user")},
+        {"new_messages": messages_of("assistant")},
         {"new_messages": ()},
         {"prompt_digest": b"of another prompt"},
     ],
@@ -342,18 +341,10 @@ def test_a_spliced_trace_is_still_held_to_ids_mask_and_logprobs() -> None:
         assert [finding.what for finding in found] == [what]
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK_TOKENS - 1, CHUNK_TOKENS, CHUNK_TOKENS + 1, 3 * CHUNK_TOKENS + 5])
-def test_the_first_difference_is_found_across_chunks(size: int) -> None:
-    same = token_ids([7] * size)
-    assert first_difference(same, same) == size
-    assert first_difference(same + token_ids([1, 7]), same + token_ids([2, 7])) == size
-    assert first_difference(same, same + token_ids([1])) == first_difference(same + token_ids([1]), same) == size
-
-
 def test_the_registry_takes_the_option_and_the_tree_says_why_it_does_not() -> None:
     assert isinstance(make("builder", Spec(name="prefix_merging", options={"drift": "heal"})), PrefixMerging)
     with pytest.raises(ConfigError, match="drift"):
         make("builder", Spec(name="prefix_merging", options={"drift": "mend"}))
     make("builder", Spec(name="tree", options={"drift": "fork"}))
-    with pytest.raises(ConfigError, match=r"drift: .*overwrite.*prefix_merging"):
+    with pytest.raises(ConfigError, match=r"drift: .*nothing to heal.*prefix_merging"):
         make("builder", Spec(name="tree", options={"drift": "heal"}))

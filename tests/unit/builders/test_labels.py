@@ -1,4 +1,4 @@
-"""What traces are told of their session when it is over."""
+"""The labels of a finished session's traces."""
 
 from __future__ import annotations
 

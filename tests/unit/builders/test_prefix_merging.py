@@ -31,7 +31,7 @@ def test_no_calls_are_no_traces() -> None:
     assert build(Conversation()).traces == ()
 
 
-def test_a_conversation_is_one_trace_in_which_what_the_harness_said_is_context() -> None:
+def test_a_conversation_is_one_trace_in_which_the_harnesss_messages_are_context() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab", policy_version="v1")
     second = talk.call("T", "cd", after=first, policy_version="v2")
@@ -48,7 +48,7 @@ def test_a_conversation_is_one_trace_in_which_what_the_harness_said_is_context()
     assert list(trace.logprobs) == [-0.5, -0.5, 0.0, -0.5, -0.5, 0.0, 0.0, -0.5]
 
 
-def test_retry_twin_the_reply_that_nobody_received_is_dropped_and_the_chain_goes_on() -> None:
+def test_retry_twin_the_reply_that_was_not_received_is_dropped_and_the_chain_continues() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("T", "xx", after=first, received=False)
@@ -244,7 +244,7 @@ def test_auxiliary_calls_train_when_asked_for() -> None:
     assert shapes(trajectory) == [("title?", "fix", "^^^")]
 
 
-def test_digest_mismatch_breaks_and_drops_because_nobody_knows_what_was_sent() -> None:
+def test_digest_mismatch_breaks_and_drops_because_what_was_sent_is_unknown() -> None:
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("T", "cd", after=first, prompt_digest=b"of another prompt")
@@ -309,7 +309,7 @@ def test_calls_that_cannot_be_of_one_session_are_refused() -> None:
     first = talk.call("Su", "ab")
     second = talk.call("T", "c", after=first)
     builder = PrefixMerging(DriftOptions())
-    with pytest.raises(UnsoundCalls, match="c1 stands twice"):
+    with pytest.raises(UnsoundCalls, match="c1 appears twice"):
         builder.build("s1", [first, first])
     with pytest.raises(UnsoundCalls, match="c2 has parent c1, which is not among the calls"):
         builder.build("s1", [second])
@@ -324,7 +324,7 @@ def test_a_call_without_a_prompt_is_refused() -> None:
         build(talk)
 
 
-def test_a_call_that_continues_nobody_is_refused() -> None:
+def test_a_call_that_continues_without_a_parent_is_refused() -> None:
     talk = Conversation()
     talk.calls.append(msgspec.structs.replace(talk.call("Su", "ab"), call_id="c2", continues=True))
     with pytest.raises(UnsoundCalls, match="c2 continues a parent but names none"):

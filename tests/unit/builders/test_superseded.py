@@ -48,7 +48,7 @@ def test_the_conversation_goes_on_in_one_trace_without_it() -> None:
 
 
 @pytest.mark.parametrize("builder", KEEPING, ids=lambda builder: type(builder).__name__)
-def test_samples_on_purpose_are_kept_where_the_task_says_so(builder: Builder) -> None:
+def test_samples_on_purpose_are_kept_if_the_task_says_so(builder: Builder) -> None:
     trajectory = builder.build("s1", asked_again().calls)
     assert trajectory.dropped == ()
     assert trajectory.statistics["trainable_tokens"] == 8
@@ -73,7 +73,7 @@ def test_a_reply_that_was_used_stays_however_often_its_request_comes_again() -> 
 
 
 def test_a_reply_used_in_other_tokens_was_used() -> None:
-    """The prompt after it was laid out anew, which breaks the trace; it is still what the harness went on from."""
+    """The next prompt was rendered anew, which breaks the trace; the harness still continued from this call."""
     talk = Conversation()
     first = talk.call("Su", "ab")
     talk.call("SuabT", "c", after=first, continues=False, break_reason="bridge_refused")
@@ -104,7 +104,7 @@ def test_a_reason_of_the_calls_own_comes_first() -> None:
 
 
 def is_superseded(call: Call, calls: list[Call]) -> bool:
-    """By the rule as it is written, one call at a time."""
+    """The rule as documented, applied to one call at a time."""
     later = calls[calls.index(call) + 1 :]
     asked_again = any(other.request_key == call.request_key for other in later)
     return asked_again and not any(other.parent_id == call.call_id for other in calls)

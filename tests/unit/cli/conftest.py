@@ -20,7 +20,7 @@ from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
 from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
-from polar.tokens.digest import digest_of
+from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
     CallTimes,

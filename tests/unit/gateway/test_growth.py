@@ -22,7 +22,7 @@ from polar.gateway.http.bodies import MOST_VALUES
 from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
 from polar.testing import ScriptedEngine
-from polar.tokens.matching import Declared, Matcher
+from polar.tokens.matching import Matcher, ToolDeclarations
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool, token_ids
 
@@ -137,9 +137,9 @@ async def test_a_request_is_hashed_only_where_it_is_new(
     hashed: list[int] = []
     real = Matcher.key
 
-    def counting(matcher: Matcher, message: Message, declared: Declared) -> bytes:
+    def counting(matcher: Matcher, message: Message, declarations: ToolDeclarations) -> bytes:
         hashed.append(len(message.content))
-        return real(matcher, message, declared)
+        return real(matcher, message, declarations)
 
     monkeypatch.setattr(Matcher, "key", counting)
     renderer = CountingRenderer(smollm2)

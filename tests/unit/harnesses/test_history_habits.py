@@ -41,7 +41,7 @@ def matching_of(harness: str) -> Matching:
 def overlooked(harness: str, said: tuple[str, dict[str, Any]], again: tuple[str, dict[str, Any]]) -> str | None:
     """What a match overlooks; None: no match."""
     matcher = Matcher(matching_of(harness))
-    declared = matcher.declared(TOOLS)
+    declared = matcher.declarations(TOOLS)
     before, now = (
         Message("assistant", tool_calls=(ToolCall(name, orjson.dumps(arguments).decode()),))
         for name, arguments in (said, again)
@@ -112,7 +112,7 @@ def test_opencode_repairs_the_name_of_a_tool_and_replaces_what_it_cannot_repair(
 
 def test_opencode_writes_the_date_anew_for_each_call() -> None:
     matcher = Matcher(matching_of("opencode"))
-    declared = matcher.declared(TOOLS)
+    declared = matcher.declarations(TOOLS)
 
     def key(role: Any, day: str, rest: str = "  Platform: linux") -> bytes:
         return matcher.key(Message(role, f"<env>\n{rest}\n  Today's date: {day}\n</env>"), declared)
@@ -161,4 +161,4 @@ def test_a_long_run_of_one_character_is_matched_in_one_pass(name: str, argument:
         content="",
         tool_calls=(ToolCall(name=name, arguments=orjson.dumps({argument: f"{run * 1_000_000}x"}).decode()),),
     )
-    assert matcher.key(message, matcher.declared(TOOLS))
+    assert matcher.key(message, matcher.declarations(TOOLS))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polar.store.journal import Journal
-from polar.tokens.digest import digest_of
+from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
     CallTimes,

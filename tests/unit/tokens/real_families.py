@@ -20,9 +20,9 @@ from polar.harnesses.programs.install import install
 from polar.store.weights import default_weights
 from polar.tokens.base import Renderer
 from polar.tokens.preflight.checks import preflight
-from polar.tokens.preflight.parity import Templated, parity
+from polar.tokens.preflight.parity import TemplatedRenderer, parity
 from polar.tokens.preflight.probes import FIRST_PROMPTS, HISTORIES, ProbeConversation
-from polar.tokens.renderers.chat_template import OwnTemplate
+from polar.tokens.renderers.chat_template import ChatTemplate
 from polar.tokens.renderers.family import FamilyRenderer
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.tokens.renderers.template import TemplateRenderer
@@ -67,19 +67,22 @@ FAMILIES = (QWEN3, QWEN3_QUIET, LLAMA, LLAMA_SYSTEM, DEEPSEEK, SMOLLM2, *AS_IS)
 
 
 def in_check(*families: RealFamily) -> list[Any]:
-    """Parameters for `make check`: each loads a tokenizer of its own, and is a variation of another one."""
+    """Parameters for `make check`: each loads another tokenizer, and is a variation of another family."""
     return [pytest.param(which, marks=pytest.mark.check, id=str(which)) for which in families]
 
 
 class TemplatedSmolLM2(SmolLM2Renderer):
     """With the template that stands in the weights, which knows no tools."""
 
-    _own: OwnTemplate
+    _own: ChatTemplate
 
     async def load(self) -> None:
         await super().load()
         source = GGUFReader(await default_weights()).fields["tokenizer.chat_template"].contents()
-        self._own = OwnTemplate(source, {})
+        self._own = ChatTemplate(source, {})
+
+    def own_layout(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
+        return self.render(messages, tools)
 
     def by_template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds | None:
         if tools:
@@ -89,7 +92,7 @@ class TemplatedSmolLM2(SmolLM2Renderer):
 
 
 @cache
-def templated(which: RealFamily) -> Templated:
+def templated(which: RealFamily) -> TemplatedRenderer:
     """With its own template; the default model's is read out of the weights, which takes seconds."""
     smollm2 = TemplatedSmolLM2(SmolLM2Renderer.Options())
     if which.package:
@@ -131,7 +134,7 @@ def differences(which: RealFamily, probes: Sequence[ProbeConversation]) -> dict[
     return parity(stock, known)
 
 
-def _answers(renderer: Templated, probe: ProbeConversation) -> bool:
+def _answers(renderer: TemplatedRenderer, probe: ProbeConversation) -> bool:
     try:
         return renderer.by_template(probe.messages, probe.tools) is not None
     except ValueError:  # to refuse is an answer

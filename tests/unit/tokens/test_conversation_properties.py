@@ -27,7 +27,7 @@ from real_families import (
     in_check,
     loaded,
 )
-from rollout import Rollout, Said, spelled, written
+from rollout import PlannedReply, Rollout, spelled, written
 
 from polar.audit.certificate import certify
 from polar.builders.base import Builder
@@ -36,7 +36,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree
 from polar.errors import ConfigError, HarnessError
 from polar.tokens.base import Renderer
-from polar.tokens.preflight.checks import forking
+from polar.tokens.preflight.checks import without_bridges
 from polar.types import Call, Message, TokenIds, Tool, ToolCall, Trajectory, token_ids
 
 BUILDERS: list[Builder] = [
@@ -69,12 +69,12 @@ def available(which: RealFamily) -> Renderer:
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Said:
+def replies(draw: st.DrawFn) -> PlannedReply:
     calls = [
         ToolCall(name=draw(st.sampled_from(["bash", "look"])), arguments=draw(arguments))
         for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2])))
     ]
-    return Said(thought=draw(st.just("") | texts), text=draw(st.just("") | texts), calls=tuple(calls))
+    return PlannedReply(thought=draw(st.just("") | texts), text=draw(st.just("") | texts), calls=tuple(calls))
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ class Session:
         """None where the model's template refuses such a history."""
         renderer, draw = self.rollout.renderer, self.draw
         try:
-            prompt = self.rollout.ask(request.messages, request.tools)
+            prompt = self.rollout.request(request.messages, request.tools)
         except ValueError:
             return None
         if prompt.continues:
             assert prompt.parent_id is not None
-            assert prompt.prompt_ids == self.rollout.whole[prompt.parent_id] + prompt.new_prompt_ids
+            assert prompt.prompt_ids == self.rollout.full[prompt.parent_id] + prompt.new_prompt_ids
         else:
             assert prompt.prompt_ids == renderer.render(request.messages, request.tools)
         text = written(renderer, draw(replies()))
         ids = spelled(renderer, text, draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
         end = draw(st.sampled_from(ends))
-        call = self.rollout.answer(prompt, (request.messages, request.tools), self.ended(ids, end), finish_of(end))
+        call = self.rollout.reply(prompt, (request.messages, request.tools), self.ended(ids, end), finish_of(end))
         self.answered.append((request, call))
         return call
 
@@ -224,7 +224,7 @@ def placed(trajectory: Trajectory) -> Counter[tuple[str, int]]:
 
 
 def check_builders(session: Session) -> None:
-    calls, whole = session.rollout.calls, session.rollout.whole
+    calls, whole = session.rollout.calls, session.rollout.full
     sampled = Counter((call.call_id, position) for call in calls for position in range(len(call.completion_ids)))
     for builder in BUILDERS:
         trajectory = builder.build("s", calls)
@@ -270,7 +270,7 @@ def test_what_a_template_rewrites_is_a_branch_of_its_own(
 @conversed
 @given(data=st.data())
 def test_a_family_that_is_not_proven_forks_at_every_turn_and_loses_nothing(data: st.DataObject) -> None:
-    session = data.draw(append_only(forking(available(DEEPSEEK))))
+    session = data.draw(append_only(without_bridges(available(DEEPSEEK))))
     check_builders(session)
     later = session.rollout.calls[1:]
     assert {(call.continues, call.break_reason) for call in later} == {(False, "bridge_refused")}
@@ -283,15 +283,15 @@ def test_what_is_appended_is_what_the_template_writes(which: RealFamily, data: s
     """To a reply in the tokens in which the template itself writes it, so that both can be compared."""
     renderer = available(which).retaining("template")
     start = [Message(role=role, content=data.draw(texts)) for role in ("system", "user")]
-    said = data.draw(replies())
-    after = [Message(role="tool", content=data.draw(texts), tool_call_id="c") for _ in said.calls[:1]]
+    planned = data.draw(replies())
+    after = [Message(role="tool", content=data.draw(texts), tool_call_id="c") for _ in planned.calls[:1]]
     after += [Message(role="user", content=data.draw(texts))] if not after or data.draw(st.booleans()) else []
-    reply = Message(role="assistant", content=said.text, tool_calls=said.calls[:1])
+    reply = Message(role="assistant", content=planned.text, tool_calls=planned.calls[:1])
     prompt_ids = renderer.render(start, [BASH])
     whole_ids = renderer.render([*start, reply, *after], [BASH])
     assume(whole_ids[: len(prompt_ids)] == prompt_ids)  # white space that begins a reply may join the prompt's
-    places = range(len(prompt_ids), len(whole_ids))
-    end = next(place + 1 for place in places if whole_ids[place] in renderer.stop_ids)
+    positions = range(len(prompt_ids), len(whole_ids))
+    end = next(position + 1 for position in positions if whole_ids[position] in renderer.stop_ids)
     bridged = renderer.bridge(prompt_ids, whole_ids[len(prompt_ids) : end], after, [BASH])
     if which.model == QWEN3.model and after[-1].role == "user":
         assert bridged is None, "where the user speaks again its template may rewrite"

@@ -8,24 +8,24 @@ from talk import Talk, user
 
 from polar.testing import encoder_of, split_once
 from polar.tokens.drift import Departure, compared, drifted, explained
-from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.forest import Prompt
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Message, TokenIds, token_ids
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
 
 
-def next_prompt(renderer: SmolLM2Renderer, sampled: TokenIds, rendered: str) -> PreparedPrompt | Departure:
+def next_prompt(renderer: SmolLM2Renderer, sampled: TokenIds, rendered: str) -> Prompt | Departure:
     """A reply is sampled, and the template writes `rendered` for it in the next prompt."""
     talk = Talk(renderer)
     first = talk.answer(talk.ask([user("hello")]), [*sampled, renderer.stop_ids[0]])
     again = [user("hello"), Message(role="assistant", content=rendered), user("go on")]
-    told = [user("hello"), first.response, user("go on")]
-    return compared(talk.forest, talk.forest.find(told, ()), renderer.render(again, ()))
+    sent = [user("hello"), first.response, user("go on")]
+    return compared(talk.forest, talk.forest.find(sent, ()), renderer.render(again, ()))
 
 
-def classified(renderer: SmolLM2Renderer, found: PreparedPrompt | Departure) -> PreparedPrompt:
-    if isinstance(found, PreparedPrompt):
+def classified(renderer: SmolLM2Renderer, found: Prompt | Departure) -> Prompt:
+    if isinstance(found, Prompt):
         return found
     return explained(found, renderer.decode(found.expected_ids), renderer.decode(found.found_ids))
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from talk import Talk, assistant, system, tool_result, user
 
-from polar.tokens.digest import digest_of
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.tokens.sequences import digest_of
 from polar.types import Message, Tool, ToolCall
 
 START = [system("S"), user("go")]
@@ -107,7 +107,7 @@ def test_a_new_root_says_why(talk: Talk, smollm2: SmolLM2Renderer, messages: lis
 
 def test_other_tools_start_a_new_root(talk: Talk, smollm2: SmolLM2Renderer) -> None:
     first = talk.say(START, spell(smollm2, "One"))
-    prompt = talk.prompting.prepare([*START, first.response, user("x")], (Tool(name="t"),))
+    prompt = talk.prompts.prepare([*START, first.response, user("x")], (Tool(name="t"),))
     assert (prompt.parent_id, prompt.break_reason) == (None, "tools_changed")
 
 
@@ -130,7 +130,7 @@ class _NeverBridges(SmolLM2Renderer):
         return None
 
 
-async def test_a_family_that_cannot_bridge_forks_and_says_so() -> None:
+async def test_a_family_that_cannot_bridge_forks_with_a_reason() -> None:
     renderer = _NeverBridges(SmolLM2Renderer.Options())
     await renderer.load()
     talk = Talk(renderer)

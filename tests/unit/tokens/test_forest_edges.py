@@ -9,7 +9,7 @@ from talk import Talk, assistant, system, user
 from polar.tokens.forest import CallForest
 from polar.tokens.matching import message_key
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.tool_calls import parse_tool_calls
+from polar.tokens.replies.reply_text import parse_tool_calls
 from polar.types import Message, Tool, ToolCall
 
 START = [system("S"), user("go")]
@@ -79,7 +79,7 @@ class TestEqualReplies:
             assert talk.ask([*START, call.response, user("go on")]).parent_id == call.call_id
 
     def test_ids_further_up_tell_equal_branches_apart(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
-        """Both agents were then told the same and said the same again, in words without an id."""
+        """Both agents then got the same message and gave the same reply, without a tool call."""
         text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
         first, second = (talk.answer(talk.ask(START), sampled(smollm2, text)) for _ in range(2))
         histories = [[*START, call.response, user("no such tool")] for call in (first, second)]
@@ -107,9 +107,9 @@ class TestEqualReplies:
         other.add(first)
         other.add(replace(second, response=replace(second.response, reasoning="hm")))
         other.mark_received("c1")
-        place = other.find([*START, second.response, user("go on")], ())
-        assert place.parent is not None and place.parent.call.call_id == "c2"
-        assert place.overlooked == ("reasoning_dropped",)
+        attachment = other.find([*START, second.response, user("go on")], ())
+        assert attachment.parent is not None and attachment.parent.call.call_id == "c2"
+        assert attachment.tolerances == ("reasoning_dropped",)
 
     def test_results_that_name_other_calls_are_noted(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
         first = talk.say(START, sampled(smollm2, '<tool_call>{"name": "f", "arguments": {}}</tool_call>'))
@@ -131,8 +131,8 @@ class TestStructure:
         talk.tools = (a, b)
         reply = talk.say(START, sampled(smollm2, "One"))
         history = [*START, reply.response, user("x")]
-        assert talk.prompting.prepare(history, (b, a)).break_reason == "tools_changed"
-        assert talk.prompting.prepare(history, (a, b)).parent_id == "c1"
+        assert talk.prompts.prepare(history, (b, a)).break_reason == "tools_changed"
+        assert talk.prompts.prepare(history, (a, b)).parent_id == "c1"
 
     def test_a_request_that_ends_with_our_reply_is_no_continuation_of_it(
         self, talk: Talk, smollm2: SmolLM2Renderer
@@ -148,7 +148,7 @@ class TestStructure:
 
 
 class TestEmptyTurns:
-    """A turn that nobody said, which a harness keeps in its history where a reply was broken off."""
+    """An empty turn that a harness keeps in its history after a reply was cut off."""
 
     def test_it_does_not_stand_between_a_call_and_what_follows(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
         first = talk.say(START, sampled(smollm2, "Done."))

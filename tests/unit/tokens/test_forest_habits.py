@@ -1,4 +1,4 @@
-"""Histories that a harness has touched up: they go on in the stored tokens and say so, or they fork."""
+"""Histories that a harness has edited: they continue the stored tokens and list the tolerances, or they fork."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def touched(reply: Message, arguments: dict[str, Any], name: str = "edit") -> Me
 
 class TestTolerated:
     @pytest.mark.parametrize(
-        ("said", "again", "overlooked"),
+        ("called", "again", "tolerances"),
         [
             (("edit", {"path": "a"}), {"path": "a", "all": False}, "default_arguments"),
             (("edit", {"path": "a", "all": "true"}), {"path": "a", "all": True}, "arguments_coerced"),
@@ -62,17 +62,17 @@ class TestTolerated:
     )
     def test_a_call_that_was_touched_up_goes_on(
         self,
-        said: tuple[str, dict[str, Any]],
+        called: tuple[str, dict[str, Any]],
         again: dict[str, Any],
-        overlooked: str,
+        tolerances: str,
         talk: Talk,
         smollm2: SmolLM2Renderer,
     ) -> None:
-        first = talk.say([MONDAY, GO], sampled(smollm2, calling(*said)))
+        first = talk.say([MONDAY, GO], sampled(smollm2, calling(*called)))
         history = [MONDAY, GO, touched(first.response, again), tool_result("done")]
         prompt = talk.ask(history)
         assert (prompt.parent_id, prompt.continues, prompt.break_reason) == ("c1", True, "")
-        assert prompt.tolerant == (overlooked,)
+        assert prompt.tolerant == (tolerances,)
         assert prompt.prompt_ids[: len(talk.full["c1"])] == talk.full["c1"], "what the model wrote, as it wrote it"
         second = talk.answer(prompt, sampled(smollm2, "Done."))
         assert talk.ask([*history, second.response, user("more")]).parent_id == "c2", "and at any depth"
@@ -124,17 +124,17 @@ class TestForked:
     def test_another_call_is_not_the_one_we_sampled(
         self, name: str, again: dict[str, Any], talk: Talk, smollm2: SmolLM2Renderer
     ) -> None:
-        """What was said before stays as it is; the turn written anew is context that nobody is trained on."""
+        """Earlier tokens stay; the rewritten turn is context, which is not trained on."""
         before = talk.say([MONDAY, GO], sampled(smollm2, "I begin."))
         history = [MONDAY, GO, before.response, user("do it")]
-        said = talk.say(history, sampled(smollm2, calling("edit", {"path": "a"})))
-        prompt = talk.ask([*history, touched(said.response, again, name), tool_result("done")])
+        called = talk.say(history, sampled(smollm2, calling("edit", {"path": "a"})))
+        prompt = talk.ask([*history, touched(called.response, again, name), tool_result("done")])
         assert (prompt.parent_id, prompt.break_reason) == ("c1", "history_edited")
         assert prompt.prompt_ids[: len(talk.full["c2"])] != talk.full["c2"]
 
     def test_a_first_turn_that_was_rewritten_starts_anew(self, talk: Talk, smollm2: SmolLM2Renderer) -> None:
-        said = talk.say([MONDAY, GO], sampled(smollm2, calling("no_such_tool", {"path": "a"})))
-        rewritten = touched(said.response, {"tool": "no_such_tool", "error": "unknown"}, "invalid")
+        called = talk.say([MONDAY, GO], sampled(smollm2, calling("no_such_tool", {"path": "a"})))
+        rewritten = touched(called.response, {"tool": "no_such_tool", "error": "unknown"}, "invalid")
         prompt = talk.ask([MONDAY, GO, rewritten, tool_result("done")])
         assert (prompt.parent_id, prompt.break_reason) == (None, "history_rewritten")
 

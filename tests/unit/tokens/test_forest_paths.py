@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.tokens.forest import CallForest
-from polar.tokens.recent_paths import MOST_CHARACTERS, MOST_REQUESTS, RecentPaths
+from polar.tokens.matching import MOST_CHARACTERS, MOST_REQUESTS, Matcher, PathIndex
 from polar.types import Call, CallTimes, Message, Tool, logprobs, token_ids
 
 messages = st.builds(
@@ -20,33 +20,32 @@ requests = st.tuples(st.lists(messages, max_size=5), st.sampled_from([(), (Tool(
 
 @given(st.lists(requests, max_size=12))
 def test_remembering_requests_changes_no_path(sent: list[tuple[list[Message], tuple[Tool, ...]]]) -> None:
-    forest = CallForest()
+    index = PathIndex(Matcher())
     for conversation, tools in sent:
-        fresh = CallForest()._paths_of(conversation, tools)  # pyright: ignore[reportPrivateUsage]
-        assert forest._paths_of(conversation, tools) == fresh  # pyright: ignore[reportPrivateUsage]
+        assert index.of(conversation, tools) == PathIndex(Matcher()).of(conversation, tools)
         conversation.append(Message("user", "changed behind our back"))
 
 
 def test_conversations_that_take_turns_are_matched_only_where_they_are_new() -> None:
     forest = CallForest()
-    told = {name: [Message("user", f"{name} begins"), Message("user", "x" * 1000)] for name in "abc"}
-    for name in told:
-        assert forest.new_characters(told[name], ()) == len(f"{name} begins") + 1000
-        forest.find(told[name], ())
+    sent = {name: [Message("user", f"{name} begins"), Message("user", "x" * 1000)] for name in "abc"}
+    for name in sent:
+        assert forest.new_characters(sent[name], ()) == len(f"{name} begins") + 1000
+        forest.find(sent[name], ())
     for _ in range(3):
-        for name in told:
-            told[name].append(Message("user", "more"))
-            assert forest.new_characters(told[name], ()) == len("more")
-            forest.find(told[name], ())
+        for name in sent:
+            sent[name].append(Message("user", "more"))
+            assert forest.new_characters(sent[name], ()) == len("more")
+            forest.find(sent[name], ())
 
 
 def test_few_requests_are_remembered_and_only_so_much_of_them() -> None:
-    recent = RecentPaths()
+    index = PathIndex(Matcher())
     for number in range(3 * MOST_REQUESTS):
-        recent.keep((Message("user", str(number)),), [b"", b"p"], None, 0)
-    assert len(recent._kept) == MOST_REQUESTS  # pyright: ignore[reportPrivateUsage]
-    recent.keep((Message("user", "x" * MOST_CHARACTERS),), [b"", b"p"], None, 0)
-    assert len(recent._kept) == 1  # pyright: ignore[reportPrivateUsage]
+        index.of([Message("user", str(number))], ())
+    assert len(index._recent) == MOST_REQUESTS  # pyright: ignore[reportPrivateUsage]
+    index.of([Message("user", "x" * MOST_CHARACTERS)], ())
+    assert len(index._recent) == 1  # pyright: ignore[reportPrivateUsage]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.sampled_from([b"a", b"b"]), max_size=4)), max_size=12))

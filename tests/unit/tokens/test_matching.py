@@ -6,7 +6,7 @@ from polar.tokens.matching import Matcher, message_key, tools_key
 from polar.types import Message, Tool, ToolCall
 
 
-def said(content: str = "", arguments: str | None = None, **fields: str) -> Message:
+def assistant(content: str = "", arguments: str | None = None, **fields: str) -> Message:
     call_id = fields.pop("call_id", "call_1")
     calls = () if arguments is None else (ToolCall(name="bash", arguments=arguments, call_id=call_id),)
     return Message(role="assistant", content=content, tool_calls=calls, **fields)
@@ -20,33 +20,33 @@ def same(a: Message, b: Message) -> bool:
 
 
 def test_json_formatting_of_arguments_does_not_matter() -> None:
-    a, b = said("x", '{"a": 1, "b": "é"}'), said("x", '{"b":"\\u00e9","a":1}')
+    a, b = assistant("x", '{"a": 1, "b": "é"}'), assistant("x", '{"b":"\\u00e9","a":1}')
     assert same(a, b)
     assert tolerances(a, b) == ("arguments_reformatted",)
 
 
 def test_arguments_that_are_no_json_must_be_equal() -> None:
-    assert same(said("", "{broken"), said("", "{broken"))
-    assert not same(said("", "{broken"), said("", "{broken "))
+    assert same(assistant("", "{broken"), assistant("", "{broken"))
+    assert not same(assistant("", "{broken"), assistant("", "{broken "))
 
 
 def test_empty_arguments_are_an_empty_object() -> None:
-    assert same(said("", ""), said("", "{}"))
+    assert same(assistant("", ""), assistant("", "{}"))
 
 
 def test_ids_white_space_and_reasoning_are_tolerated_and_named() -> None:
-    a = said(" x", "{}", reasoning="because", call_id="call_1")
-    b = said("x", "{}", call_id="other")
+    a = assistant(" x", "{}", reasoning="because", call_id="call_1")
+    b = assistant("x", "{}", call_id="other")
     assert same(a, b)
     assert tolerances(a, b) == ("whitespace", "reasoning_dropped", "ids_renamed")
-    assert tolerances(said(reasoning="a"), said(reasoning="b")) == ("reasoning_changed",)
+    assert tolerances(assistant(reasoning="a"), assistant(reasoning="b")) == ("reasoning_changed",)
     assert tolerances(a, a) == ()
 
 
 def test_another_value_is_another_message() -> None:
-    assert not same(said("x", '{"a": 1}'), said("x", '{"a": 2}'))
-    assert not same(said("x"), said("y"))
-    assert not same(said("x"), said("x", "{}"))
+    assert not same(assistant("x", '{"a": 1}'), assistant("x", '{"a": 2}'))
+    assert not same(assistant("x"), assistant("y"))
+    assert not same(assistant("x"), assistant("x", "{}"))
 
 
 def test_a_users_white_space_is_the_users() -> None:

@@ -39,15 +39,15 @@ def call(arguments: dict[str, Any], name: str = "edit") -> Message:
 
 
 def same(matcher: Matcher, a: Message, b: Message, tools: tuple[Tool, ...] = (EDIT,)) -> bool:
-    declared = matcher.declared(tools)
+    declared = matcher.declarations(tools)
     return matcher.key(a, declared) == matcher.key(b, declared)
 
 
 class TestDefaults:
     def test_an_argument_that_says_what_the_schema_says_is_as_good_as_none(self) -> None:
-        said, again = call({"path": "a"}), call({"all": False, "path": "a", "count": 0.0})
-        assert same(DEFAULTS, said, again) and not same(STRICT, said, again)
-        assert DEFAULTS.tolerances(said, again) == ("default_arguments",)
+        stored, again = call({"path": "a"}), call({"all": False, "path": "a", "count": 0.0})
+        assert same(DEFAULTS, stored, again) and not same(STRICT, stored, again)
+        assert DEFAULTS.tolerances(stored, again) == ("default_arguments",)
 
     @pytest.mark.parametrize(
         "again",
@@ -72,13 +72,13 @@ class TestDefaults:
 
 class TestCoercion:
     def test_a_text_that_spells_what_the_schema_wants_is_that_value(self) -> None:
-        said = call({"all": "true", "count": "5.0", "changes": '[ {"a": 1.0} ]'})
+        stored = call({"all": "true", "count": "5.0", "changes": '[ {"a": 1.0} ]'})
         again = call({"all": True, "count": 5, "changes": [{"a": 1}]})
-        assert same(COERCING, said, again) and not same(STRICT, said, again)
-        assert COERCING.tolerances(said, again) == ("arguments_coerced",)
+        assert same(COERCING, stored, again) and not same(STRICT, stored, again)
+        assert COERCING.tolerances(stored, again) == ("arguments_coerced",)
 
     @pytest.mark.parametrize(
-        ("said", "again"),
+        ("stored", "again"),
         [
             ({"path": "5"}, {"path": 5}),
             ({"note": "5"}, {"note": 5}),
@@ -91,8 +91,8 @@ class TestCoercion:
             ({"unknown": "5"}, {"unknown": 5}),
         ],
     )
-    def test_a_text_where_a_text_is_wanted_stays_one(self, said: dict[str, Any], again: dict[str, Any]) -> None:
-        assert not same(COERCING, call(said), call(again))
+    def test_a_text_where_a_text_is_wanted_stays_one(self, stored: dict[str, Any], again: dict[str, Any]) -> None:
+        assert not same(COERCING, call(stored), call(again))
 
     def test_a_default_may_be_spelled_as_a_text(self) -> None:
         both = Matcher(Matching(adds_defaults=True, coerces_arguments=True))
@@ -101,9 +101,9 @@ class TestCoercion:
 
 class TestRewrites:
     def test_what_the_harness_takes_away_is_taken_away_on_both_sides(self) -> None:
-        said, again = call({"path": "././a"}), call({"path": "./a"})
-        assert same(REWRITING, said, again) and not same(STRICT, said, again)
-        assert REWRITING.tolerances(said, again) == ("argument_rewritten",)
+        stored, again = call({"path": "././a"}), call({"path": "./a"})
+        assert same(REWRITING, stored, again) and not same(STRICT, stored, again)
+        assert REWRITING.tolerances(stored, again) == ("argument_rewritten",)
 
     def test_only_in_the_argument_and_the_tool_that_are_named(self) -> None:
         assert not same(REWRITING, call({"path": "a/./b"}), call({"path": "a/b"}))
@@ -114,20 +114,20 @@ class TestRewrites:
 
 class TestToolNames:
     def test_a_name_in_capitals_is_the_tool_that_is_offered(self) -> None:
-        said, again = call({"path": "a"}, "EDIT"), call({"path": "a"}, "edit")
-        assert same(LOWERING, said, again) and not same(STRICT, said, again)
-        assert LOWERING.tolerances(said, again) == ("name_lowered",)
+        stored, again = call({"path": "a"}, "EDIT"), call({"path": "a"}, "edit")
+        assert same(LOWERING, stored, again) and not same(STRICT, stored, again)
+        assert LOWERING.tolerances(stored, again) == ("name_lowered",)
 
     def test_where_both_are_offered_they_are_two(self) -> None:
-        said, again = call({}, "EDIT"), call({}, "edit")
-        assert not same(LOWERING, said, again, tools=(EDIT, Tool("EDIT")))
-        assert not same(LOWERING, said, again, tools=())
+        stored, again = call({}, "EDIT"), call({}, "edit")
+        assert not same(LOWERING, stored, again, tools=(EDIT, Tool("EDIT")))
+        assert not same(LOWERING, stored, again, tools=())
 
     def test_another_tool_in_its_place_is_another_call(self) -> None:
         """A harness that writes a call it cannot run as one of a tool for such calls has written another call."""
         tools = (EDIT, Tool("invalid"))
-        said = call({"path": 1}, "no_such_tool")
-        assert not same(LOWERING, said, call({"tool": "no_such_tool", "error": "unknown"}, "invalid"), tools)
+        stored = call({"path": 1}, "no_such_tool")
+        assert not same(LOWERING, stored, call({"tool": "no_such_tool", "error": "unknown"}, "invalid"), tools)
 
 
 class TestVolatileLines:
@@ -155,7 +155,7 @@ class TestVolatileLines:
         assert not same(DATED, Message("system", "Be kind.\nToday is Monday.\nEnd"), Message("system", other))
 
     @pytest.mark.parametrize("role", ["user", "tool", "assistant"])
-    def test_nobody_elses_words_are_volatile(self, role: Any) -> None:
+    def test_lines_of_other_roles_are_not_volatile(self, role: Any) -> None:
         assert not same(DATED, Message(role, "Today is Monday."), Message(role, "Today is Tuesday."))
 
 
@@ -163,7 +163,7 @@ class TestNumbers:
     """For every harness: JavaScript has no other numbers than doubles."""
 
     @pytest.mark.parametrize(
-        ("said", "again"),
+        ("stored", "again"),
         [
             ("12345678901234567890", "12345678901234567000"),
             ("123456789012345680000000", "1.2345678901234569e+23"),
@@ -172,8 +172,8 @@ class TestNumbers:
             ("0.10000000000000000001", "0.1"),
         ],
     )
-    def test_a_number_is_what_a_double_holds(self, said: str, again: str) -> None:
-        before, now = (Message("assistant", tool_calls=(ToolCall("f", f'{{"n": {n}}}'),)) for n in (said, again))
+    def test_a_number_is_what_a_double_holds(self, stored: str, again: str) -> None:
+        before, now = (Message("assistant", tool_calls=(ToolCall("f", f'{{"n": {n}}}'),)) for n in (stored, again))
         assert same(STRICT, before, now)
         assert STRICT.tolerances(before, now) == ("arguments_reformatted",)
 
@@ -189,9 +189,9 @@ def test_another_picture_is_another_message() -> None:
 
 def test_several_differences_are_all_named() -> None:
     matcher = Matcher(Matching(adds_defaults=True, coerces_arguments=True, lowers_tool_names=True))
-    said, again = call({"count": "5"}, "EDIT"), call({"count": 5, "all": False})
-    assert same(matcher, said, again)
-    assert matcher.tolerances(said, again) == ("name_lowered", "arguments_coerced", "default_arguments")
+    stored, again = call({"count": "5"}, "EDIT"), call({"count": 5, "all": False})
+    assert same(matcher, stored, again)
+    assert matcher.tolerances(stored, again) == ("name_lowered", "arguments_coerced", "default_arguments")
 
 
 arguments = st.dictionaries(
@@ -212,8 +212,8 @@ def test_a_rule_that_is_off_changes_nothing_and_one_that_is_on_only_adds(
             argument_rewrites=(ArgumentRewrite("edit", "path", r"\A(?:\./)+"),),
         )
     )
-    said, again = call(a), call(b)
-    if same(STRICT, said, again):
-        assert same(every, said, again)
-    if same(every, said, again):
-        assert (every.tolerances(said, again) == ()) == (said == again)
+    stored, again = call(a), call(b)
+    if same(STRICT, stored, again):
+        assert same(every, stored, again)
+    if same(every, stored, again):
+        assert (every.tolerances(stored, again) == ()) == (stored == again)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from polar.audit.rescoring import Limits, ScoredToken
+    from polar.audit.rescoring import RescoredToken, RescoringLimits
     from polar.audit.run import SessionAudit
     from polar.config import Config
     from polar.engines.base import Scorer
@@ -47,12 +47,12 @@ def audit(  # noqa: PLR0913 - each is an option of the command
 
     Reads the journal and the traces files; with --engine the tokens are also scored in their contexts.
     """
-    from polar.audit.rescoring import Limits
+    from polar.audit.rescoring import RescoringLimits
     from polar.cli.runs.stored import runs_dir_of
     from polar.store.paths import find_run
 
     paths = find_run(runs_dir_of(ctx.obj), run)
-    plan = _Plan(session or [], config if engine else None, engine, positions, Limits(max_mean, max_abs))
+    plan = _Plan(session or [], config if engine else None, engine, positions, RescoringLimits(max_mean, max_abs))
     report = asyncio.run(_audit(paths, plan))
     print_json(report.as_json()) if json else report.print()
     if report.findings:
@@ -66,7 +66,7 @@ class _Plan:
     config: Path | None
     engine: bool
     positions: int
-    limits: Limits
+    limits: RescoringLimits
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Report:
     audits: list[SessionAudit]
     run_findings: list[Finding]
     """Of the run as a whole: sessions that are missing."""
-    scored: list[ScoredToken] | None
+    scored: list[RescoredToken] | None
     """None: no engine was asked."""
     score_findings: list[Finding]
     texts: list[str]
@@ -165,7 +165,7 @@ class _Report:
         print_table(columns, rows, title="the widest")
 
 
-def _values(token: ScoredToken) -> tuple[str, ...]:
+def _values(token: RescoredToken) -> tuple[str, ...]:
     return f"{token.captured:.5f}", f"{token.scored:.5f}", f"{token.gap:.2g}"
 
 
@@ -197,7 +197,7 @@ async def _audit(run: RunPaths, plan: _Plan) -> _Report:
             task = bar.add_task("proving", total=len(chosen))
             of_run = [] if plan.sessions else await run_findings(journal, run, run.read_record())
             audits: list[SessionAudit] = []
-            scored: list[ScoredToken] = []
+            scored: list[RescoredToken] = []
             for session_id in chosen:
                 audit = await _prove(journal, run, session_id)
                 if scorer is not None:
@@ -267,12 +267,12 @@ async def _scorer(config: Config | None, bar: Progress) -> AsyncGenerator[Scorer
         await engine.stop()
 
 
-async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[ScoredToken]:
+async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[RescoredToken]:
     """Traces that call their own context inexact are left out: they differ by their nature."""
     from polar.audit.rescoring import positions_to_score, score_trace
 
     trajectory = audit.trajectory
-    scored: list[ScoredToken] = []
+    scored: list[RescoredToken] = []
     for index, trace in enumerate(trajectory.traces if trajectory else ()):
         if trajectory is not None and trace.context_exact:
             chosen = positions_to_score(trace, audit.calls, limit, f"{audit.session_id} {index}")
@@ -280,7 +280,7 @@ async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[Scored
     return scored
 
 
-async def _texts(run: RunPaths, worst: tuple[ScoredToken, ...]) -> list[str]:
+async def _texts(run: RunPaths, worst: tuple[RescoredToken, ...]) -> list[str]:
     """Of each token what stands before it, and the token itself in brackets."""
     from polar.cli.runs.tokens import spelling
     from polar.store.trajectories import read_trajectory

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from polar.engines.llamacpp.protocol import Timings
 from polar.engines.llamacpp.server import LlamaServer
-from polar.engines.pieces import common_prefix
 from polar.errors import EngineError
+from polar.tokens.sequences import first_difference
 from polar.types import TokenIds, token_ids
 
 MIN_GAIN_TOKENS = 64
@@ -57,7 +57,7 @@ class PrefixStore:
         """Copies the longest known prefix of a prompt into its sequence. If much of the prompt is new, evaluates
         and saves it for other sequences, and returns the cost."""
         cached = self._cached.get(sequence, token_ids())
-        known = common_prefix(cached, prompt_ids)
+        known = first_difference(cached, prompt_ids)
         if known and known == len(cached):  # the next call of the session that the sequence belongs to
             return None
         await self._wait_for_evaluation(prompt_ids, known)
@@ -69,17 +69,17 @@ class PrefixStore:
     async def _wait_for_evaluation(self, prompt_ids: TokenIds, known: int) -> None:
         """Waits while a running evaluation would give a longer prefix than what is known."""
         while True:
-            saved = max((common_prefix(saved.ids, prompt_ids) for saved in self._saved), default=0)
+            saved = max((first_difference(saved.ids, prompt_ids) for saved in self._saved), default=0)
             useful = max(known, saved) + MIN_GAIN_TOKENS
-            longer = [ended for ids, ended in self._running if common_prefix(ids, prompt_ids) >= useful]
+            longer = [ended for ids, ended in self._running if first_difference(ids, prompt_ids) >= useful]
             if not longer:
                 return
             await longer[0].wait()
 
     async def _restore(self, prompt_ids: TokenIds, sequence: int, known: int) -> int:
         """How many tokens of the prompt a saved state provided; 0 if none is worth a copy."""
-        best = max(self._saved, key=lambda saved: common_prefix(saved.ids, prompt_ids), default=None)
-        gain = common_prefix(best.ids, prompt_ids) if best else 0
+        best = max(self._saved, key=lambda saved: first_difference(saved.ids, prompt_ids), default=None)
+        gain = first_difference(best.ids, prompt_ids) if best else 0
         if best is None or gain < known + MIN_GAIN_TOKENS:
             return 0
         self._saved.remove(best)

@@ -21,7 +21,7 @@ from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
 from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
-from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.forest import Prompt
 from polar.tokens.replies.reply_text import message_of
 from polar.types import Call, CallKind, CallTimes, FinishReason, Message, Sampling
 
@@ -35,7 +35,7 @@ class Mode(Protocol):
     @property
     def takes_images(self) -> bool: ...
 
-    async def attach(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt | int:
+    async def attach(self, slot: OpenSlot, request: ChatRequest) -> Prompt | int:
         """The request's prompt, attached to the call it continues; in chat mode only its number of tokens. Changes
         nothing. Raises `Problem`."""
         ...
@@ -116,7 +116,7 @@ class CallService:
         """The tokens of a request's prompt. Samples, records and charges nothing."""
         return _size(await self._attach(slot, request))
 
-    async def _attach(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt | int:
+    async def _attach(self, slot: OpenSlot, request: ChatRequest) -> Prompt | int:
         if not self._mode.takes_images and any(message.images for message in request.messages):
             text = "this model takes text only, and the message holds an image"
             raise Problem(400, "images_not_supported", text, param=request.image_field)
@@ -228,7 +228,7 @@ def retry_key(request: ChatRequest, dialect: str, attribution: tuple[str, ...]) 
     return hashlib.blake2b(b"\0".join([*parts, request.rest]), digest_size=16).digest()
 
 
-def _size(prompt: PreparedPrompt | int) -> int:
+def _size(prompt: Prompt | int) -> int:
     return prompt if isinstance(prompt, int) else len(prompt.prompt_ids)
 
 

@@ -29,7 +29,7 @@ from polar.errors import (
 from polar.gateway.calls.policy_gate import Versions
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
 from polar.gateway.slots import CallWait, OpenSlot
-from polar.tokens.prompt_builder import PreparedPrompt
+from polar.tokens.forest import Prompt
 from polar.types import CallKind, Delta, Failure, Sampling, TokenIds, logprobs, token_ids
 
 GRACE_S = 0.1
@@ -73,7 +73,7 @@ class ModelCall:
         self.max_tokens = 0
         self.seed = 0
 
-        self.prompt: PreparedPrompt | None = None
+        self.prompt: Prompt | None = None
         """Known on admission in token mode, with the engine's first piece in chat mode."""
         self.rendered = 0.0
         """Unix seconds, when the prompt was known."""
@@ -115,7 +115,7 @@ class ModelCall:
 
     # What the engine samples
 
-    def begin(self, prompt: PreparedPrompt) -> None:
+    def begin(self, prompt: Prompt) -> None:
         self.prompt, self.rendered = prompt, time.time()
 
     def within_limit(self, piece: Piece) -> TokenIds:

@@ -14,11 +14,10 @@ from polar.gateway.calls.threads import CallThreads
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.base import Renderer, bounded
-from polar.tokens.digest import digest_of
-from polar.tokens.forest import Attachment
-from polar.tokens.prompt_builder import PreparedPrompt, Prompting
+from polar.tokens.forest import Attachment, Prompt, PromptBuilder
 from polar.tokens.renderers.encoder import TooLong
-from polar.tokens.replies.reply_decoder import Speech
+from polar.tokens.replies.reply_decoder import ReplyDecoder
+from polar.tokens.sequences import digest_of
 from polar.types import Delta, Message, Retention, TokenIds, token_ids
 
 SHORT_CHARACTERS = 4096
@@ -46,15 +45,15 @@ class TokenMode:
     def takes_images(self) -> bool:
         return self._renderer.takes_images
 
-    async def attach(self, slot: OpenSlot, request: ChatRequest) -> PreparedPrompt:
+    async def attach(self, slot: OpenSlot, request: ChatRequest) -> Prompt:
         try:
             async with slot.lock:
                 if request.prompt is not None:
                     return await self._raw_prompt(request.prompt)
                 attachment = await self._find(slot, request)
-                prompting = Prompting(slot.forest, self._renderer_of(slot.lease.task.reasoning))
-                bridged = await self._bridge(prompting, attachment)
-                return bridged or await self._threads.run(lambda: prompting.render(attachment))
+                builder = PromptBuilder(slot.forest, self._renderer_of(slot.lease.task.reasoning))
+                bridged = await self._bridge(builder, attachment)
+                return bridged or await self._threads.run(lambda: builder.render(attachment))
         except TooLong as error:
             raise Overflow(error.tokens, self._context_tokens) from None
         except Overflow:
@@ -75,23 +74,23 @@ class TokenMode:
             return forest.find(*history)
         return await self._threads.run(lambda: forest.find(*history))
 
-    async def _bridge(self, prompting: Prompting, attachment: Attachment) -> PreparedPrompt | None:
+    async def _bridge(self, builder: PromptBuilder, attachment: Attachment) -> Prompt | None:
         if attachment.parent is None or attachment.new_characters <= SHORT_CHARACTERS:
-            return prompting.bridge(attachment)
-        return await self._threads.run(lambda: prompting.bridge(attachment))
+            return builder.bridge(attachment)
+        return await self._threads.run(lambda: builder.bridge(attachment))
 
-    async def _raw_prompt(self, prompt: str | TokenIds) -> PreparedPrompt:
+    async def _raw_prompt(self, prompt: str | TokenIds) -> Prompt:
         if not isinstance(prompt, str) and len(prompt) >= self._context_tokens:
             raise Overflow(len(prompt), self._context_tokens)
         if len(prompt) <= SHORT_TOKENS:
             return self._encode_raw(prompt)
         return await self._threads.run(lambda: self._encode_raw(prompt))
 
-    def _encode_raw(self, prompt: str | TokenIds) -> PreparedPrompt:
+    def _encode_raw(self, prompt: str | TokenIds) -> Prompt:
         """A prompt that the harness rendered itself: a root that no conversation continues."""
         ids = self._bounded.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         text = prompt if isinstance(prompt, str) else self._renderer.decode(ids)
-        return PreparedPrompt(
+        return Prompt(
             parent_id=None,
             continues=False,
             new_prompt_ids=ids,
@@ -130,7 +129,7 @@ class TokenMode:
             json_schema=call.request.json_schema,
         )
 
-    async def _take(self, call: ModelCall, decoder: Speech, piece: Piece) -> list[Delta]:
+    async def _take(self, call: ModelCall, decoder: ReplyDecoder, piece: Piece) -> list[Delta]:
         """Keeps a piece up to the end of the reply, and decodes it. A piece that cannot be decoded is kept
         whole."""
         slot, ids = call.slot, _within_budget(call.slot, call.within_limit(piece))
@@ -144,14 +143,16 @@ class TokenMode:
             call.take(piece, count)
         return deltas
 
-    def _decoder(self, call: ModelCall, prompt_ids: TokenIds) -> Speech:
+    def _decoder(self, call: ModelCall, prompt_ids: TokenIds) -> ReplyDecoder:
         raw, calls = call.request.prompt is not None, bool(call.request.tools)
         try:
-            return Speech(self._renderer, prompt_ids, call.call_id, call.stop, raw=raw, calls=calls)
+            return ReplyDecoder(self._renderer, prompt_ids, call.call_id, call.stop, raw=raw, calls=calls)
         except (Exception, SystemExit) as error:
             raise call_lost(call.slot, "renderer", error) from error
 
-    async def _decode(self, call: ModelCall, decoder: Speech, ids: TokenIds | None) -> tuple[int, list[Delta]]:
+    async def _decode(
+        self, call: ModelCall, decoder: ReplyDecoder, ids: TokenIds | None
+    ) -> tuple[int, list[Delta]]:
         """Decodes the next ids, or with None what is left at the end."""
         try:
             if ids is None:

@@ -1,1 +1,1 @@
-"""Checks that a renderer keeps its promises, made before a node serves with it."""
+"""Checks of a renderer before a node serves with it."""

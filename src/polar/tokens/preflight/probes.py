@@ -1,4 +1,4 @@
-"""Probe conversations: what a renderer is tried out with before a session relies on it."""
+"""Conversations with which a renderer is checked before a session relies on it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ TOOL = Tool(
 SYSTEM = Message(role="system", content="You are brief.")
 QUESTION = Message(role="user", content="What is there, in Zürich 北京 \U0001f980?")
 BEGINNING = (SYSTEM, QUESTION)
-SAID = Message(role="assistant", content="A red house.")
-CALLED = Message(
+REPLY = Message(role="assistant", content="A red house.")
+CALL = Message(
     role="assistant", tool_calls=(ToolCall(name="look", arguments='{"place": "Zürich"}', call_id="c1"),)
 )
-CALLED_TWICE = Message(
+TWO_CALLS = Message(
     role="assistant",
-    tool_calls=(*CALLED.tool_calls, ToolCall(name="look", arguments='{"place": "Genève"}', call_id="c2")),
+    tool_calls=(*CALL.tool_calls, ToolCall(name="look", arguments='{"place": "Genève"}', call_id="c2")),
 )
-ASKED = Message(role="user", content="And behind it?")
+NEXT_QUESTION = Message(role="user", content="And behind it?")
 RESULT = Message(role="tool", content='Nothing "much".', tool_call_id="c1")
 SECOND_RESULT = Message(role="tool", content="A lake.", tool_call_id="c2")
 
 APPENDED: dict[str, tuple[Message, tuple[Message, ...]]] = {
-    "user": (SAID, (ASKED,)),
-    "tool": (CALLED, (RESULT,)),
-    "tool and user": (CALLED, (RESULT, ASKED)),
-    "system": (SAID, (Message(role="system", content="Be kind."), ASKED)),
+    "user": (REPLY, (NEXT_QUESTION,)),
+    "tool": (CALL, (RESULT,)),
+    "tool and user": (CALL, (RESULT, NEXT_QUESTION)),
+    "system": (REPLY, (Message(role="system", content="Be kind."), NEXT_QUESTION)),
 }
-"""What may follow a reply: the reply, and what comes after it."""
+"""Replies, and messages that may follow them."""
 
 
 def thinking(reply: Message) -> Message:
@@ -53,19 +53,21 @@ FIRST_PROMPTS = (
     ProbeConversation("tools", [QUESTION], [TOOL]),
     ProbeConversation("system, user and tools", BEGINNING, [TOOL]),
 )
-"""Nobody has replied yet."""
+"""Without a reply."""
 
 HISTORIES = (
-    ProbeConversation("a reply", [*BEGINNING, SAID, ASKED]),
-    ProbeConversation("a tool loop", [*BEGINNING, CALLED, RESULT, SAID, ASKED], [TOOL]),
-    ProbeConversation("a call and its result", [*BEGINNING, CALLED, RESULT], [TOOL]),
-    ProbeConversation("two calls in one reply", [*BEGINNING, CALLED_TWICE, RESULT, SECOND_RESULT], [TOOL]),
-    ProbeConversation("a result and the user's word", [*BEGINNING, CALLED, RESULT, ASKED], [TOOL]),
-    ProbeConversation("thinking before a reply", [*BEGINNING, thinking(SAID), ASKED]),
-    ProbeConversation("thinking in a tool loop", [*BEGINNING, thinking(CALLED), RESULT], [TOOL]),
+    ProbeConversation("a reply", [*BEGINNING, REPLY, NEXT_QUESTION]),
+    ProbeConversation("a tool loop", [*BEGINNING, CALL, RESULT, REPLY, NEXT_QUESTION], [TOOL]),
+    ProbeConversation("a call and its result", [*BEGINNING, CALL, RESULT], [TOOL]),
+    ProbeConversation("two calls in one reply", [*BEGINNING, TWO_CALLS, RESULT, SECOND_RESULT], [TOOL]),
+    ProbeConversation("a result and a user message", [*BEGINNING, CALL, RESULT, NEXT_QUESTION], [TOOL]),
+    ProbeConversation("thinking before a reply", [*BEGINNING, thinking(REPLY), NEXT_QUESTION]),
+    ProbeConversation("thinking in a tool loop", [*BEGINNING, thinking(CALL), RESULT], [TOOL]),
     ProbeConversation(
-        "thinking before the user's word", [*BEGINNING, thinking(CALLED), RESULT, thinking(SAID), ASKED], [TOOL]
+        "thinking before a user message",
+        [*BEGINNING, thinking(CALL), RESULT, thinking(REPLY), NEXT_QUESTION],
+        [TOOL],
     ),
-    ProbeConversation("a system message later on", [*BEGINNING, SAID, SYSTEM, ASKED]),
+    ProbeConversation("a system message later on", [*BEGINNING, REPLY, SYSTEM, NEXT_QUESTION]),
 )
-"""Something was said."""
+"""With replies."""

@@ -1,1 +1,1 @@
-"""Renderers: messages to token ids, as the model's chat template lays them out."""
+"""Renderers: messages to token ids, as in the model's chat template."""

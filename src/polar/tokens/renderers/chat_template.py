@@ -1,7 +1,7 @@
-"""The chat template that comes with a model's tokenizer, applied in the way its publisher's library does.
+"""The chat template of a model's tokenizer, applied as the publisher's library does.
 
-It lays out text, in which what a user says and what the template says can no longer be told apart. A family's
-renderer is only measured against it; whoever sends what it lays out disguises what is said first (`laid_out.py`).
+It renders text, in which user content and template text can no longer be told apart. Family renderers are only
+compared with it; a renderer that sends its output escapes the conversation first (`content_encoding.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from polar.tokens.replies.arguments import too_many_values
+from polar.tokens.json_values import holds_more_values
 from polar.types import Message, Tool
 
 SPECIAL = ("bos_token", "eos_token")
+MOST_ARGUMENT_VALUES = 2**17
+"""Tool-call arguments with more JSON values than this are rejected."""
 T = TypeVar("T")
 
 
 class _Generation(Extension):
-    """`{% generation %}` tells trainers which text is the model's; what is laid out is the same without it."""
+    """`{% generation %}` marks the model's text for trainers; the rendered text is the same without it."""
 
     tags = {"generation"}
 
@@ -35,11 +37,11 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def as_it_is(said: Any) -> Any:
-    return said
+def unchanged(value: Any) -> Any:
+    return value
 
 
-class OwnTemplate:
+class ChatTemplate:
     def __init__(self, source: str, special: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
@@ -49,11 +51,11 @@ class OwnTemplate:
         self._template = environment.from_string(source)
         self.source = source
         self.special = special
-        """Its names for special tokens, and what they are spelled like."""
+        """Its names for special tokens, and their spelling."""
 
     @classmethod
-    def found_in(cls, folder: Path, file: Path | None = None) -> OwnTemplate | None:
-        """The folder's template, or that of another file; None where it has none."""
+    def load(cls, folder: Path, file: Path | None = None) -> ChatTemplate | None:
+        """The folder's template, or that of another file; None if there is none."""
         path = folder / "tokenizer_config.json"
         config: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
         file = file or folder / "chat_template.jinja"
@@ -68,15 +70,17 @@ class OwnTemplate:
         tools: list[dict[str, Any]] | None,
         settings: dict[str, Any],
         *,
-        disguise: Callable[[Any], Any] = as_it_is,
+        escape: Callable[[Any], Any] = unchanged,
     ) -> str:
-        """The conversation as far as the model's next turn, in the first shape of it in which the template shows
-        its tool calls. Raises what the template raises."""
-        given = {"tools": disguise(tools), "add_generation_prompt": True, **self.special, **settings}
-        refusal: Exception = ValueError("it shows no tool calls")
+        """The conversation up to the model's next turn, with tool calls in the first shape that the template
+        shows. Raises what the template raises."""
+        given = {"tools": escape(tools), "add_generation_prompt": True, **self.special, **settings}
+        refusal: Exception = ValueError("the template shows no tool calls")
         for shape in (_with_objects, _with_texts, _with_calls_alone):
             try:
-                shaped: list[dict[str, Any]] = disguise([shape(message) for message in messages])
+                shaped: list[dict[str, Any]] = escape(
+                    [shape(each) if "tool_calls" in each else each for each in messages]
+                )
                 mute = [{name: value for name, value in each.items() if name != "tool_calls"} for each in shaped]
                 text = self._template.render(messages=shaped, **given)
                 if mute == shaped or text != self._template.render(messages=mute, **given):
@@ -86,33 +90,31 @@ class OwnTemplate:
         raise refusal
 
 
-def wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """In the envelope in which servers hand them to a chat template: templates print it as it is."""
+def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+    """As servers pass them to a chat template, which prints them with this envelope."""
     functions = ({"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools)
     return [{"type": "function", "function": function} for function in functions] or None
 
 
-def wire_message(message: Message) -> dict[str, Any]:
-    """As servers hand it to a chat template."""
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+def template_message(message: Message) -> dict[str, Any]:
+    """As servers pass it to a chat template."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
-        wire["reasoning_content"] = message.reasoning
-    if any(too_many_values(call.arguments) for call in message.tool_calls):
-        raise ValueError("the arguments of a tool call hold more values than anything reads")
+        fields["reasoning_content"] = message.reasoning
+    if any(holds_more_values(call.arguments, MOST_ARGUMENT_VALUES) for call in message.tool_calls):
+        raise ValueError(f"the arguments of a tool call hold more than {MOST_ARGUMENT_VALUES} values")
     if message.tool_calls:
-        wire["tool_calls"] = [
+        fields["tool_calls"] = [
             {"type": "function", "id": c.call_id, "function": {"name": c.name, "arguments": c.arguments}}
             for c in message.tool_calls
         ]
     if message.tool_call_id:
-        wire["tool_call_id"] = message.tool_call_id
-    return wire
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
 
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """Most templates take the arguments of tool calls as objects."""
-    if "tool_calls" not in message:
-        return message
     calls = [
         {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
         for call in message["tool_calls"]
@@ -121,7 +123,7 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(arguments: str) -> Any:
-    """What is no JSON stays the text it is."""
+    """Text that is no JSON stays text."""
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -129,27 +131,27 @@ def _object(arguments: str) -> Any:
 
 
 def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
-    """Some take them as text, and know a turn that calls by its content, which is null."""
-    return {**message, "content": message["content"] or None} if "tool_calls" in message else message
+    """Some take them as text, and recognise a turn with calls by its null content."""
+    return {**message, "content": message["content"] or None}
 
 
 def _with_calls_alone(message: dict[str, Any]) -> dict[str, Any]:
-    """And some show either the text of a turn or its calls. Without the calls the next turn makes no sense."""
-    return {**message, "content": None} if "tool_calls" in message else message
+    """Some show either the text of a turn or its calls. Without the calls the next turn makes no sense."""
+    return {**message, "content": None}
 
 
 def calls_one_by_one(
-    lay_out: Callable[[Sequence[Message], Sequence[Tool]], T], messages: Sequence[Message], tools: Sequence[Tool]
+    render: Callable[[Sequence[Message], Sequence[Tool]], T], messages: Sequence[Message], tools: Sequence[Tool]
 ) -> T:
-    """The conversation as it is laid out; where that is refused and a turn has several calls, with a turn for each
-    call and its result behind it: some templates know one call to a turn."""
+    """Renders the conversation. If that fails and a turn has several calls, each call gets its own turn, followed
+    by its result: some templates allow one call in a turn."""
     try:
-        return lay_out(messages, tools)
-    except Exception:  # a template raises what it likes
+        return render(messages, tools)
+    except Exception:  # a template may raise anything
         single = list(_single_calls(messages))
         if len(single) == len(messages):
             raise
-        return lay_out(single, tools)
+        return render(single, tools)
 
 
 def _single_calls(messages: Sequence[Message]) -> Iterator[Message]:
@@ -162,8 +164,8 @@ def _single_calls(messages: Sequence[Message]) -> Iterator[Message]:
         results = list(takewhile(lambda each: each.role == "tool", rest))
         del rest[: len(results)]
         for index, call in enumerate(message.tool_calls):
-            said = message if index == 0 else Message(role="assistant")
-            yield msgspec.structs.replace(said, tool_calls=(call,))
+            turn = message if index == 0 else Message(role="assistant")
+            yield msgspec.structs.replace(turn, tool_calls=(call,))
             own = next((each for each in results if each.tool_call_id == call.call_id), None) or next(
                 iter(results), None
             )
@@ -174,7 +176,7 @@ def _single_calls(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _spelling(token: Any) -> str:
-    """A special token is named by its text or by an object with the text in it."""
+    """A special token is given as text or as an object with the text in it."""
     found: Any = cast("dict[str, Any]", token)["content"] if isinstance(token, dict) else token
     return str(found or "")
 

@@ -1,34 +1,31 @@
-"""Text that a chat template has laid out, as ids: control tokens where the template wrote them, and only there.
+"""Text rendered by a chat template, as ids: control tokens only where the template wrote them.
 
-What is said may spell a control token. Before the template sees it, such a spelling gets another first character,
-one that stands nowhere in the conversation. The template's text is then cut at the control tokens that are left,
-the pieces get their characters back, and each is encoded as content.
+Messages may spell a control token. Before the template sees them, the first character of each such spelling is
+replaced by one that occurs nowhere in the conversation. The rendered text is then cut at the control tokens that
+are left, the pieces get their characters back, and each is encoded as content.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from polar.errors import ConfigError
-from polar.tokens.renderers.encoder import TextEncoder
-from polar.tokens.renderers.gguf_vocabulary import NOTHING, bytes_by_id
-from polar.tokens.replies.scan import Scanner
+from polar.tokens.renderers.encoder import NOTHING, ControlTokens, Scanner, TextEncoder, bytes_by_id
 
 STAND_INS = range(0xE000, 0xF900)
-"""Code points for private use: no template takes them for white space or for anything it looks for."""
+"""Private-use code points: no template treats them as white space or searches for them."""
 
 
 class LayoutTokenizer:
-    """A model's tokenizer.json, with content and control kept apart."""
+    """A model's tokenizer.json that keeps content and control tokens apart."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"
@@ -36,72 +33,60 @@ class LayoutTokenizer:
             raise ConfigError(f"no tokenizer.json in {folder}")
         data = path.read_bytes()
         self._content, whole = (Tokenizer.from_str(data.decode()) for _ in range(2))
-        self._content.encode_special_tokens = True  # control tokens in content stay the text they are
-        self._content_encoder, self._whole_encoder = TextEncoder(self._content), TextEncoder(whole)
+        self._content.encode_special_tokens = True  # control tokens in content stay text
+        self.content_encoder = TextEncoder(self._content)
+        """Text that spells a control token stays text."""
+        self.whole_encoder = TextEncoder(whole)
+        """As the tokenizer does it by default: control tokens wherever they are spelled."""
         self.fingerprint = hashlib.sha256(data).hexdigest()
-        added: dict[int, AddedToken] = self._content.get_added_tokens_decoder()
-        self._control_ids = {token.content: token_id for token_id, token in added.items() if token.special}
-        # Of two that fit the longer comes first, as the tokenizer has it.
-        control = sorted((token for token in added.values() if token.special), key=lambda each: -len(each.content))
-        pattern = re.compile("|".join(map(_with_margins, control)) or NOTHING)
-        self._cut = Scanner(pattern, max((_longest_match(token) for token in control), default=0))
-        self._spellings = Spellings([token.content for token in control])
+        self._control = ControlTokens(self._content)
+        self._spellings = ControlSpellings(list(self._control.ids))
+        self._folder = folder
+
+    @cached_property
+    def token_bytes(self) -> Sequence[bytes]:
         try:
-            self.token_bytes: Sequence[bytes] = bytes_by_id(self._content)
+            return bytes_by_id(self._content)
         except KeyError as error:
             raise ConfigError(
-                f"the tokenizer in {folder} is not a byte-level one, whose tokens are read by their bytes; "
-                'let the engine lay prompts out: [model] mode = "chat"'
+                f"the tokenizer in {self._folder} is not byte-level, which reading replies requires; "
+                'let the engine render prompts: [model] mode = "chat"'
             ) from error
 
     def bounded(self, context_tokens: int) -> LayoutTokenizer:
         """The same for a model with this context: see `TextEncoder.bounded`."""
         other = copy(self)
-        other._content_encoder = self._content_encoder.bounded(context_tokens)
-        other._whole_encoder = self._whole_encoder.bounded(context_tokens)
+        other.content_encoder = self.content_encoder.bounded(context_tokens)
+        other.whole_encoder = self.whole_encoder.bounded(context_tokens)
         return other
 
     def id_of(self, name: str) -> int | None:
         return self._content.token_to_id(name)
 
     def encode(self, text: str) -> list[int]:
-        """Content: text that spells a control token stays text."""
-        return self._content_encoder.encode(text)
-
-    def encode_whole(self, text: str) -> list[int]:
-        """As the tokenizer does it left to itself: control tokens wherever they are spelled."""
-        return self._whole_encoder.encode(text)
+        return self.content_encoder.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._content.decode(list(ids), skip_special_tokens=False)
 
     def bytes_of(self, token_id: int) -> bytes:
-        """None for the ids that a model has room for and its tokenizer does not use."""
+        """Empty for ids that the model has and its tokenizer does not use."""
         return self.token_bytes[token_id] if token_id < len(self.token_bytes) else b""
 
-    def disguise(self, *said: Any) -> Disguise:
-        """For a conversation of which this is everything that is said."""
-        return Disguise(self._spellings, said)
+    def escaping(self, *conversation: Any) -> ControlEscape:
+        """`conversation`: everything that the template will be given."""
+        return ControlEscape(self._spellings, conversation)
 
-    def ids(self, text: str, disguise: Disguise) -> list[int]:
-        """Of what a template made of a conversation in its disguise."""
-        parts = self._cut.split(text)
-        contents = self._content_encoder.encode_each(map(disguise.taken_off, parts[::2]))
-        ids = next(contents)
-        for name, content in zip(parts[1::2], contents, strict=True):
-            ids += [self._named(name), *content]
-        return ids
+    def ids(self, text: str, escape: ControlEscape) -> list[int]:
+        """Ids of what a template rendered from an escaped conversation."""
+        return self._control.encode(text, self.content_encoder, escape.unescape)
 
     def next_control(self, text: str, start: int) -> tuple[int, int] | None:
-        """The first control token from there on, and where what follows it begins."""
-        found = self._cut.search(text, start)
-        return found and (self._named(found[0]), found.end())
-
-    def _named(self, part: str) -> int:
-        return self._control_ids[part if part in self._control_ids else part.strip()]
+        """The first control token from `start` on, and where the text after it begins."""
+        return self._control.next(text, start)
 
 
-class Spellings:
+class ControlSpellings:
     """How the control tokens of a model are spelled."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -110,63 +95,51 @@ class Spellings:
         longest = max(map(len, names), default=0)
         self.anywhere = Scanner(re.compile(any_name), longest)
         self.first = Scanner(re.compile(f"(?={any_name}).", re.DOTALL), longest)
-        """The first character of each, also where two share some."""
+        """Matches the first character of each, also if two overlap."""
 
 
-class Disguise:
-    """Lets what is said pass through a template without spelling a control token."""
+class ControlEscape:
+    """Escapes the control tokens that messages and tools spell, so that a template passes them on as text."""
 
-    def __init__(self, spellings: Spellings, said: Any) -> None:
+    def __init__(self, spellings: ControlSpellings, conversation: Any) -> None:
         self._spellings = spellings
-        self._said = said
+        self._conversation = conversation
         self._originals: dict[int, str] = {}
         """By stand-in, once there is one."""
 
     @cached_property
     def _stand_ins(self) -> dict[str, str]:
-        """By what they stand for. JSON may spell a character by its number, which is not to occur either."""
-        whole = "\n".join(_texts(self._said)).lower()
+        """By the character they replace. JSON may spell a character by its number, so the number is avoided
+        too."""
+        whole = "\n".join(_texts(self._conversation)).lower()
         free = (chr(code) for code in STAND_INS if chr(code) not in whole and f"{code:04x}" not in whole)
         stand_ins = dict(zip(self._spellings.firsts, free, strict=False))
         if len(stand_ins) < len(self._spellings.firsts):
-            raise ValueError("the conversation spells control tokens, and uses every character for private use")
+            raise ValueError("the conversation spells control tokens and uses every private-use character")
         self._originals = {ord(stand_in): first for first, stand_in in stand_ins.items()}
         return stand_ins
 
-    def put_on(self, said: Any) -> Any:
-        if isinstance(said, str):
-            return self._hidden(said) if self._spellings.anywhere.search(said) else said
-        if isinstance(said, list):
-            return [self.put_on(each) for each in cast("list[Any]", said)]
-        if isinstance(said, dict):
-            return {self.put_on(key): self.put_on(value) for key, value in cast("dict[Any, Any]", said).items()}
-        return said
+    def escape(self, value: Any) -> Any:
+        if isinstance(value, str):
+            found = self._spellings.anywhere.search(value)
+            return self._spellings.first.replace(value, self._stand_ins) if found else value
+        if isinstance(value, list):
+            return [self.escape(each) for each in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            return {self.escape(key): self.escape(each) for key, each in cast("dict[Any, Any]", value).items()}
+        return value
 
-    def taken_off(self, text: str) -> str:
+    def unescape(self, text: str) -> str:
         return text.translate(self._originals) if self._originals else text
 
-    def _hidden(self, text: str) -> str:
-        return self._spellings.first.replace(text, self._stand_ins)
 
-
-def _texts(said: Any) -> Iterator[str]:
-    if isinstance(said, str):
-        yield said
-    elif isinstance(said, dict):
-        for key, value in cast("dict[Any, Any]", said).items():
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in cast("dict[Any, Any]", value).items():
             yield str(key)
-            yield from _texts(value)
-    elif isinstance(said, list | tuple):
-        for each in cast("Iterable[Any]", said):
             yield from _texts(each)
-
-
-def _longest_match(token: AddedToken) -> int:
-    """White space beside a token may be as long as the text."""
-    return sys.maxsize // 2 if token.lstrip or token.rstrip else len(token.content)
-
-
-def _with_margins(token: AddedToken) -> str:
-    """Some tokens swallow the white space beside them."""
-    before, after = (r"\s*" if strips else "" for strips in (token.lstrip, token.rstrip))
-    return f"{before}{re.escape(token.content)}{after}"
+    elif isinstance(value, list | tuple):
+        for each in cast("Iterable[Any]", value):
+            yield from _texts(each)

@@ -1,13 +1,12 @@
-"""The vocabulary inside a GGUF file, as an encoder that gives the same ids as llama.cpp.
+"""The vocabulary of a GGUF file, as an encoder with the same ids as llama.cpp.
 
-Content and control are kept apart: `encode` never makes a control token, whatever the text says, and a control
-token is only ever had by name. Reading a GGUF takes seconds, so the tokenizer built from it is cached.
+Content and control tokens are kept apart: `encode` never makes a control token, whatever the text says; control
+tokens are looked up by name. Reading a GGUF takes seconds, so the tokenizer built from it is cached.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from copy import copy
 from pathlib import Path
@@ -19,24 +18,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from polar.config import cache_dir
 from polar.errors import ConfigError
 from polar.store.paths import write_whole
-from polar.tokens.renderers.encoder import TextEncoder
-from polar.tokens.replies.scan import Scanner
+from polar.tokens.renderers.encoder import ControlTokens, TextEncoder, bytes_by_id
 
 CONTROL_TYPE = 3
 USER_DEFINED_TYPE = 4
 PRE_TOKENIZERS = ("smollm",)
-"""Of llama.cpp's names for how text is cut before merging, those rebuilt here and compared with the engine."""
-NOTHING = "(?!)"
-"""A pattern that fits nowhere."""
+"""llama.cpp's pre-tokenizers that are rebuilt here and compared with the engine."""
 CACHE_FORMAT = 1
-"""Part of a cached file's name; grows when the same GGUF must be built into something else."""
-
-
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's way to write bytes as printable characters."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+"""Part of a cached file's name; increase it when the same GGUF must be built differently."""
 
 
 class Vocabulary:
@@ -46,15 +35,10 @@ class Vocabulary:
         # Control tokens are added tokens marked special: with this flag their text in content stays text.
         tokenizer.encode_special_tokens = True
         self._encoder = TextEncoder(tokenizer)
-        added = tokenizer.get_added_tokens_decoder()
-        self._control = {token.content: i for i, token in added.items() if token.special}
-        names = sorted(self._control, key=len, reverse=True)
-        pattern = re.compile("|".join(map(re.escape, names)) or NOTHING)
-        self._spelled = Scanner(pattern, max(map(len, names), default=0))
-        """Splits a text so that every second part names a control token; of two that fit, the longer."""
+        self._control = ControlTokens(tokenizer)
         self._bytes = bytes_by_id(tokenizer)
         self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-        """Two vocabularies with the same one encode alike."""
+        """Vocabularies with equal fingerprints encode alike."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -66,8 +50,8 @@ class Vocabulary:
         return other
 
     def encode(self, text: str) -> list[int]:
-        """Ids of content: text that spells a control token stays plain text. Bytes the model has no token for
-        are left out, as llama.cpp does it; SmolLM2 lacks some ASCII control characters and rare planes."""
+        """Ids of content: text that spells a control token stays text. Bytes without a token are left out, as in
+        llama.cpp; SmolLM2 lacks some ASCII control characters and rare planes."""
         return self._encoder.encode(text)
 
     def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
@@ -75,46 +59,30 @@ class Vocabulary:
         return self._encoder.encode_each(texts)
 
     def encode_layout(self, text: str) -> list[int]:
-        """Ids of a prompt that is laid out already: control tokens where they are spelled."""
-        parts = self._spelled.split(text)
-        ids = next(contents := self._encoder.encode_each(parts[::2]))
-        for name, content in zip(parts[1::2], contents, strict=True):
-            ids += [self._control[name], *content]
-        return ids
+        """Ids of a rendered prompt: control tokens where the text spells them."""
+        return self._control.encode(text, self._encoder)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text with control tokens spelled out; bytes that form no character become U+FFFD."""
+        """Text with control tokens spelled out; invalid bytes become U+FFFD."""
         return b"".join(self._bytes[i] for i in ids).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The exact bytes of a token, which may be a part of a character."""
+        """The bytes of a token, which may be part of a character."""
         return self._bytes[token_id]
 
     def control(self, name: str) -> int:
         """The id of a control token such as `<|im_end|>`."""
-        if name not in self._control:
-            raise ConfigError(f"no control token {name!r}; this vocabulary has {', '.join(self._control)}")
-        return self._control[name]
+        ids = self._control.ids
+        if name not in ids:
+            raise ConfigError(f"no control token {name!r}; this vocabulary has {', '.join(ids)}")
+        return ids[name]
 
     @property
     def control_ids(self) -> frozenset[int]:
-        return frozenset(self._control.values())
-
-
-def bytes_by_id(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of each token of a byte-level tokenizer; added tokens as they are spelled."""
-    byte_of = _byte_of_character()
-    added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    table = [b""] * (max(ids.values()) + 1)
-    for token, token_id in ids.items():
-        text = added.get(token_id)
-        table[token_id] = text.encode() if text is not None else bytes(byte_of[c] for c in token)
-    return table
+        return frozenset(self._control.ids.values())
 
 
 def load_vocabulary(gguf_path: Path) -> Vocabulary:
-    """The vocabulary of a GGUF file, from the cache where it was read before."""
     cached = _cache_path(gguf_path)
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -140,8 +108,8 @@ def build_tokenizer(gguf_path: Path) -> Tokenizer:
     kind, cut = (_content(fields, name) for name in ("model", "pre"))
     if kind != "gpt2" or cut not in PRE_TOKENIZERS:
         raise ConfigError(
-            f"{gguf_path.name} has the vocabulary {kind}/{cut}; Polar rebuilds only "
-            f"gpt2/{', gpt2/'.join(PRE_TOKENIZERS)} exactly: use a renderer with the model's own tokenizer"
+            f"{gguf_path.name} has the vocabulary {kind}/{cut}; Polar supports only "
+            f"gpt2/{', gpt2/'.join(PRE_TOKENIZERS)}: use a renderer with the model's own tokenizer"
         )
     return _assemble(*(_content(fields, name) for name in ("tokens", "token_type", "merges")))
 
@@ -154,7 +122,7 @@ def _content(fields: dict[str, Any], name: str) -> Any:
 def _assemble(tokens: list[str], types: list[int], merges: list[str]) -> Tokenizer:
     pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    # Any: the package types its lists of tokens only in part.
+    # Any: the package's lists of tokens are only partly typed.
     tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

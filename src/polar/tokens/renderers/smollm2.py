@@ -1,9 +1,9 @@
-"""Renderer of the embedded default model, SmolLM2-135M: ChatML, with tools in the Hermes way.
+"""Renderer of the embedded default model, SmolLM2-135M: ChatML, with Hermes-style tools.
 
-The model's own template knows no tools, and a tool description alone moves a model of this size to no call
-at all (docs/design/default-model.md has the figures). It does follow worked examples in the shape of earlier
-turns, so a conversation with a shell-like tool begins with some. Without tools the rendering equals the
-model's own template token for token.
+The model's own template has no tools, and a model of this size makes no calls from a tool description alone
+(docs/design/default-model.md has the figures). It does follow worked examples in earlier turns, so a conversation
+with a shell-like tool begins with some. Without tools the rendering equals the model's own template token for
+token.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from typing import Any, TypeGuard, cast
 
 from polar.store.weights import default_weights
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary, load_vocabulary
-from polar.tokens.replies.call_block import CLOSE, OPEN
-from polar.tokens.replies.reply_text import read_whole
-from polar.tokens.replies.tool_calls import TextTagReader
+from polar.tokens.replies.reply_text import CLOSE, OPEN, TextTagReader, read_whole
 from polar.types import Message, Retention, Strict, TokenIds, Tool, token_ids
 
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -41,7 +39,7 @@ EXAMPLE_ANSWER = "Done."
 class SmolLM2Renderer:
     class Options(Strict):
         gguf: Path | None = None
-        """Weights whose vocabulary to use; the default model's when absent."""
+        """Weights whose vocabulary to use; default: those of the default model."""
         worked_examples: bool = True
 
     takes_images = False
@@ -93,7 +91,7 @@ class SmolLM2Renderer:
         if not new_messages:
             return None
         closed = bool(completion_ids) and completion_ids[-1] == self._end
-        close = [] if closed else [self._end]  # a truncated turn is closed by us, as context
+        close = [] if closed else [self._end]  # ends a truncated turn, as context
         return token_ids([*close, *self._newline, *self._turns(new_messages), *self._opening])
 
     def parse(self, prompt_ids: TokenIds, completion_ids: TokenIds, *, calls: bool = True) -> Message:
@@ -131,7 +129,7 @@ def _system_text(system: str | None, tools: Sequence[Tool]) -> str:
 
 
 def _signature(tool: Tool) -> str:
-    """A tool in one line: names and types, and the first sentence of its description."""
+    """A tool in one line: argument names and types, and the first sentence of its description."""
     required = _required(tool)
     properties = tool.parameters.get("properties")
     arguments = ", ".join(

@@ -1,1 +1,1 @@
-"""Replies: sampled ids to text, reasoning and tool calls."""
+"""Replies: sampled ids to content, reasoning and tool calls."""

@@ -1,9 +1,9 @@
-"""Reads replies of families that think first and whose tags are tokens of their own: `<think>`, `</think>`,
-`<tool_call>`, `</tool_call>`. Only the token is the tag; text that spells one is text.
+"""Replies of families that reason first and whose tags are single tokens: `<think>`, `</think>`, `<tool_call>`,
+`</tool_call>`. Only the token is a tag; text that spells one is text.
 
-A reply reasons if its prompt ends inside `<think>` or if it begins with that tag; the first `</think>` ends it,
-and from there on both tags are text. A `<tool_call>` in the reasoning is a draft if `</think>` comes after it and
-ends the reasoning if none does, so what follows it is held back until that is known.
+A reply reasons if its prompt ends inside `<think>` or if it begins with that tag. The first `</think>` ends the
+reasoning; after it both tags are text. A `<tool_call>` inside the reasoning is a draft if `</think>` comes later,
+and ends the reasoning if not. Until that is known, what follows it is held back.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from polar.tokens.replies.reply_text import Body, Characters, Margins
+from polar.tokens.replies.reply_text import ReplyBody, TrimmedText, Utf8Decoder
 from polar.types import Delta, TokenIds
 
 
 class IdTags(msgspec.Struct, frozen=True):
-    """What a family's tags and ends of turn are among its ids."""
+    """The ids of a family's tags and of its ends of turn."""
 
     think: int
     think_end: int
@@ -27,7 +27,7 @@ class IdTags(msgspec.Struct, frozen=True):
     stop_ids: frozenset[int]
 
     def thinking_at_end(self, prompt_ids: TokenIds) -> bool:
-        """Whether the prompt's last turn is inside `<think>`."""
+        """Whether the prompt ends inside `<think>`."""
         for token_id in reversed(prompt_ids):
             if token_id == self.think_end or token_id in self.stop_ids:
                 return False
@@ -40,8 +40,7 @@ class IdTagReader:
     """White space at the ends of reasoning and content is layout."""
 
     reasoning_tokens: int
-    """Ids between the tags of the reasoning, the tags themselves not counted; a draft counts once it is known to
-    be one."""
+    """Ids of the reasoning without its tags. A draft counts once it is known to be one."""
 
     def __init__(self, tags: IdTags, token_bytes: Sequence[bytes], *, thinking: bool, calls: bool = True) -> None:
         self.reasoning_tokens = 0
@@ -51,18 +50,18 @@ class IdTagReader:
         self._phase: Literal["opening", "reasoning", "draft", "body", "ended"]
         self._phase = "reasoning" if thinking else "opening"
         self._draft: list[int] = []
-        """Ids since a `<tool_call>` in the reasoning."""
+        """Ids from a `<tool_call>` in the reasoning on."""
         self._data: list[bytes] = []
-        """Bytes of the text that no tag has interrupted yet."""
-        self._characters = Characters()
-        self._reasoning = Margins()
-        self._body = Body(to_the_letter=False, calls=calls)
+        """Bytes since the last tag."""
+        self._decoder = Utf8Decoder("replace")
+        self._reasoning = TrimmedText()
+        self._body = ReplyBody(verbatim=False, calls=calls)
         self._deltas: list[Delta] = []
 
     def feed(self, ids: TokenIds) -> Sequence[Delta]:
         for token_id in ids:
             self._take(token_id)
-        self._say(self._text())
+        self._add(self._text())
         return self._taken()
 
     def finish(self) -> Sequence[Delta]:
@@ -88,13 +87,13 @@ class IdTagReader:
                 self._end_draft()
         elif token_id not in self._tag_ids:
             self._take_text(token_id)
-        elif self._phase != "reasoning" or token_id != self._tags.think:  # thinking already: says nothing
+        elif self._phase != "reasoning" or token_id != self._tags.think:  # a second <think> is ignored
             self._end_text()
             self._take_tag(token_id)
 
     def _take_text(self, token_id: int) -> None:
         self.reasoning_tokens += self._phase == "reasoning"
-        if token_id < len(self._token_bytes):  # models have room for more ids than their tokenizers use
+        if token_id < len(self._token_bytes):  # a model may have more ids than its tokenizer
             self._data.append(self._token_bytes[token_id])
 
     def _take_tag(self, token_id: int) -> None:
@@ -125,12 +124,12 @@ class IdTagReader:
 
     def _text(self) -> str:
         data, self._data = self._data, []
-        return self._characters.feed(b"".join(data))
+        return self._decoder.decode(b"".join(data))
 
     def _end_text(self) -> None:
-        self._say(self._text() + self._characters.finish())
+        self._add(self._text() + self._decoder.decode(b"", final=True))
 
-    def _say(self, text: str) -> None:
+    def _add(self, text: str) -> None:
         if self._phase == "reasoning":
             certain = self._reasoning.feed(text)
             if certain:
@@ -142,4 +141,4 @@ class IdTagReader:
 
     def _taken(self) -> Sequence[Delta]:
         deltas, self._deltas = self._deltas, []
-        return [*deltas, *self._body.taken()]
+        return [*deltas, *self._body.take()]

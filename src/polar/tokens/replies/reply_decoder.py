@@ -1,6 +1,6 @@
-"""What a growing reply says: sampled ids in, deltas out, ended at a stop text.
+"""Decodes a reply while it is sampled: ids in, deltas out, up to a stop text.
 
-The ids that spell a stop text are kept, as everything sampled is; the harness sees what comes before them.
+The call keeps the ids that spell a stop text, as all sampled ids; the harness sees only what comes before them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from polar.tokens.base import Renderer, ReplyReader
+from polar.tokens.replies.reply_text import overlap
 from polar.types import Delta, Message, TokenIds, token_ids
 
 UNFINISHED = "\ufffd"
-"""What a text ends with whose last token ends inside a character."""
+"""A decoded text ends with this if its last token ends inside a character."""
 LONGEST_CHARACTER_TOKENS = 64
-"""So many ids wait for the end of a character; a model that writes none at all is not waited for longer."""
+"""At most this many ids wait for the end of a character."""
 
 
-class Speech:
-    """Reads one reply. Where the family can be read only as a whole, all of it is said at the end."""
+class ReplyDecoder:
+    """Decodes one reply. If the family can only parse whole replies, all deltas come at the end."""
 
     def __init__(
         self,
@@ -31,19 +32,20 @@ class Speech:
         raw: bool,
         calls: bool = True,
     ) -> None:
-        """`calls`: whether the model may call tools. Where none is offered, what looks like a call is text."""
+        """`raw`: the prompt was no conversation. `calls`: tools were offered; otherwise what looks like a call is
+        text."""
         self._renderer = renderer
         self._prompt_ids = prompt_ids
         self._calls = calls
         reader = RawReader(renderer) if raw else renderer.reader(prompt_ids, calls=calls)
         self._reader: ReplyReader | None = reader
         self._unread = token_ids()
-        self._named = NamedCalls(call_id).named
+        self._ids = ToolCallIds(call_id)
         self._stop = StopSearch(stop)
 
     @property
     def stop_sequence(self) -> str:
-        """The stop text that ended the reply, if one did."""
+        """The stop text that ended the reply, if any."""
         return self._stop.found
 
     @property
@@ -51,18 +53,18 @@ class Speech:
         return self._reader.reasoning_tokens if self._reader else 0
 
     def feed(self, ids: TokenIds) -> tuple[int, list[Delta]]:
-        """How many of the ids belong to the reply, and what they say. Fewer than given: a stop text ended it."""
+        """How many of the ids belong to the reply, and their deltas. Fewer than given: a stop text ended it."""
         if self._reader is None:
             self._unread.extend(ids)
             return len(ids), []
         if not self._stop.texts:
-            return len(ids), self._named(self._reader.feed(ids))
-        said: list[Delta] = []
-        for position, token_id in enumerate(ids):  # one by one, to know which of them completes a stop text
-            said += self._named(self._stop.cut(self._reader.feed(token_ids([token_id]))))
+            return len(ids), self._ids.assign(self._reader.feed(ids))
+        deltas: list[Delta] = []
+        for position, token_id in enumerate(ids):  # one at a time, to know which of them completes a stop text
+            deltas += self._ids.assign(self._stop.cut(self._reader.feed(token_ids([token_id]))))
             if self._stop.found:
-                return position + 1, said
-        return len(ids), said
+                return position + 1, deltas
+        return len(ids), deltas
 
     def finish(self) -> list[Delta]:
         if self._stop.found:
@@ -71,30 +73,29 @@ class Speech:
             rest = self._reader.finish()
         else:
             rest = deltas_of(self._renderer.parse(self._prompt_ids, self._unread, calls=self._calls))
-        return self._named([*self._stop.cut(rest), *self._stop.rest()])
+        return self._ids.assign([*self._stop.cut(rest), *self._stop.rest()])
 
 
-class NamedCalls:
-    """Gives the tool calls of one reply the ids by which the harness answers them, of letters that every provider
-    allows there."""
+class ToolCallIds:
+    """Gives the tool calls of one reply ids, with only the characters that every provider allows."""
 
     def __init__(self, call_id: str) -> None:
         self._call_id = call_id.replace(".", "_")
         self._calls = 0
 
-    def named(self, deltas: Iterable[Delta]) -> list[Delta]:
-        named: list[Delta] = []
+    def assign(self, deltas: Iterable[Delta]) -> list[Delta]:
+        assigned: list[Delta] = []
         for delta in deltas:
             if delta.tool_call is not None:
                 call_id = f"call_{self._call_id}_{self._calls}"
                 self._calls += 1
                 delta = Delta(tool_call=msgspec.structs.replace(delta.tool_call, call_id=call_id))
-            named.append(delta)
-        return named
+            assigned.append(delta)
+        return assigned
 
 
 class RawReader:
-    """Reads a reply to a prompt that was no conversation: text, and nothing else."""
+    """Reads the reply to a prompt that was no conversation: text only."""
 
     reasoning_tokens = 0
 
@@ -116,7 +117,7 @@ class RawReader:
 
 
 class StopSearch:
-    """Looks for stop texts in the content as it grows, and holds back what may be the beginning of one."""
+    """Searches growing content for stop texts, and holds back what may be the beginning of one."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         self.texts = texts
@@ -126,15 +127,15 @@ class StopSearch:
     def cut(self, deltas: Iterable[Delta]) -> list[Delta]:
         if not self.texts:
             return list(deltas)
-        said: list[Delta] = []
+        before: list[Delta] = []
         for delta in deltas:
             if self.found:
                 break
             if delta.content:
-                said += self._search(delta.content)
-            else:  # a stop text does not go on behind a tool call
-                said += [*self.rest(), delta]
-        return said
+                before += self._search(delta.content)
+            else:  # a stop text does not span a tool call
+                before += [*self.rest(), delta]
+        return before
 
     def rest(self) -> list[Delta]:
         held, self._held = self._held, ""
@@ -147,19 +148,13 @@ class StopSearch:
             end, self.found = found
             self._held = ""
         else:
-            end = len(whole) - max(_overlap(whole, text) for text in self.texts)
+            end = len(whole) - max(overlap(whole, text) for text in self.texts)
             self._held = whole[end:]
         return [Delta(content=whole[:end])] if end else []
 
 
-def _overlap(whole: str, text: str) -> int:
-    """How many of the last characters of `whole` may be the beginning of `text`."""
-    longest = min(len(whole), len(text) - 1)
-    return next((size for size in range(longest, 0, -1) if whole.endswith(text[:size])), 0)
-
-
 def deltas_of(message: Message) -> list[Delta]:
-    """A whole message as it would have been said."""
-    said = [Delta(reasoning=message.reasoning)] if message.reasoning else []
-    said += [Delta(content=message.content)] if message.content else []
-    return [*said, *(Delta(tool_call=call) for call in message.tool_calls)]
+    """A whole message as deltas."""
+    deltas = [Delta(reasoning=message.reasoning)] if message.reasoning else []
+    deltas += [Delta(content=message.content)] if message.content else []
+    return [*deltas, *(Delta(tool_call=call) for call in message.tool_calls)]

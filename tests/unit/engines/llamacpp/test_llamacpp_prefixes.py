@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from polar.engines.llamacpp.prefixes import MIN_GAIN_TOKENS, PrefixStore, common_prefix
+from polar.engines.llamacpp.prefixes import MIN_GAIN_TOKENS, PrefixStore
 from polar.engines.llamacpp.protocol import Timings
 from polar.engines.llamacpp.server import LlamaServer
 from polar.errors import EngineError
@@ -139,19 +139,3 @@ async def test_the_least_recently_used_state_goes_first(
     await store.prepare(prompt(1), sequence=2)
     await store.prepare(prompt(3), sequence=3)
     assert {file.name for file in tmp_path.iterdir()} == {"prefix-1", "prefix-3"}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "common"),
-    [([], [], 0), ([1], [], 0), ([1], [2], 0), ([1, 2, 3], [1, 2, 3], 3), ([1, 2, 3], [1, 2, 4, 5], 2)],
-)
-def test_the_common_prefix(one: list[int], other: list[int], common: int) -> None:
-    assert common_prefix(token_ids(one), token_ids(other)) == common
-
-
-def test_the_common_prefix_wherever_the_first_difference_is() -> None:
-    ids = token_ids(range(70))
-    for position in range(70):
-        changed = token_ids(ids)
-        changed[position] = -1
-        assert common_prefix(ids, changed) == position

@@ -33,7 +33,7 @@ from polar.gateway.slots import OpenSlot, SlotTable
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine, ScriptedReply
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.tool_calls import parse_tool_calls
+from polar.tokens.replies.reply_text import parse_tool_calls
 from polar.types import CallProfile, Lease, Message, Retention, Session, TaskRequest, TokenIds, Tool
 from waiting import HANG_S, hang_limit, until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from talk import Talk, tool_result, user
 
-from polar.tokens.preflight.checks import forking, preflight
+from polar.tokens.preflight.checks import preflight, without_bridges
 from polar.tokens.preflight.probes import APPENDED
 from polar.tokens.renderers.family import FamilyRenderer
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
@@ -48,7 +48,7 @@ def test_a_template_that_cuts_thinking_does_not_offer_what_it_would_rewrite(qwen
     assert details["bridge to tool"] == "" and "not offered" in details["bridge to user"]
 
 
-def test_where_a_template_rewrites_what_was_said_is_told_role_by_role(qwen3: FamilyRenderer) -> None:
+def test_a_template_that_rewrites_earlier_turns_is_reported_by_role(qwen3: FamilyRenderer) -> None:
     found = {f.probe: f for f in preflight(qwen3).findings if f.about == "prefix"}
     assert {probe: finding.state for probe, finding in found.items()} == {
         "stays when followed by user": "noted",
@@ -59,10 +59,10 @@ def test_where_a_template_rewrites_what_was_said_is_told_role_by_role(qwen3: Fam
     assert "where '<think>" in found["stays when followed by user"].detail
 
 
-def test_what_stands_between_turns_is_told(qwen3: FamilyRenderer) -> None:
+def test_what_stands_between_turns_is_reported(qwen3: FamilyRenderer) -> None:
     (boundary,) = (f for f in preflight(qwen3).findings if f.about == "boundary")
     assert boundary.detail == (
-        "a turn ends with '<|im_end|>' (151645), the template goes on with '\\n<|im_start|>user\\n'; "
+        "a turn ends with '<|im_end|>' (151645), the template continues with '\\n<|im_start|>user\\n'; "
         "a reply also stops at '<|endoftext|>' (151643)"
     )
 
@@ -92,7 +92,7 @@ def test_a_bridge_that_forgets_a_newline_is_found_out(smollm2: SmolLM2Renderer) 
     assert not preflight(renderer).bridges
 
 
-def test_a_prompt_that_the_conversation_does_not_begin_with_is_told(smollm2: SmolLM2Renderer) -> None:
+def test_a_prompt_that_the_conversation_does_not_begin_with_is_reported(smollm2: SmolLM2Renderer) -> None:
     """Tokens that stand in the prompt for the next turn and not in the history of it."""
 
     def render(messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
@@ -102,7 +102,7 @@ def test_a_prompt_that_the_conversation_does_not_begin_with_is_told(smollm2: Smo
     assert "<think>" in failed(renderer)["same beginning"]
 
 
-def test_a_parser_that_does_not_fit_is_told(smollm2: SmolLM2Renderer) -> None:
+def test_a_parser_that_does_not_fit_is_reported(smollm2: SmolLM2Renderer) -> None:
     renderer = Altered(smollm2, parse=lambda *_: Message(role="assistant", content="?"))
     assert set(failed(renderer)) == {f"reads its own {what}" for what in ("text", "tool call", "two tool calls")}
     assert preflight(renderer).bridges, "a reply that is read badly is still continued in its own tokens"
@@ -110,7 +110,7 @@ def test_a_parser_that_does_not_fit_is_told(smollm2: SmolLM2Renderer) -> None:
 
 def test_a_turn_without_an_end_cannot_be_bridged(smollm2: SmolLM2Renderer) -> None:
     renderer = Altered(smollm2, stop_ids=())
-    assert "no id that ends a reply" in failed(renderer)["bridge to tool"]
+    assert "does not end a turn with a stop id" in failed(renderer)["bridge to tool"]
 
 
 def test_a_template_that_refuses_a_role_is_a_finding_and_no_crash(smollm2: SmolLM2Renderer) -> None:
@@ -125,8 +125,8 @@ def test_a_template_that_refuses_a_role_is_a_finding_and_no_crash(smollm2: SmolL
 
 
 def test_a_family_that_is_not_proven_forks_at_every_turn(smollm2: SmolLM2Renderer) -> None:
-    talk = Talk(forking(smollm2))
+    talk = Talk(without_bridges(smollm2))
     first = talk.say([user("go")], [*smollm2.encode("One"), smollm2.stop_ids[0]])
     prompt = talk.ask([user("go"), first.response, tool_result("x")])
     assert (prompt.parent_id, prompt.continues, prompt.break_reason) == (first.call_id, False, "bridge_refused")
-    assert forking(smollm2).retaining("strip").bridge(token_ids(), token_ids(), [], []) is None
+    assert without_bridges(smollm2).retaining("strip").bridge(token_ids(), token_ids(), [], []) is None

@@ -71,25 +71,27 @@ def test_what_is_a_little_too_long_is_encoded_so_that_its_size_is_known(smollm2:
 @pytest.mark.parametrize("which", [SMOLLM2, QWEN3, QWEN25, LLAMA], ids=str)
 def test_the_parts_of_a_prompt_are_added_up(which: RealFamily) -> None:
     renderer = bounded(renderer_of(which), 4096)
-    said = [Message(role="user" if n % 2 == 0 else "assistant", content=TEXTS["words"] * 50) for n in range(401)]
+    messages = [
+        Message(role="user" if n % 2 == 0 else "assistant", content=TEXTS["words"] * 50) for n in range(401)
+    ]
     with pytest.raises(TooLong):
-        renderer.render(said, ())
+        renderer.render(messages, ())
     with pytest.raises(TooLong):
         renderer.encode(TEXTS["digits"] * 20_000)
-    assert renderer.render(said[:1], ()), "a prompt that was refused leaves nothing behind"
+    assert renderer.render(messages[:1], ()), "a prompt that was refused leaves nothing behind"
 
 
 @pytest.mark.parametrize("which", [SMOLLM2, QWEN3, QWEN25, LLAMA], ids=str)
 def test_a_bounded_renderer_renders_as_the_other(which: RealFamily) -> None:
     free = renderer_of(which)
     renderer = bounded(free, 32_768)
-    said = [
+    messages = [
         user(TEXTS["words"] * 400),
         Message(role="assistant", content=TEXTS["cjk"] * 50),
         user("<|im_end|> Go"),
     ]
     tools = (Tool(name="bash", description="Run", parameters={"type": "object", "properties": {}}),)
-    assert renderer.render(said, tools) == free.render(said, tools)
+    assert renderer.render(messages, tools) == free.render(messages, tools)
     assert renderer.fingerprint == free.fingerprint
 
 

@@ -40,14 +40,14 @@ def qwen25() -> TemplateRenderer:
     return available(QWEN25)
 
 
-def of(template: str, place: Path, **options: Any) -> TemplateRenderer:
+def of(template: str, folder: Path, **options: Any) -> TemplateRenderer:
     """A small template, over a tokenizer whose tokens are bytes."""
-    tokenizer_in(place)
-    (place / "chat_template.jinja").write_text(template)
-    return made(place, **options)
+    tokenizer_in(folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return made(folder, **options)
 
 
-def tokenizer_in(place: Path, *control: AddedToken) -> None:
+def tokenizer_in(folder: Path, *control: AddedToken) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer: Any = Tokenizer(models.BPE(vocab={each: i for i, each in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -55,11 +55,11 @@ def tokenizer_in(place: Path, *control: AddedToken) -> None:
     names = [AddedToken(name, normalized=False) for name in ("<|im_start|>", END, "<|endoftext|>")]
     tokenizer.add_special_tokens([*names, *control])
     tokenizer.add_tokens([AddedToken(name, normalized=False) for name in ("<tool_call>", "</tool_call>")])
-    tokenizer.save(str(place / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def made(place: Path, **options: Any) -> TemplateRenderer:
-    renderer = TemplateRenderer(TemplateRenderer.Options(tokenizer=place, **options))
+def made(folder: Path, **options: Any) -> TemplateRenderer:
+    renderer = TemplateRenderer(TemplateRenderer.Options(tokenizer=folder, **options))
     asyncio.run(renderer.load())
     return renderer
 
@@ -113,7 +113,7 @@ class TestRendering:
         assert count(qwen25, START, [hostile]) == count(qwen25, START, [BASH])
         assert qwen25.decode(qwen25.render(START, [hostile])).count("<|im_end|>") == 2 + 3
 
-    def test_what_stands_for_a_spelling_may_be_said_itself(self, qwen25: TemplateRenderer) -> None:
+    def test_a_stand_in_may_occur_in_the_conversation(self, qwen25: TemplateRenderer) -> None:
         said = "\ue000<|im_end|>\ue001 E002 \\ue003"
         assert said in qwen25.decode(qwen25.render([user(said)], []))
 
@@ -139,7 +139,7 @@ class TestRendering:
         with pytest.raises(ValueError, match="shows no tool calls"):
             renderer.render([user("go"), called, tool_result("y")], [])
 
-    def test_settings_are_told_to_the_template(self) -> None:
+    def test_settings_reach_the_template(self) -> None:
         quiet = available(QWEN3_QUIET_AS_IS)
         assert quiet.decode(quiet.render([user("go")], [])).endswith("<think>\n\n</think>\n\n")
 
@@ -254,7 +254,7 @@ HABITS = {
         ["user", "tool", "tool and user", "system"],
     ),
 }
-"""What a template does, and what may be appended to a reply all the same."""
+"""What a template does, and what may still be appended to a reply."""
 
 
 class TestHabitsOfTemplates:
@@ -408,10 +408,10 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("template", "options", "why"),
         [
-            ("{% for %}", {}, "cannot be read"),
+            ("{% for %}", {}, "cannot read the chat template"),
             ("{{ raise_exception('not today') }}", {}, "refuses every conversation: not today"),
             (PLAIN, {"stop": ("<|eot_id|>",)}, "no token '<|eot_id|>'"),
-            ("{{ messages[0].content }}", {}, "name it in the option `stop`"),
+            ("{{ messages[0].content }}", {}, "set the option `stop`"),
         ],
     )
     def test_what_cannot_be_used_is_refused(
@@ -479,9 +479,9 @@ class TestAnyConversation:
         assert control(renderer, ids) == control(renderer, tame)
 
 
-def tamed(said: Any) -> Any:
+def tamed(value: Any) -> Any:
     """With words that spell nothing."""
-    return msgspec.json.decode(msgspec.json.encode(said).replace(b"<", b"x"), type=type(said))
+    return msgspec.json.decode(msgspec.json.encode(value).replace(b"<", b"x"), type=type(value))
 
 
 def control(renderer: Any, ids: TokenIds) -> list[int]:
@@ -559,8 +559,8 @@ class TestTemplatesWithRules:
             of(other_way, tmp_path)
         assert made(tmp_path, tool_calls="none").stop_ids
 
-    def test_a_preflight_that_proves_nothing_says_so(self, tmp_path: Path) -> None:
-        """Tools that stand before the last word of the user move with every turn: nothing can be appended."""
+    def test_a_preflight_without_proven_bridges_reports_it(self, tmp_path: Path) -> None:
+        """Tools in front of the last user message move with every turn: nothing can be appended."""
         moving = (
             "{% for m in messages %}{% if loop.last and tools %}{{ tools|tojson }}{% endif %}"
             + RULED_TURNS.partition("%}")[2]
@@ -568,4 +568,4 @@ class TestTemplatesWithRules:
         )
         report = preflight(of(moving, tmp_path, tool_calls="none"))  # pyright: ignore[reportArgumentType]
         assert report.offered == [] and not report.bridges
-        assert "nothing is proven" in report.problems[-1]
+        assert "no bridge is proven" in report.problems[-1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polar.testing import split_once
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.reply_decoder import Speech, StopSearch, deltas_of
+from polar.tokens.replies.reply_decoder import ReplyDecoder, StopSearch, deltas_of
 from polar.tokens.replies.reply_text import message_of
 from polar.types import Delta, Message, TokenIds, ToolCall, token_ids
 
@@ -39,73 +39,73 @@ class WholeOnly:
         return None
 
 
-def speech_of(renderer, *stop: str, raw: bool = False) -> Speech:
-    return Speech(renderer, token_ids(), "s.1.1", stop, raw=raw)
+def decoder_of(renderer, *stop: str, raw: bool = False) -> ReplyDecoder:
+    return ReplyDecoder(renderer, token_ids(), "s.1.1", stop, raw=raw)
 
 
 def texts(deltas: list[Delta]) -> str:
     return "".join(delta.content for delta in deltas)
 
 
-def test_text_is_said_as_it_is_sampled(smollm2: SmolLM2Renderer, encode) -> None:
-    ids, speech = encode("The sky is blue today."), speech_of(smollm2)
-    said: list[Delta] = []
+def test_text_comes_while_it_is_sampled(smollm2: SmolLM2Renderer, encode) -> None:
+    ids, decoder = encode("The sky is blue today."), decoder_of(smollm2)
+    deltas: list[Delta] = []
     for token_id in ids[:4]:
-        said += speech.feed(token_ids([token_id]))[1]
-    assert texts(said) and "The sky is blue today.".startswith(texts(said))
-    said += speech.feed(ids[4:])[1] + speech.finish()
-    assert texts(said) == "The sky is blue today."
+        deltas += decoder.feed(token_ids([token_id]))[1]
+    assert texts(deltas) and "The sky is blue today.".startswith(texts(deltas))
+    deltas += decoder.feed(ids[4:])[1] + decoder.finish()
+    assert texts(deltas) == "The sky is blue today."
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_without_tools_a_call_is_text(smollm2: SmolLM2Renderer, encode, whole: bool) -> None:
     text = 'So: <tool_call>{"name": "ls", "arguments": {}}</tool_call> and on'
     renderer: Any = WholeOnly(smollm2) if whole else smollm2
-    speech = Speech(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
-    said = speech.feed(encode(text))[1] + speech.finish()
-    assert texts(said) == text and not any(delta.tool_call for delta in said)
+    decoder = ReplyDecoder(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
+    deltas = decoder.feed(encode(text))[1] + decoder.finish()
+    assert texts(deltas) == text and not any(delta.tool_call for delta in deltas)
 
 
-def test_calls_get_ids_in_the_order_they_are_said(smollm2: SmolLM2Renderer, encode) -> None:
-    speech = speech_of(smollm2)
-    said = [*speech.feed(encode(f"{CALL}\n{CALL}"))[1], *speech.finish()]
-    assert [d.tool_call.call_id for d in said if d.tool_call] == ["call_s_1_1_0", "call_s_1_1_1"]
+def test_calls_get_ids_in_the_order_of_the_reply(smollm2: SmolLM2Renderer, encode) -> None:
+    decoder = decoder_of(smollm2)
+    deltas = [*decoder.feed(encode(f"{CALL}\n{CALL}"))[1], *decoder.finish()]
+    assert [d.tool_call.call_id for d in deltas if d.tool_call] == ["call_s_1_1_0", "call_s_1_1_1"]
 
 
 class TestStopTexts:
     def test_the_harness_sees_what_comes_before_it(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech, ids = speech_of(smollm2, "END"), encode("one two END three four")
-        count, said = speech.feed(ids)
-        assert texts(said + speech.finish()) == "one two "
-        assert speech.stop_sequence == "END"
+        decoder, ids = decoder_of(smollm2, "END"), encode("one two END three four")
+        count, deltas = decoder.feed(ids)
+        assert texts(deltas + decoder.finish()) == "one two "
+        assert decoder.stop_sequence == "END"
         # The ids that spell it are kept, and none after them.
         kept = smollm2.decode(ids[:count])
         assert kept.endswith("END") and count < len(ids)
 
-    def test_the_beginning_of_one_is_held_back_and_then_said(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech, ids = speech_of(smollm2, "stopping here"), encode("I am stopping there")
-        said: list[Delta] = []
+    def test_the_beginning_of_one_is_held_back_and_then_released(self, smollm2: SmolLM2Renderer, encode) -> None:
+        decoder, ids = decoder_of(smollm2, "stopping here"), encode("I am stopping there")
+        deltas: list[Delta] = []
         for token_id in ids:
-            said += speech.feed(token_ids([token_id]))[1]
-            assert not texts(said).endswith("stopping")
-        assert texts(said + speech.finish()) == "I am stopping there"
-        assert speech.stop_sequence == ""
+            deltas += decoder.feed(token_ids([token_id]))[1]
+            assert not texts(deltas).endswith("stopping")
+        assert texts(deltas + decoder.finish()) == "I am stopping there"
+        assert decoder.stop_sequence == ""
 
-    def test_text_that_ends_like_the_beginning_of_one_is_said_at_the_end(self, smollm2, encode) -> None:
-        speech = speech_of(smollm2, "\n\nUser:")
-        _, said = speech.feed(encode("Fine.\n\nUs"))
-        assert texts(said + speech.finish()) == "Fine.\n\nUs"
+    def test_text_that_ends_like_the_beginning_of_one_comes_at_the_end(self, smollm2, encode) -> None:
+        decoder = decoder_of(smollm2, "\n\nUser:")
+        _, deltas = decoder.feed(encode("Fine.\n\nUs"))
+        assert texts(deltas + decoder.finish()) == "Fine.\n\nUs"
 
     def test_a_call_before_it_is_a_call(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech = speech_of(smollm2, "END")
-        _, said = speech.feed(encode(f"{CALL} END {CALL}"))
-        assert message_of([*said, *speech.finish()]).tool_calls[0].name == "bash"
-        assert len(message_of(said).tool_calls) == 1 and speech.stop_sequence == "END"
+        decoder = decoder_of(smollm2, "END")
+        _, deltas = decoder.feed(encode(f"{CALL} END {CALL}"))
+        assert message_of([*deltas, *decoder.finish()]).tool_calls[0].name == "bash"
+        assert len(message_of(deltas).tool_calls) == 1 and decoder.stop_sequence == "END"
 
     def test_inside_a_call_it_is_an_argument(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech = speech_of(smollm2, "ls")
-        count, said = speech.feed(ids := encode(CALL))
-        assert count == len(ids) and message_of([*said, *speech.finish()]).tool_calls
+        decoder = decoder_of(smollm2, "ls")
+        count, deltas = decoder.feed(ids := encode(CALL))
+        assert count == len(ids) and message_of([*deltas, *decoder.finish()]).tool_calls
 
     def test_the_first_of_several_counts(self) -> None:
         search = StopSearch(("cd", "abc"))
@@ -114,8 +114,8 @@ class TestStopTexts:
 
     def test_nothing_follows_it(self) -> None:
         search = StopSearch(("!",))
-        said = search.cut([Delta(content="hi! "), Delta(content="more"), Delta(tool_call=ToolCall("a", "{}"))])
-        assert said == [Delta(content="hi")]
+        deltas = search.cut([Delta(content="hi! "), Delta(content="more"), Delta(tool_call=ToolCall("a", "{}"))])
+        assert deltas == [Delta(content="hi")]
 
     @given(
         st.text("ab!?", max_size=30),
@@ -127,50 +127,50 @@ class TestStopTexts:
     ) -> None:
         ends = [text.find(stop) for stop in stops if stop in text]
         cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
-        search, said = StopSearch(tuple(stops)), []
+        search, deltas = StopSearch(tuple(stops)), []
         for start, end in pairwise(cuts):
-            said += search.cut([Delta(content=text[start:end])])
-        said += [] if search.found else search.rest()
+            deltas += search.cut([Delta(content=text[start:end])])
+        deltas += [] if search.found else search.rest()
         if not ends:
-            assert texts(said) == text and not search.found
+            assert texts(deltas) == text and not search.found
         else:
             # A stop text is found when it is complete, so a longer one that began earlier may come second.
-            assert search.found and text.startswith(texts(said) + search.found)
+            assert search.found and text.startswith(texts(deltas) + search.found)
 
 
 class TestWholeReplies:
     """A family that can be read only as a whole, and a prompt that was no conversation."""
 
-    def test_it_is_all_said_at_the_end(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech, ids = speech_of(WholeOnly(smollm2), "END"), encode(f"Look. {CALL}")
-        assert speech.feed(ids) == (len(ids), [])
-        message = message_of(speech.finish())
+    def test_all_deltas_come_at_the_end(self, smollm2: SmolLM2Renderer, encode) -> None:
+        decoder, ids = decoder_of(WholeOnly(smollm2), "END"), encode(f"Look. {CALL}")
+        assert decoder.feed(ids) == (len(ids), [])
+        message = message_of(decoder.finish())
         assert message.content.strip() == "Look." and message.tool_calls[0].call_id == "call_s_1_1_0"
-        assert speech.reasoning_tokens == 0
+        assert decoder.reasoning_tokens == 0
 
-    def test_a_stop_text_cuts_it_all_the_same(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech = speech_of(WholeOnly(smollm2), "END")
-        speech.feed(encode("one END two"))
-        assert texts(speech.finish()) == "one " and speech.stop_sequence == "END"
+    def test_a_stop_text_still_cuts_it(self, smollm2: SmolLM2Renderer, encode) -> None:
+        decoder = decoder_of(WholeOnly(smollm2), "END")
+        decoder.feed(encode("one END two"))
+        assert texts(decoder.finish()) == "one " and decoder.stop_sequence == "END"
 
     def test_a_raw_reply_is_its_text(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech = speech_of(smollm2, raw=True)
-        _, said = speech.feed(encode(f"x {CALL}"))
-        assert texts(said + speech.finish()) == f"x {CALL}" and not any(d.tool_call for d in said)
+        decoder = decoder_of(smollm2, raw=True)
+        _, deltas = decoder.feed(encode(f"x {CALL}"))
+        assert texts(deltas + decoder.finish()) == f"x {CALL}" and not any(d.tool_call for d in deltas)
 
     def test_a_raw_reply_flows_and_ends_at_a_stop_text(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech, ids = speech_of(smollm2, "END", raw=True), encode("größer 🦀 END more")
-        said: list[Delta] = []
+        decoder, ids = decoder_of(smollm2, "END", raw=True), encode("größer 🦀 END more")
+        deltas: list[Delta] = []
         for token_id in ids[:6]:
-            said += speech.feed(token_ids([token_id]))[1]
-        assert texts(said) and "größer 🦀 ".startswith(texts(said))
-        count, rest = speech.feed(ids[6:])
-        assert texts(said + rest + speech.finish()) == "größer 🦀 " and 6 + count < len(ids)
+            deltas += decoder.feed(token_ids([token_id]))[1]
+        assert texts(deltas) and "größer 🦀 ".startswith(texts(deltas))
+        count, rest = decoder.feed(ids[6:])
+        assert texts(deltas + rest + decoder.finish()) == "größer 🦀 " and 6 + count < len(ids)
 
     def test_a_raw_reply_that_was_cut_off_keeps_its_last_token(self, smollm2: SmolLM2Renderer, encode) -> None:
-        speech = speech_of(smollm2, raw=True)
-        _, said = speech.feed(encode("cut off", ended=False))
-        assert texts(said + speech.finish()) == "cut off"
+        decoder = decoder_of(smollm2, raw=True)
+        _, deltas = decoder.feed(encode("cut off", ended=False))
+        assert texts(deltas + decoder.finish()) == "cut off"
 
 
 def test_a_message_and_its_deltas_are_the_same() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polar.tokens.replies.tool_calls import parse_tool_calls
+from polar.tokens.replies.reply_text import parse_tool_calls
 
 
 def test_a_call_is_read_with_its_own_spelling() -> None:

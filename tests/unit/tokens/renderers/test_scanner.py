@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.tokens.replies import scan
-from polar.tokens.replies.scan import Scanner
+from polar.tokens.renderers import encoder
+from polar.tokens.renderers.encoder import Scanner
 
 NAMES = ("<|im_start|>", "<|im_end|>", "<|im", "<b>", "aab")
 PATTERN = re.compile("|".join(map(re.escape, sorted(NAMES, key=len, reverse=True))))
@@ -18,7 +18,7 @@ LONGEST = max(map(len, NAMES))
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "PIECE_CHARACTERS", 5)
+    monkeypatch.setattr(encoder, "PIECE_CHARACTERS", 5)
 
 
 @given(st.lists(st.sampled_from([*NAMES, "<", "a", "|", "<|im_", " text "]), max_size=30).map("".join))

@@ -15,8 +15,8 @@ from real_families import LLAMA, QWEN3, QWEN25, SMOLLM2, RealFamily, loaded, tok
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from polar.errors import ConfigError, HarnessError
-from polar.tokens.renderers import words
-from polar.tokens.renderers.words import LONGEST_WORD, MOST_CHARACTERS, Words
+from polar.tokens.renderers import encoder
+from polar.tokens.renderers.encoder import LONGEST_WORD, MOST_CACHED_CHARACTERS, WordCache
 
 LETTERS = "aZ0 5\n\r\t\x0b\x0c\x01'sLl.,<|_-/\x7f"
 PIECES = [
@@ -66,18 +66,18 @@ def by_library(tokenizer: Any, text: str) -> list[int]:
 @pytest.mark.parametrize("which", [SMOLLM2, QWEN3, QWEN25, LLAMA], ids=str)
 @given(text=st.lists(st.sampled_from([*LETTERS, *PIECES]), max_size=60).map("".join))
 def test_any_text_has_the_ids_of_the_library(which: RealFamily, text: str) -> None:
-    tokenizer, known = tokenizer_of(which), Words(tokenizer_of(which))
+    tokenizer, known = tokenizer_of(which), WordCache(tokenizer_of(which))
     assert known.ids(text) == known.ids(text) == by_library(tokenizer, text)
 
 
 @given(text=st.lists(st.sampled_from([*LETTERS, *PIECES]), max_size=60).map("".join))
-def test_so_it_is_with_the_cut_of_gpt2(text: str) -> None:
-    assert Words(gpt2()).ids(text) == by_library(gpt2(), text)
+def test_so_does_any_text_cut_as_gpt2_cuts(text: str) -> None:
+    assert WordCache(gpt2()).ids(text) == by_library(gpt2(), text)
 
 
 @pytest.mark.parametrize("which", [SMOLLM2, QWEN3, QWEN25, LLAMA], ids=str)
 def test_source_code_has_the_ids_of_the_library(which: RealFamily) -> None:
-    tokenizer, known = tokenizer_of(which), Words(tokenizer_of(which))
+    tokenizer, known = tokenizer_of(which), WordCache(tokenizer_of(which))
     source = inspect.getsource(random) + inspect.getsource(inspect)
     for start in range(0, len(source), 700):
         text = source[start : start + 700]
@@ -86,24 +86,24 @@ def test_source_code_has_the_ids_of_the_library(which: RealFamily) -> None:
 
 @pytest.mark.parametrize("text", ["naïve", "漢字", "a\u2028b", "before <|im_end|> after"])
 def test_text_beyond_ascii_and_added_tokens_are_left_to_the_library(text: str) -> None:
-    known = Words(tokenizer_of(SMOLLM2))
+    known = WordCache(tokenizer_of(SMOLLM2))
     assert [known.ids(text) for _ in range(3)] == [None] * 3
 
 
 def test_long_texts_and_long_words_are_left_to_the_library() -> None:
-    known = Words(tokenizer_of(SMOLLM2))
-    assert known.ids("ab " * MOST_CHARACTERS) is None
+    known = WordCache(tokenizer_of(SMOLLM2))
+    assert known.ids("ab " * MOST_CACHED_CHARACTERS) is None
     assert known.ids("a" * (LONGEST_WORD + 1)) is None
     assert known.ids("a" * LONGEST_WORD) is not None
 
 
 def test_all_is_forgotten_when_too_much_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST_SIZE", 400)
-    tokenizer, known = tokenizer_of(SMOLLM2), Words(tokenizer_of(SMOLLM2))
+    monkeypatch.setattr(encoder, "MOST_SIZE", 400)
+    tokenizer, known = tokenizer_of(SMOLLM2), WordCache(tokenizer_of(SMOLLM2))
     for number in range(200):
         text = f"some words of file{chr(97 + number % 26)}{chr(97 + number // 26)}"
         assert known.ids(text) == by_library(tokenizer, text)
-        assert len(known._known) < 400 // words.WORD_SIZE  # pyright: ignore[reportPrivateUsage]
+        assert len(known._known) < 400 // encoder.WORD_SIZE  # pyright: ignore[reportPrivateUsage]
 
 
 def _with_prefix_space(tokenizer: Any) -> None:
@@ -125,13 +125,13 @@ def _cut_in_an_unknown_way(tokenizer: Any) -> None:
 @pytest.mark.parametrize("change", [_with_prefix_space, _lower, _truncated, _cut_in_an_unknown_way])
 def test_a_tokenizer_that_is_not_known_is_left_alone(change: Any) -> None:
     tokenizer = Tokenizer.from_str(gpt2().to_str())
-    assert Words(tokenizer).ids("a a") is not None
+    assert WordCache(tokenizer).ids("a a") is not None
     change(tokenizer)
-    assert Words(tokenizer).ids("a a") is None
+    assert WordCache(tokenizer).ids("a a") is None
 
 
 def test_a_word_that_is_an_added_token_is_left_to_the_library() -> None:
     tokenizer: Any = Tokenizer.from_str(gpt2().to_str())
     tokenizer.add_tokens([AddedToken("needle", normalized=False)])
-    assert Words(tokenizer).ids("a needle") is None
-    assert Words(tokenizer).ids("a noodle") is not None
+    assert WordCache(tokenizer).ids("a needle") is None
+    assert WordCache(tokenizer).ids("a noodle") is not None
