@@ -1,4 +1,4 @@
-"""A task on its way to the server: checked, and with an id it keeps however often it is sent."""
+"""Prepares a task for submission: checks it, and fixes its id so that it may be sent twice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from polar.errors import ConfigError
 from polar.types import TaskRequest
 
 
-def fixed(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
-    """The task with an id, and whether the id was made up here."""
+def with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
+    """The task with an id, and whether the id was generated here."""
     checked = task if isinstance(task, TaskRequest) else _checked(task)
     if checked.task_id is not None:
         return checked, False
@@ -22,15 +22,15 @@ def fixed(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
 
 
 def same_task(sent: TaskRequest, known: TaskRequest) -> bool:
-    """Compared as they are written: a tuple in the options comes back as a list."""
-    return orjson.loads(written(sent)) == orjson.loads(written(known))
+    """Compares their JSON: a tuple in the options comes back as a list."""
+    return orjson.loads(to_json(sent)) == orjson.loads(to_json(known))
 
 
-def written(task: TaskRequest) -> bytes:
+def to_json(task: TaskRequest) -> bytes:
     try:
         return task.model_dump_json().encode()
     except ValueError as error:
-        raise ConfigError(f"task {task.task_id} holds what cannot be sent: {error}") from error
+        raise ConfigError(f"task {task.task_id} has no JSON form: {error}") from error
 
 
 def _checked(task: Mapping[str, Any]) -> TaskRequest:

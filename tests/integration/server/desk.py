@@ -11,8 +11,7 @@ import aiohttp
 from sqlalchemy import Connection, Table, select
 
 from polar.config import ServerConfig
-from polar.server import uploads
-from polar.server.records import cancel, leases, nodes, results, tasks
+from polar.server.records import cancel, leases, nodes, results, tasks, uploads
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.types import (

@@ -6,8 +6,8 @@ import json
 
 from desk import Desk
 
-from polar.server import callbacks
-from polar.server.callbacks import FIRST_PAUSE_S, GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Owed
+from polar.server.records import callbacks
+from polar.server.records.callbacks import FIRST_PAUSE_S, GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Callback
 
 URL = "http://trainer.test:9000/done?secret=1"
 TARGET = "http://trainer.test:9000"
@@ -20,11 +20,11 @@ async def ended(desk: Desk, task_id: str = "add", num_samples: int = 1, url: str
         await desk.report(node, lease, score={"reward": 1.0})
 
 
-async def owed_now(desk: Desk, under_way: tuple[str, ...] = (), full: tuple[str, ...] = ()) -> Owed | None:
-    return await desk.state.read(callbacks.next_owed, desk.clock.now, under_way, full)
+async def owed_now(desk: Desk, under_way: tuple[str, ...] = (), full: tuple[str, ...] = ()) -> Callback | None:
+    return await desk.state.read(callbacks.next_due, desk.clock.now, under_way, full)
 
 
-async def due(desk: Desk) -> Owed:
+async def due(desk: Desk) -> Callback:
     owed = await owed_now(desk)
     assert owed is not None
     return owed
@@ -78,7 +78,7 @@ async def test_a_failed_one_is_due_later_and_later(desk: Desk) -> None:
         owed = await due(desk)
         assert not await desk.state.change(callbacks.failed, owed, "status 500")
         assert await owed_now(desk) is None
-        next_due = await desk.state.read(callbacks.next_due, desk.clock.now)
+        next_due = await desk.state.read(callbacks.next_due_at, desk.clock.now)
         assert next_due is not None
         pauses.append(next_due - desk.clock.now)
         desk.clock.now = next_due
@@ -93,7 +93,7 @@ async def test_one_that_fails_for_a_day_is_given_up_with_its_reason(desk: Desk) 
         tries += 1
         if await desk.state.change(callbacks.failed, await due(desk), f"refused {tries}"):
             break
-        next_due = await desk.state.read(callbacks.next_due, desk.clock.now)
+        next_due = await desk.state.read(callbacks.next_due_at, desk.clock.now)
         assert next_due is not None
         assert next_due - desk.clock.now <= LONGEST_PAUSE_S
         desk.clock.now = next_due
@@ -113,9 +113,4 @@ async def test_a_reason_no_database_can_hold_is_made_plain(desk: Desk) -> None:
 
 
 async def test_nothing_owed_means_nothing_due(desk: Desk) -> None:
-    assert await desk.state.read(callbacks.next_due, desk.clock.now) is None
-
-
-def test_pauses_do_not_grow_for_ever() -> None:
-    assert all(callbacks.pause_s(tries) <= LONGEST_PAUSE_S for tries in (1, 10, 1000, 10**6))
-    assert len({callbacks.pause_s(5) for _ in range(20)}) > 1
+    assert await desk.state.read(callbacks.next_due_at, desk.clock.now) is None

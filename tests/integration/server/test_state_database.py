@@ -99,7 +99,7 @@ async def test_a_statement_the_database_refuses_is_a_store_error(desk: Desk) -> 
 
 
 async def test_a_caller_that_is_cancelled_takes_nothing_back_and_others_hear_of_it(desk: Desk) -> None:
-    rung = desk.state.bells["queue"].listen()
+    rung = desk.state.signals["queue"].listen()
     caller = asyncio.create_task(desk.submit())
     await asyncio.sleep(0)
     caller.cancel()

@@ -9,8 +9,8 @@ from desk import LEASE_S, Clock, Desk, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polar.server.errors import Conflict
 from polar.server.records import cancel
-from polar.server.refusals import Conflict
 from polar.server.state import State
 from polar.types import Lease, Stage
 

@@ -96,7 +96,7 @@ async def test_a_node_that_holds_sessions_is_waited_for_until_they_are_taken_bac
     node = await desk.register()
     await desk.lease_one(node)
     desk.clock.advance(LEASE_S * 10)
-    await desk.state.change(leases.prolong)
+    await desk.state.change(leases.extend_all)
     await put(desk, paused=True)
     assert (await drain(desk)).unheard == (node,)
     desk.clock.advance(LEASE_S)

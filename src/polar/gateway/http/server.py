@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import uvicorn
 from starlette.applications import Starlette
 
 from polar.config import GatewayConfig
@@ -20,6 +17,7 @@ from polar.gateway.http.handler import LISTENER_OF, Service
 from polar.gateway.http.limits import LISTENER_BODIES, BoundedBodies, BoundedHttp, ListenerHttp
 from polar.gateway.http.routes import make_routes, model_routes, not_found, wrong_method
 from polar.gateway.slots import SlotTable
+from polar.uvicorn_server import UvicornServer, address_of, listen
 
 DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
 
@@ -61,34 +59,13 @@ class _Listener(NamedTuple):
     """Its open connections."""
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Signals belong to the process that owns the node, not to its gateway."""
-        yield
-
-
 class GatewayServer:
     """Serves the app on the node's own event loop."""
 
     def __init__(self, app: GatewayApp, config: GatewayConfig) -> None:
-        self._socket = socket.create_server((config.host, config.port), backlog=2048)
-        # Connections inherit it. asyncio sets it only where a socket names its protocol, which this one does not,
-        # and without it the second write of a reply waits 40 ms for the client's acknowledgement of the first.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=BoundedHttp,
-                log_level="critical",
-                access_log=False,
-                proxy_headers=False,
-                lifespan="off",
-                ws="none",  # an upgrade is then an ordinary request, which its route refuses
-                timeout_graceful_shutdown=2,
-                timeout_keep_alive=75,
-            )
-        )
+        self._socket = listen(config.host, config.port)
+        # Without WebSockets an upgrade is an ordinary request, which its route refuses.
+        self._server = UvicornServer(app, http=BoundedHttp, ws="none")
         self._app = app
         self._most_listener_bytes = config.max_body_bytes * LISTENER_BODIES
         self._listeners: dict[str, _Listener] = {}
@@ -96,14 +73,11 @@ class GatewayServer:
 
     @property
     def base_url(self) -> str:
-        return _address(self._socket)
+        return address_of(self._socket)
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started:
-            if self._task.done():
-                self._task.result()
-            await asyncio.sleep(0.01)
+        await self._server.until_started(self._task)
 
     async def open_listener(self, session_id: str, listener: socket.socket) -> str:
         """Serves a session at a socket that listens in its own network; gives the base URL seen there."""
@@ -115,7 +89,7 @@ class GatewayServer:
         def connection() -> ListenerHttp:
             return ListenerHttp(guests=guests, app=app, config=config, server_state=state)
 
-        address = _address(listener)
+        address = address_of(listener)
         server = await asyncio.get_running_loop().create_server(connection, sock=listener)
         self._listeners[session_id] = _Listener(server, guests)
         return address
@@ -134,8 +108,3 @@ class GatewayServer:
         if self._task is not None:
             await self._task
         self._socket.close()
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{host}:{port}"

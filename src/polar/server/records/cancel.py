@@ -1,4 +1,4 @@
-"""Cancelling: a session that waits ends at once; a node that holds one is told with its next heartbeat."""
+"""Cancelling: a queued session ends at once; a leased one when its node has read its next heartbeat reply."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
-from polar.server.records.results import finish, made_by_server
-from polar.server.records.rows import rows_of
+from polar.server.errors import not_found
+from polar.server.records.results import finish, server_result
+from polar.server.records.sessions import rows_of
 from polar.server.records.tables import sessions, tasks
-from polar.server.refusals import unknown
 from polar.server.state import Change
 from polar.types import FINAL_STAGES, Stage
 
@@ -32,13 +32,13 @@ def cancel_group(change: Change, group_id: str) -> int:
 
 
 def _cancel(change: Change, which: ColumnElement[bool]) -> int:
-    """How many of them had not ended."""
+    """Returns how many of them had not ended."""
     rows = rows_of(change.connection, select(sessions).where(which, _NOT_FINAL).order_by(sessions.c.number))
-    finish(change, [made_by_server(row, Stage.CANCELLED) for row in rows if row.lease_expires is None])
+    finish(change, [server_result(row, Stage.CANCELLED) for row in rows if row.lease_expires is None])
     change.connection.execute(update(sessions).where(which, _NOT_FINAL).values(cancel_requested=True))
     return len(rows)
 
 
 def _refuse_unknown(connection: Connection, kind: str, column: Any, name: str) -> None:
     if connection.execute(select(column).where(column == name).limit(1)).first() is None:
-        raise unknown(kind, name)
+        raise not_found(kind, name)

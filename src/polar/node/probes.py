@@ -1,4 +1,4 @@
-"""How a node tries out its parts. Each check raises where the part does not work."""
+"""Probes of a node's parts: engine, disk, file descriptors, runtimes. Each raises if the part does not work."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from polar import registry
 from polar.engines.base import Engine, GenerateRequest, Revivable
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.node.health import Check
+from polar.node.health import Probe
 from polar.runtimes.base import Runtime
 from polar.types import NodePart, Sampling, token_ids
 
 PROBE = "polar-probe"
-"""In place of a session's id."""
+"""Used as session id."""
 WRITTEN_BYTES = 2**20
 SPARE_DESCRIPTORS = 64
 """A session takes about ten, and several are set up at once."""
 
 
-def checks_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Check]:
+def probes_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Probe]:
     async def disk(_: str) -> None:
         await asyncio.to_thread(check_disk, root, min_free_bytes)
 
@@ -39,8 +39,8 @@ def checks_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int)
 
 
 async def check_engine(engine: Engine, gate: PolicyGate) -> None:
-    """One token is sampled, as a session's call would: an address that answers is not yet an engine that samples.
-    An engine that is merely busy is well."""
+    """Samples one token, as a session's call would: an engine may answer HTTP and still not sample. A busy engine
+    is well."""
     if isinstance(engine, Revivable):
         await engine.revive()
     request = GenerateRequest(token_ids([1, 1]), 1, Sampling(), (), PROBE)
@@ -77,8 +77,7 @@ def check_descriptors() -> None:
 
 
 def descriptors_are_short() -> bool:
-    """Whether fewer than `SPARE_DESCRIPTORS` are left, for the price of opening one: the kernel gives the lowest
-    free number."""
+    """Whether fewer than `SPARE_DESCRIPTORS` are left. Opens only one: the kernel gives the lowest free number."""
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
