@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from polar.client.draining import wait_for_drain
 from polar.client.events import follow_events
 from polar.client.results import PAGE, follow_results, skip_others
 from polar.client.retries import Retry, ServerError
-from polar.client.submission import same_task, to_json, with_id
-from polar.client.transport import MSGPACK, Request, Transport
+from polar.client.transport import Request, Transport
+from polar.errors import ConfigError
 from polar.types import (
     CancelReply,
     Drain,
@@ -35,7 +37,7 @@ from polar.types import (
     Trajectory,
     is_id,
 )
-from polar.types.codec import decode
+from polar.types.codec import MSGPACK, decode
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 SUBMISSIONS_AT_ONCE = 8
@@ -65,15 +67,15 @@ class PolarClient:
 
     async def submit(self, task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
         """Submits a task. Its id is fixed here, so a submission whose reply was lost can be repeated."""
-        request, generated = with_id(task)
+        request, generated = _with_id(task)
         try:
-            return await self._ask("POST", "/v1/tasks", TaskStatus, body=to_json(request))
+            return await self._ask("POST", "/v1/tasks", TaskStatus, body=_to_json(request))
         except ServerError as error:
             # After a repetition the task may be this one; before that, the id belongs to another task.
             if error.status != 409 or error.attempts == 1:
                 raise
             known = await self.task(str(request.task_id))
-            if not generated and not same_task(request, (await self.lease(known.session_ids[0])).task):
+            if not generated and not _same_task(request, (await self.lease(known.session_ids[0])).task):
                 raise
             return known
 
@@ -85,7 +87,7 @@ class PolarClient:
             async with room:
                 return await self.submit(task)
 
-        checked = [with_id(task)[0] for task in tasks]
+        checked = [_with_id(task)[0] for task in tasks]
         try:
             async with asyncio.TaskGroup() as group:
                 submitted = [group.create_task(submit(task)) for task in checked]
@@ -249,3 +251,31 @@ def _path(kind: str, name: str, *rest: str) -> str:
     if not is_id(name):
         raise ServerError(f"{name!r} is not a valid id of one of the {kind}", status=404)
     return "/".join(("/v1", kind, name, *rest))
+
+
+def _with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
+    """The task with an id, and whether the id was generated here."""
+    checked = task if isinstance(task, TaskRequest) else _checked(task)
+    if checked.task_id is not None:
+        return checked, False
+    return checked.model_copy(update={"task_id": f"task-{uuid.uuid4().hex[:16]}"}), True
+
+
+def _same_task(sent: TaskRequest, known: TaskRequest) -> bool:
+    """Compares their JSON: a tuple in the options comes back as a list."""
+    return orjson.loads(_to_json(sent)) == orjson.loads(_to_json(known))
+
+
+def _to_json(task: TaskRequest) -> bytes:
+    try:
+        return task.model_dump_json().encode()
+    except ValueError as error:
+        raise ConfigError(f"task {task.task_id} has no JSON form: {error}") from error
+
+
+def _checked(task: Mapping[str, Any]) -> TaskRequest:
+    try:
+        return TaskRequest.model_validate(task)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        raise ConfigError(f"not a task: {problems}") from error

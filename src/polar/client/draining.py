@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from polar.errors import PolarError
 from polar.types import Drain, Policy
@@ -22,11 +21,7 @@ class NotDrained(PolarError):
         """The last known progress."""
 
 
-class AskDrain(Protocol):
-    def __call__(self, *, wait_s: float) -> Awaitable[Drain]: ...
-
-
-async def wait_for_drain(ask: AskDrain, timeout_s: float | None) -> Policy:
+async def wait_for_drain(ask: Callable[..., Awaitable[Drain]], timeout_s: float | None) -> Policy:
     drain: Drain | None = None
     try:
         async with asyncio.timeout(timeout_s):

@@ -21,7 +21,6 @@ from polar.errors import ConfigError, PolarError
 
 CONNECT_TIMEOUT_S = 10.0
 JSON = "application/json"
-MSGPACK = "application/vnd.msgpack"
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Transport:
         return ServerError(f"the server at {self.url} gave an unexpected answer to {path}: {reason}", status=200)
 
     def _refusal(self, status: int, payload: bytes) -> ServerError:
-        detail = _detail(payload)
+        detail = detail_of(payload)
         did = "failed" if status >= 500 else "refuses"
         message = f"the server at {self.url} {did} ({status}): {detail}"
         if status == 401:
@@ -127,7 +126,8 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _detail(payload: bytes) -> str:
+def detail_of(payload: bytes) -> str:
+    """The message in the body of an error."""
     try:
         detail = orjson.loads(payload)["detail"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

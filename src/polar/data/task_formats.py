@@ -63,30 +63,25 @@ def _no_constant(name: str) -> Any:
 _decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
 
 
+def _decoded(text: str, problems: Problems, line: int | None = None) -> list[TaskItem]:
+    """One value, or none and a problem. `line`: where the text begins, if it is one line of a file."""
+    try:
+        return [TaskItem(f"line {line or 1}", _decoder.decode(text))]
+    except json.JSONDecodeError as error:
+        problems.add(f"line {line or error.lineno}", f"not JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError) as error:
+        problems.add(f"line {line}" if line else "", _reason(error))
+    return []
+
+
 def _jsonl(text: str, problems: Problems) -> list[TaskItem]:
-    items: list[TaskItem] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # splitlines would split at U+2028, too
-        if not line.strip():
-            continue
-        try:
-            items.append(TaskItem(f"line {number}", _decoder.decode(line)))
-        except json.JSONDecodeError as error:
-            problems.add(f"line {number}", f"not JSON: {error.msg} at column {error.colno}")
-        except (ValueError, RecursionError) as error:
-            problems.add(f"line {number}", _reason(error))
-    return items
+    lines = enumerate(text.split("\n"), start=1)  # splitlines would split at U+2028, too
+    return [item for number, line in lines if line.strip() for item in _decoded(line, problems, number)]
 
 
 def _json(text: str, problems: Problems) -> list[TaskItem]:
-    try:
-        value = _decoder.decode(text)
-    except json.JSONDecodeError as error:
-        problems.add(f"line {error.lineno}", f"not JSON: {error.msg} at column {error.colno}")
-        return []
-    except (ValueError, RecursionError) as error:
-        problems.add("", _reason(error))
-        return []
-    return _list_items(text) if isinstance(value, list) else [TaskItem("line 1", value)]
+    items = _decoded(text, problems)
+    return _list_items(text) if items and isinstance(items[0].value, list) else items
 
 
 def _list_items(text: str) -> list[TaskItem]:

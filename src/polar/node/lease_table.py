@@ -48,9 +48,6 @@ class LeaseTable:
     def __iter__(self) -> Iterator[LeaseEntry]:
         return iter(list(self._entries.values()))
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     @property
     def waiting(self) -> bool:
         return bool(self._waiting)

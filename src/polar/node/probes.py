@@ -26,16 +26,15 @@ SPARE_DESCRIPTORS = 64
 
 
 def probes_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Probe]:
-    async def disk(_: str) -> None:
-        await asyncio.to_thread(check_disk, root, min_free_bytes)
-
-    async def descriptors(_: str) -> None:
+    async def descriptors(_: str) -> None:  # not in a thread: the event loop could run short meanwhile
         check_descriptors()
 
-    async def engine_answers(_: str) -> None:
-        await check_engine(engine, gate)
-
-    return {"engine": engine_answers, "disk": disk, "descriptors": descriptors, "runtime": check_runtime}
+    return {
+        "engine": lambda _: check_engine(engine, gate),
+        "disk": lambda _: asyncio.to_thread(check_disk, root, min_free_bytes),
+        "descriptors": descriptors,
+        "runtime": check_runtime,
+    }
 
 
 async def check_engine(engine: Engine, gate: PolicyGate) -> None:

@@ -41,7 +41,6 @@ class ReturningSource(Protocol):
 
     async def hand_back(self, result: SessionResult, ended: EarlierAttempt) -> None:
         """Instead of `report`: the session runs again, as its next attempt."""
-        ...
 
 
 class RequeueingSource:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import aiohttp
-import orjson
 from pydantic import BaseModel, ValidationError
 
+from polar.client.transport import detail_of
 from polar.errors import ConfigError, PolarError
 from polar.types import (
     Call,
@@ -30,14 +30,13 @@ from polar.types import (
     Trajectory,
     TrajectoryStatistics,
 )
-from polar.types.codec import encode
+from polar.types.codec import MSGPACK, encode
 
 M = TypeVar("M", bound=BaseModel)
 
 ANSWER_S = 15.0
 """How long an answer may take, beyond the requested wait."""
 UPLOAD_S = 300.0
-MSGPACK = "application/vnd.msgpack"
 
 
 class UplinkError(PolarError):
@@ -143,7 +142,7 @@ class Uplink:
 def _accept(status: int, body: bytes) -> bytes:
     if status < 300:
         return body
-    why = f"{status}: {_detail(body)}"
+    why = f"{status}: {detail_of(body)[:500]}"
     if status == 401:
         raise NotRegistered(why)
     if status == 409:
@@ -151,13 +150,6 @@ def _accept(status: int, body: bytes) -> bytes:
     if status in (400, 413, 422):
         raise Unacceptable(why)
     raise ServerAway(why)
-
-
-def _detail(body: bytes) -> str:
-    try:
-        return str(orjson.loads(body)["detail"])[:500]
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")
 
 
 def _read(model: type[M], body: bytes) -> M:

@@ -7,7 +7,6 @@ import logging
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from polar import __version__
 from polar.server.auth import Access, ServiceTokens
@@ -37,7 +36,6 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
     app.get("/healthz", tags=["health"])(healthz)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(StoreError, _database_error)
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(BodyLimit, config=state.config)
@@ -63,11 +61,6 @@ def _malformed(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()]
     return _answer(422, "; ".join(problems[:5]))
-
-
-def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
 def _database_error(_: Request, error: Exception) -> JSONResponse:

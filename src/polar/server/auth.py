@@ -42,19 +42,17 @@ class Access:
         self._state = state
 
     async def control(self, request: Request) -> None:
-        if not _same(sha256(bearer(request)), sha256(self._tokens.control)):
-            raise Unauthorized("this needs the control token: Authorization: Bearer <POLAR_CONTROL_TOKEN>")
+        _check(request, self._tokens.control, "control")
 
     async def registration(self, request: Request) -> None:
-        if not _same(sha256(bearer(request)), sha256(self._tokens.node)):
-            raise Unauthorized("this needs the node token: Authorization: Bearer <POLAR_NODE_TOKEN>")
+        _check(request, self._tokens.node, "node")
 
     async def node(self, request: Request) -> None:
         node_id, given = str(request.path_params["node_id"]), sha256(bearer(request))
         kept = None
         if "\0" not in node_id:  # PostgreSQL cannot store it
             kept = await self._state.read(key_sha256_of, node_id)
-        if not _same(given, kept or "-" * len(given)):
+        if not hmac.compare_digest(given, kept or "-" * len(given)):
             raise Unauthorized("unknown node or wrong key; register again")
 
 
@@ -64,8 +62,9 @@ def bearer(request: Request) -> str:
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one, other)
+def _check(request: Request, token: str, kind: str) -> None:
+    if not hmac.compare_digest(sha256(bearer(request)), sha256(token)):
+        raise Unauthorized(f"this needs the {kind} token: Authorization: Bearer <POLAR_{kind.upper()}_TOKEN>")
 
 
 def guarded_router(check: Check, tag: str) -> APIRouter:

@@ -12,6 +12,7 @@ from collections import Counter
 
 import aiohttp
 
+from polar.server.long_poll import fires_within
 from polar.server.records import callbacks
 from polar.server.records.callbacks import Callback
 from polar.server.state import State
@@ -31,17 +32,15 @@ class CallbackDelivery:
         self._under_way: dict[str, Callback] = {}
         self._failing: set[str] = set()
         """Targets whose last try failed; they get one connection until they answer again."""
-        self._free = asyncio.Event()
 
     async def run(self) -> None:
         signal = self._state.signals["callbacks"]
         async with _http() as http, asyncio.TaskGroup() as group:
             while not signal.closed:
                 fired = signal.listen()
-                self._free.clear()
                 try:
                     await self._start_due(http, group)
-                    await self._nap(fired)
+                    await fires_within(fired, await self._nap_s())
                 except StoreError as error:
                     log.warning("callbacks are delayed: %s", error)
                     await asyncio.sleep(LONGEST_NAP_S)
@@ -77,19 +76,13 @@ class CallbackDelivery:
             log.warning("session %s: its callback's outcome was not stored: %s", callback.session_id, error)
         finally:
             del self._under_way[callback.session_id]
-            self._free.set()
+            self._state.signals["callbacks"].fire()  # a connection is free
 
-    async def _nap(self, fired: asyncio.Event) -> None:
-        """Until there is a new callback, a free connection, or the next try is due."""
+    async def _nap_s(self) -> float:
+        """Until the next try is due."""
         now = self._state.clock()
         due = await self._state.read(callbacks.next_due_at, now)
-        nap_s = LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
-        waits = [asyncio.ensure_future(event.wait()) for event in (fired, self._free)]
-        try:
-            await asyncio.wait(waits, timeout=nap_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        return LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
 
 
 def _http() -> aiohttp.ClientSession:

@@ -36,12 +36,10 @@ async def poll(
 
 
 async def fires_within(fired: asyncio.Event, seconds: float) -> bool:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await fired.wait()
-    except TimeoutError:
-        return False
-    return True
+    return fired.is_set()
 
 
 async def _wait(fired: asyncio.Event, left: asyncio.Task[None], seconds: float) -> None:

@@ -47,7 +47,6 @@ class Database(Protocol[C]):
 
     def rollback(self, connection: C) -> None:
         """Ends the transaction, if there is one."""
-        ...
 
     def close(self, connection: C) -> None: ...
 

@@ -23,8 +23,6 @@ from polar.store.writer import DatabaseWriter
 from polar.types import Call, Lease, SessionResult, Stage
 from polar.types.codec import decode, encode
 
-__all__ = ["Journal", "JournalError", "JournalledSession", "ResultRefused"]
-
 DECODED_AT_ONCE_BYTES = 256 * 1024
 """Calls of up to this total size are decoded on the event loop: faster than a switch to a thread."""
 
@@ -82,7 +80,7 @@ class Journal:
 
     def mark_received(self, call_id: str) -> None:
         """Durable with the next write, or soon after; reads see it at once."""
-        self._writer.defer(lambda connection: _mark_received(connection, call_id))
+        self._writer.defer(lambda connection: connection.execute(sql.MARK_RECEIVED, (call_id,)))
 
     async def record_stage(self, session_id: str, stage: Stage, at: float) -> None:
         """Returns when the change is committed."""
@@ -193,10 +191,6 @@ def _append_call(connection: sqlite3.Connection, call: Call) -> None:
         raise JournalError(f"call {call.call_id!r} is already in the journal") from error
     if not added:
         _attempt_of(connection, call.session_id)  # raises if the session is unknown
-
-
-def _mark_received(connection: sqlite3.Connection, call_id: str) -> None:
-    connection.execute(sql.MARK_RECEIVED, (call_id,))
 
 
 def _record_stage(connection: sqlite3.Connection, session_id: str, stage: Stage, at: float) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from polar.errors import PolarError
 from polar.store.paths import write_whole
@@ -69,7 +70,7 @@ def read_trajectory(path: Path) -> Trajectory:
 def packed(trajectory: Trajectory) -> bytes:
     if not any("branch" in trace.metadata for trace in trajectory.traces):
         return encode(trajectory)
-    fields = _fields_of(trajectory)
+    fields = asdict(trajectory)
     fields["traces"] = tuple(_cut(index, trajectory.traces) for index in range(len(trajectory.traces)))
     return encode(StoredTrajectory(**fields))
 
@@ -81,12 +82,12 @@ def unpacked(data: bytes) -> Trajectory:
     prefixes: dict[SharedPrefix, SharedIds] = {}
     for trace in stored.traces:
         _check_arrays(trace)
-        fields = _fields_of(trace)
+        fields = asdict(trace)
         del fields["begins"]
         if trace.begins is not None:
             fields["prompt_ids"] = _restored(trace.prompt_ids, trace.begins, traces, prefixes)
         traces.append(Trace(**fields))
-    fields = _fields_of(stored)
+    fields = asdict(stored)
     fields["traces"] = tuple(traces)
     return Trajectory(**fields)
 
@@ -103,11 +104,11 @@ def _cut(index: int, traces: Sequence[Trace]) -> StoredTrace:
     trace = traces[index]
     begins = _begins(trace.metadata.get("branch"), len(trace.prompt_ids))
     if begins is None or not 0 <= begins.trace < index:
-        return StoredTrace(**_fields_of(trace))
+        return StoredTrace(**asdict(trace))
     if _first_of(traces[begins.trace], begins.tokens) != trace.prompt_ids[: begins.tokens]:
-        return StoredTrace(**_fields_of(trace))
+        return StoredTrace(**asdict(trace))
     own: dict[str, Any] = {"prompt_ids": trace.prompt_ids[begins.tokens :], "begins": begins}
-    return StoredTrace(**(_fields_of(trace) | own))
+    return StoredTrace(**(asdict(trace) | own))
 
 
 def _begins(branch: Any, prompt_tokens: int) -> SharedPrefix | None:
@@ -136,8 +137,3 @@ def _restored(
 def _first_of(trace: Trace, tokens: int) -> TokenIds:
     prompt = trace.prompt_ids[:tokens]
     return prompt + trace.response_ids[: tokens - len(prompt)] if tokens > len(prompt) else prompt
-
-
-def _fields_of(value: msgspec.Struct) -> dict[str, Any]:
-    """Arrays stay the same objects."""
-    return {name: getattr(value, name) for name in value.__struct_fields__}

@@ -74,21 +74,20 @@ class DatabaseWriter(Generic[C]):
 
     def write(self, work: Callable[[C], T]) -> asyncio.Future[T]:
         """Queues `work` at once; the future is done when it is committed. Cancelling it undoes nothing."""
-        self._refuse_if_closed()
         done: asyncio.Future[T] = self._loop.create_future()
         self._queue(_Write(work, done))
         self._flush_now()
         return done
 
-    def defer(self, work: Callable[[C], None]) -> None:
+    def defer(self, work: Callable[[C], object]) -> None:
         """Queues `work` for the next write or read. A failure is only logged."""
-        self._refuse_if_closed()
         self._queue(_Write(work, None))
         if not self._timer_runs:
             self._timer_runs = True
             self._loop.call_later(DEFERRED_S, self._flush_soon)
 
     def _queue(self, write: _Write[C]) -> None:
+        self._refuse_if_closed()
         with self._lock:
             self._waiting.append(write)
 

@@ -109,10 +109,10 @@ class Desk:
         return await self.state.change(leases.expire)
 
     async def cancel_task(self, task_id: str) -> int:
-        return await self.state.change(cancel.cancel_task, task_id)
+        return await self.state.change(cancel.cancel, "task", task_id)
 
     async def results(self, after: int = 0, limit: int = 1000, **only: str) -> ResultPage:
-        rows = await self.state.read(results.rows_after, after, limit, results.Filter(**only))
+        rows = await self.state.read(results.rows_after, after, limit, results.ResultFilter(**only))
         return results.page_of(rows, after)
 
     async def row(self, session_id: str) -> dict[str, Any]:

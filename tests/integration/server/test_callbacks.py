@@ -109,7 +109,7 @@ async def test_one_that_is_down_for_a_day_is_given_up_and_the_log_keeps_its_secr
         [row] = await until_settled(api)
     assert row["delivered"] is None
     assert "Cannot connect" in row["problem"]
-    await until(lambda: "given up" in caplog.text)
+    await until(lambda: "giving up" in caplog.text)
     assert "hunter" not in caplog.text + row["problem"]
 
 

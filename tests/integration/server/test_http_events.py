@@ -170,4 +170,4 @@ async def test_an_error_in_the_background_ends_the_server_aloud(
             await api.server.wait()
     assert caught.group_contains(RuntimeError, match="a defect")
     await api.server.stop()
-    assert "had failed" in caplog.text
+    assert "server failed" in caplog.text

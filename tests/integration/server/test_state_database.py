@@ -57,7 +57,7 @@ async def test_a_database_of_somebody_else_is_left_alone(database: str, clock: C
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE invoices (number INTEGER)"))
     engine.dispose()
-    with pytest.raises(StoreError, match="somebody else"):
+    with pytest.raises(StoreError, match="another program"):
         await opened(database, clock)
 
 
@@ -181,7 +181,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: Cloc
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE calls (number INTEGER)")
     connection.close()
-    with pytest.raises(StoreError, match="somebody else"):
+    with pytest.raises(StoreError, match="another program"):
         await opened(f"sqlite:///{other}", clock)
 
 

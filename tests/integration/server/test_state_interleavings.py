@@ -52,7 +52,7 @@ class World:
                 self.desk.clock.advance(LEASE_S / 2)
                 await self.desk.expire()
             case "cancel":
-                await self.desk.state.change(cancel.cancel_session, f"t-{which}")
+                await self.desk.state.change(cancel.cancel, "session", f"t-{which}")
             case "leave":
                 self.believed[node] = []  # the process dies and comes back with nothing
             case "hand_back" if lease:

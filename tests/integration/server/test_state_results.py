@@ -179,12 +179,12 @@ async def test_sessions_and_groups_are_cancelled_by_name(desk: Desk) -> None:
     await desk.submit("a", num_samples=2, group_id="g")
     await desk.submit("b", group_id="g")
     await desk.submit("c")
-    assert await desk.state.change(cancel.cancel_session, "a-1") == 1
-    assert await desk.state.change(cancel.cancel_group, "g") == 2
+    assert await desk.state.change(cancel.cancel, "session", "a-1") == 1
+    assert await desk.state.change(cancel.cancel, "group", "g") == 2
     assert (await desk.state.read(sessions.status, "c-0")).stage is Stage.QUEUED
-    for function in (cancel.cancel_session, cancel.cancel_task, cancel.cancel_group):
-        with pytest.raises(NotFound, match="'nobody'"):
-            await desk.state.change(function, "nobody")
+    for kind in ("session", "task", "group"):
+        with pytest.raises(NotFound, match=f"no {kind} 'nobody'"):
+            await desk.state.change(cancel.cancel, kind, "nobody")
 
 
 async def test_many_sessions_are_cancelled_together(desk: Desk) -> None:

@@ -12,7 +12,7 @@ from polar.server.errors import Conflict, not_found
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import sessions, tasks
 from polar.server.state import Change
-from polar.types import FINAL_STAGES, Stage, TaskRequest, TaskStatus
+from polar.types import Stage, TaskRequest, TaskStatus
 
 
 def named(task: TaskRequest) -> TaskRequest:
@@ -33,13 +33,8 @@ def submit(change: Change, task: TaskRequest) -> TaskStatus:
 
 
 def _task_row(task: TaskRequest) -> dict[str, Any]:
-    return {
-        "task_id": task.task_id,
-        "group_id": task.group_id,
-        "num_samples": task.num_samples,
-        "callback_url": task.callback_url,
-        "body": json.dumps(task.model_dump(mode="json")),
-    }
+    columns = task.model_dump(include={"task_id", "group_id", "num_samples", "callback_url"})
+    return {**columns, "body": json.dumps(task.model_dump(mode="json"))}
 
 
 def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
@@ -80,15 +75,14 @@ def _statuses(connection: Connection, query: Select[Any]) -> list[TaskStatus]:
     stages: dict[str, dict[str, int]] = {row.task_id: {} for row in rows}
     for task_id, stage, count in connection.execute(counts):
         stages[task_id][stage] = count
-    return [_status(row, stages[row.task_id]) for row in rows]
-
-
-def _status(row: Any, stages: dict[str, int]) -> TaskStatus:
-    return TaskStatus(
-        task_id=row.task_id,
-        group_id=row.group_id,
-        num_samples=row.num_samples,
-        submitted=row.submitted,
-        stages=stages,
-        done=all(Stage(stage) in FINAL_STAGES for stage in stages),
-    )
+    return [
+        TaskStatus(
+            task_id=row.task_id,
+            group_id=row.group_id,
+            num_samples=row.num_samples,
+            submitted=row.submitted,
+            stages=stages[row.task_id],
+            done=all(Stage(stage).final for stage in stages[row.task_id]),
+        )
+        for row in rows
+    ]

@@ -22,13 +22,14 @@ from polar.types import (
     NodeStatus,
     Registration,
 )
+from polar.types.codec import MSGPACK
 
 RESULT_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/result"
 Attempt = Annotated[int, Path(ge=1)]
 _BLOB: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/vnd.msgpack": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {MSGPACK: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 

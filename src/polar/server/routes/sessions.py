@@ -15,8 +15,8 @@ from polar.server.records import cancel, results, sessions, uploads
 from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Limit, PathId, QueryId
 from polar.server.state import State
 from polar.types import CancelReply, Id, Lease, ResultPage, SessionStatus, Stage, Strict
+from polar.types.codec import MSGPACK
 
-MSGPACK = "application/vnd.msgpack"
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _UPLOAD: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: _BINARY}}, **UNKNOWN}
 _TRAJECTORY: dict[int | str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class SessionRoutes:
         return await self._state.read(sessions.lease_of, session_id)
 
     async def cancel(self, session_id: PathId) -> CancelReply:
-        return CancelReply(cancelled=await self._state.change(cancel.cancel_session, session_id))
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "session", session_id))
 
     async def upload(self, session_id: PathId) -> Response:
         return Response(await self._blob(session_id), media_type=MSGPACK)

@@ -39,7 +39,7 @@ class TaskRoutes:
         return await self._state.read(tasks.status, task_id)
 
     async def cancel_task(self, task_id: PathId) -> CancelReply:
-        return CancelReply(cancelled=await self._state.change(cancel.cancel_task, task_id))
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "task", task_id))
 
     async def cancel_group(self, group_id: PathId) -> CancelReply:
-        return CancelReply(cancelled=await self._state.change(cancel.cancel_group, group_id))
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "group", group_id))
