@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from polar.back_off import BackOff
@@ -60,21 +59,15 @@ def suspicion_of(failure: Failure, task: TaskRequest) -> Suspicion | None:
     return None if part is None else Suspicion(part, task.runtime.name if part == "runtime" else "")
 
 
-@dataclass
-class _Outage:
-    suspicion: Suspicion
-    sickness: Sickness
-    began: float
-    """On the monotonic clock."""
-
-
 class NodeHealth:
     """Opened by `open_node`, closed with it."""
 
     def __init__(self, probes: Mapping[NodePart, Probe], config: NodeConfig) -> None:
         self._probes = probes
         self._config = config
-        self._outage: _Outage | None = None
+        self.sick: Sickness | None = None
+        self._sick_since = 0.0
+        """On the monotonic clock."""
         self._well = asyncio.Event()
         self._well.set()
         self._was_sick: dict[NodePart, float] = {}
@@ -85,13 +78,9 @@ class NodeHealth:
         self._watchers: list[Callable[[], None]] = []
 
     @property
-    def sick(self) -> Sickness | None:
-        return None if self._outage is None else self._outage.sickness
-
-    @property
     def sick_s(self) -> float:
         """How long the node has been sick; 0 if it is well."""
-        return 0.0 if self._outage is None else time.monotonic() - self._outage.began
+        return 0.0 if self.sick is None else time.monotonic() - self._sick_since
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Called when the node falls sick."""
@@ -113,13 +102,13 @@ class NodeHealth:
     async def examine(self, suspicion: Suspicion) -> bool:
         """Probes the suspected part. False: the node is sick."""
         async with self._examining:
-            if self._outage is None and (why := await self._problem(suspicion)):
+            if self.sick is None and (why := await self._problem(suspicion)):
                 self._fall_sick(suspicion, why)
-            return self._outage is None
+            return self.sick is None
 
     def confirm(self) -> None:
         """A session succeeded, so the next outage is a new one."""
-        if self._outage is None:
+        if self.sick is None:
             self._back_off.reset()
 
     async def close(self) -> None:
@@ -141,11 +130,9 @@ class NodeHealth:
         return ""
 
     def _fall_sick(self, suspicion: Suspicion, why: str) -> None:
-        sickness = Sickness(part=suspicion.part, why=why, since=time.time())
-        LOGGER.error(
-            "the node's %s has failed; it leases no sessions until it works again: %s", suspicion.part, why
-        )
-        self._outage = _Outage(suspicion, sickness, time.monotonic())
+        LOGGER.error("the node's %s has failed; it leases nothing until it works again: %s", suspicion.part, why)
+        self.sick = Sickness(part=suspicion.part, why=why, since=time.time())
+        self._sick_since = time.monotonic()
         self._well.clear()
         self._recovery = asyncio.create_task(self._recover(suspicion))
         for watcher in self._watchers:
@@ -159,6 +146,6 @@ class NodeHealth:
                 break
             LOGGER.info("the node's %s still fails: %s", suspicion.part, why)
         LOGGER.warning("the node's %s works again after %.0f s", suspicion.part, self.sick_s)
-        self._outage = None
+        self.sick = None
         self._was_sick[suspicion.part] = time.monotonic()
         self._well.set()

@@ -71,7 +71,7 @@ class JournalledSource:
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         try:
             await self._journal.save_result(result)
-        except StoreError as error:  # report it all the same: somebody waits for it
+        except StoreError as error:  # report it all the same: a client waits for it
             extra = {"session_id": result.session_id}
             LOGGER.error("session %s: its result is not in the journal: %s", result.session_id, error, extra=extra)
             if self._health is not None:

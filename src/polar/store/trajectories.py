@@ -15,11 +15,7 @@ from msgspec.structs import asdict
 
 from polar.errors import PolarError
 from polar.store.paths import write_whole
-from polar.types import (
-    TokenIds,
-    Trace,
-    Trajectory,
-)
+from polar.types import TokenIds, Trace, Trajectory
 from polar.types.codec import decode, encode
 from polar.types.shared_ids import SharedIds, as_ids, as_shared
 
@@ -102,13 +98,12 @@ def _check_arrays(trace: StoredTrace) -> None:
 def _cut(index: int, traces: Sequence[Trace]) -> StoredTrace:
     """Leaves the prefix out only if the other trace really has it: the metadata may be wrong."""
     trace = traces[index]
+    fields = asdict(trace)
     begins = _begins(trace.metadata.get("branch"), len(trace.prompt_ids))
-    if begins is None or not 0 <= begins.trace < index:
-        return StoredTrace(**asdict(trace))
-    if _first_of(traces[begins.trace], begins.tokens) != trace.prompt_ids[: begins.tokens]:
-        return StoredTrace(**asdict(trace))
-    own: dict[str, Any] = {"prompt_ids": trace.prompt_ids[begins.tokens :], "begins": begins}
-    return StoredTrace(**(asdict(trace) | own))
+    if begins is not None and 0 <= begins.trace < index:
+        if _first_of(traces[begins.trace], begins.tokens) == trace.prompt_ids[: begins.tokens]:
+            fields |= {"prompt_ids": trace.prompt_ids[begins.tokens :], "begins": begins}
+    return StoredTrace(**fields)
 
 
 def _begins(branch: Any, prompt_tokens: int) -> SharedPrefix | None:

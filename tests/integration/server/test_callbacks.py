@@ -205,6 +205,6 @@ async def test_the_body_is_json_for_anybody(api: Api) -> None:
 
 async def test_an_answer_is_not_followed_anywhere() -> None:
     async with trainer(307) as target, aiohttp.ClientSession() as http:
-        owed = delivery.Callback("s", "t", 1, target.url, "x", "{}")
-        assert await delivery.send(http, owed) == "answered with status 307"
+        callback = delivery.Callback("s", "t", 1, target.url, "x", "{}")
+        assert await delivery.send(http, callback) == "answered with status 307"
         assert len(target.heard) == 1

@@ -1,4 +1,4 @@
-"""What a trainer can ask of the server, and what it is told."""
+"""Requests of a trainer, and the answers."""
 
 from __future__ import annotations
 

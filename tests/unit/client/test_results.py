@@ -1,4 +1,4 @@
-"""Results and events as they come, to the end or for ever, whatever happens to the connection."""
+"""Results and events, finite or endless, whatever happens to the connection."""
 
 from __future__ import annotations
 

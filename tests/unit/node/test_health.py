@@ -1,4 +1,4 @@
-"""Which failure puts which part of a node under suspicion, and what a probe makes of it."""
+"""Which part of a node a failure may come from, and what its probe finds."""
 
 from __future__ import annotations
 

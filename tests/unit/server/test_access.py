@@ -1,4 +1,4 @@
-"""ServiceTokens, strict JSON and bounded bodies: what happens to a request before anything else does."""
+"""Tokens, strict JSON and body limits: the checks before a request is handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of databases: which are taken, and how they are named in messages."""
+"""Database URLs: which are accepted, and how messages name them."""
 
 from __future__ import annotations
 

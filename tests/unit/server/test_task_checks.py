@@ -1,4 +1,4 @@
-"""What is refused of a task before it is taken."""
+"""Tasks that are refused."""
 
 from __future__ import annotations
 

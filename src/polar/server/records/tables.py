@@ -107,7 +107,7 @@ uploads = Table(
     "uploads",
     METADATA,
     _session_id(primary_key=True),
-    Column("blob", LargeBinary, nullable=False),  # the last part; the others stand in upload_parts
+    Column("blob", LargeBinary, nullable=False),  # the last part; the others are in upload_parts
 )
 
 upload_parts = Table(

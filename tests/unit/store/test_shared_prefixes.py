@@ -1,4 +1,4 @@
-"""Traces that begin like others in one file: cut where that is true, whole where it is not."""
+"""Traces that share a prefix in one file: stored without it where that is proven, else whole."""
 
 from __future__ import annotations
 
