@@ -18,7 +18,7 @@ from polar.engines.remote.http_client import HttpConnection
 from polar.engines.vllm.engine import VllmEngine
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
-from polar.store.writer import Writer
+from polar.store.writer import DatabaseWriter
 from polar.tokens.forest import CallForest, PromptBuilder
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.tokens.replies.reply_decoder import ReplyDecoder
@@ -31,7 +31,7 @@ PARTS: dict[str, list[tuple[type[Any], str]]] = {
     ],
     "bridge": [(SmolLM2Renderer, "render"), (SmolLM2Renderer, "bridge")],
     "read reply": [(ReplyDecoder, "feed"), (ReplyDecoder, "finish")],
-    "store": [(Writer, "_transaction")],
+    "store": [(DatabaseWriter, "_transaction")],
     "engine leg": [(HttpConnection, "data_received")],
     "encode": [
         *((OpenAIChat, name) for name in ("reply", "encoder")),

@@ -13,7 +13,7 @@ from targets import trainer
 from polar.config import GatewayConfig, ServerConfig
 from polar.errors import PolarError
 from polar.server import callback_delivery as delivery
-from polar.server.refusals import Refused
+from polar.server.errors import ApiError
 from polar.store.paths import RunPaths
 from polar.types import Stage
 from waiting import hang_limit
@@ -81,7 +81,7 @@ class TestDurability:
         again = await desk.lease_one(alive)
         assert (again.session.session_id, again.session.attempt) == (lost.session.session_id, 2)
         await desk.report(alive, again)
-        with pytest.raises(Refused):
+        with pytest.raises(ApiError):
             await desk.report(dead, lost)
         assert len((await desk.results()).results) == 1
 

@@ -1,7 +1,6 @@
-"""What a trainer imports: tasks in, results and trajectories out, over the rollout server's HTTP.
+"""The trainer's client of the rollout server: submits tasks, reads results and trajectories, sets the policy.
 
-`PolarClient` is for programs that run an event loop, `SyncPolarClient` for those that do not; they have the same
-methods. Of Polar this imports the types and nothing that runs sessions.
+`PolarClient` is for programs with an event loop, `SyncPolarClient` for those without; they have the same methods.
 """
 
 from polar.client.client import DEFAULT_URL, PolarClient

@@ -1,23 +1,26 @@
-"""The trainer's view of the rollout server, one method for each thing it can be asked."""
+"""The asynchronous client: one method for each request to the rollout server."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from polar.client.draining import wait_for_drain
 from polar.client.events import follow_events
 from polar.client.results import PAGE, follow_results, skip_others
 from polar.client.retries import Retry, ServerError
-from polar.client.submission import fixed, same_task, written
-from polar.client.transport import MSGPACK, Request, Transport
+from polar.client.transport import Request, Transport
+from polar.errors import ConfigError
 from polar.types import (
+    CancelReply,
     Drain,
     Event,
     Lease,
@@ -29,30 +32,24 @@ from polar.types import (
     SessionStatus,
     SessionUpload,
     Stage,
-    Strict,
     TaskRequest,
     TaskStatus,
     Trajectory,
     is_id,
 )
-from polar.types.codec import decode
+from polar.types.codec import MSGPACK, decode
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 SUBMISSIONS_AT_ONCE = 8
 MOST_TASKS = 10_000
-"""The server lists no more at once."""
+"""The server's limit for one list."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Cancelled(Strict):
-    cancelled: int
-    """Sessions that were not final."""
-
-
 class PolarClient:
-    """Use it as `async with PolarClient() as client`. Without a token the user's own control token is taken."""
+    """Use it as `async with PolarClient() as client`. `token` defaults to the user's control token."""
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None) -> None:
         self._transport = Transport(url, token, retry or Retry())
@@ -69,28 +66,28 @@ class PolarClient:
         await self._transport.close()
 
     async def submit(self, task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
-        """Hands a task in. A lost reply does no harm: the id is fixed here, so the server knows the task again."""
-        request, made_up = fixed(task)
+        """Submits a task. Its id is fixed here, so a submission whose reply was lost can be repeated."""
+        request, generated = _with_id(task)
         try:
-            return await self._ask("POST", "/v1/tasks", TaskStatus, body=written(request))
+            return await self._ask("POST", "/v1/tasks", TaskStatus, body=_to_json(request))
         except ServerError as error:
-            # Only a repetition can meet itself; a task that was there before the first try is somebody else's.
+            # After a repetition the task may be this one; before that, the id belongs to another task.
             if error.status != 409 or error.attempts == 1:
                 raise
             known = await self.task(str(request.task_id))
-            if not made_up and not same_task(request, (await self.lease(known.session_ids[0])).task):
+            if not generated and not _same_task(request, (await self.lease(known.session_ids[0])).task):
                 raise
             return known
 
     async def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
-        """In the order given. Where one is refused, that is raised, and those handed in before it stay."""
+        """In the order given. Raises the first refusal; tasks submitted before it stay."""
         room = asyncio.Semaphore(SUBMISSIONS_AT_ONCE)
 
         async def submit(task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
             async with room:
                 return await self.submit(task)
 
-        checked = [fixed(task)[0] for task in tasks]
+        checked = [_with_id(task)[0] for task in tasks]
         try:
             async with asyncio.TaskGroup() as group:
                 submitted = [group.create_task(submit(task)) for task in checked]
@@ -102,7 +99,7 @@ class PolarClient:
         return await self._ask("GET", _path("tasks", task_id), TaskStatus)
 
     async def tasks(self, *, limit: int | None = None) -> list[TaskStatus]:
-        """The newest first, without the ids of their sessions."""
+        """Newest first, without the ids of their sessions."""
         return await self._ask("GET", "/v1/tasks", list[TaskStatus], params={"limit": limit})
 
     async def session(self, session_id: str) -> SessionStatus:
@@ -116,16 +113,16 @@ class PolarClient:
         return await self._ask("GET", "/v1/sessions", list[SessionStatus], params=params)
 
     async def lease(self, session_id: str) -> Lease:
-        """The session as it stands, with its whole task."""
+        """The session in its current stage, with its task."""
         return await self._ask("GET", _path("sessions", session_id, "lease"), Lease)
 
     async def results(
         self, *, task_ids: Collection[str] | None = None, group_id: str | None = None, after: int = 0
     ) -> AsyncGenerator[ResultEntry]:
-        """Results in the order in which they were recorded, each as soon as it is there.
+        """Results in the order in which they were recorded, each as soon as it exists.
 
-        Ends when every session of the tasks, or of the group's tasks, has been told; with neither it goes on
-        without end. To go on later, or in another process, give the `cursor` of the last entry as `after`.
+        Ends after the last result of the tasks, or of the group's tasks; with neither it is endless. To continue
+        later or in another process, pass the `cursor` of the last entry as `after`.
         """
         wanted = None if task_ids is None else frozenset(task_ids)
         if wanted is None and group_id is not None:
@@ -150,20 +147,20 @@ class PolarClient:
         task_id: str | None = None,
         group_id: str | None = None,
     ) -> ResultPage:
-        """What `results` is made of: the results after a cursor; waits up to `wait_s` for the first."""
+        """One request of `results`: the results after a cursor; waits up to `wait_s` for the first."""
         params = {"after": after, "limit": limit, "wait_s": wait_s, "task_id": task_id, "group_id": group_id}
         return await self._ask("GET", "/v1/results", ResultPage, params=params, wait_s=wait_s)
 
     async def trajectory(self, session_id: str) -> Trajectory:
-        """The session's traces; a 404 where it has left none, or not yet."""
+        """The session's traces; a 404 if it has none, or not yet."""
         return await self._fetch(_path("sessions", session_id, "trajectory"), Trajectory)
 
     async def upload(self, session_id: str) -> SessionUpload:
-        """All the session's node handed in: result, trajectory and the calls, which can be built again."""
+        """All that the session's node uploaded: result, trajectory and calls."""
         return await self._fetch(_path("sessions", session_id, "upload"), SessionUpload)
 
     async def cancel_session(self, session_id: str) -> int:
-        """How many sessions were not final, as for a task and a group."""
+        """Returns the number of sessions that had not ended, as do the next two."""
         return await self._cancel("sessions", session_id)
 
     async def cancel_task(self, task_id: str) -> int:
@@ -176,30 +173,30 @@ class PolarClient:
         return await self._ask("GET", "/v1/policy", Policy)
 
     async def pause(self, *, wait: bool = False, timeout_s: float | None = None) -> Policy:
-        """Calls that arrive from now on wait until `resume`; those under way run to their end.
+        """New calls wait until `resume`; those under way run to their end.
 
-        With `wait` it returns when every live node has paused and nothing is generated any more. Where that takes
-        longer than `timeout_s` it raises `NotDrained`, and generation stays paused.
+        With `wait` it returns when every live node has paused and no generation is under way. If that takes longer
+        than `timeout_s` it raises `NotDrained`, and generation stays paused.
         """
         policy = await self._change_policy(PolicyChange(paused=True))
         return await wait_for_drain(self.drain, timeout_s) if wait else policy
 
     async def drain(self, *, wait_s: float = 0.0) -> Drain:
-        """How far a pause has come; waits up to `wait_s` until it is done, or somebody has ended it."""
+        """The progress of a pause; waits up to `wait_s` until it is complete or resumed."""
         return await self._ask("GET", "/v1/policy/drain", Drain, params={"wait_s": wait_s}, wait_s=wait_s)
 
     async def resume(self) -> Policy:
         return await self._change_policy(PolicyChange(paused=False))
 
     async def set_policy_version(self, version: str | int) -> Policy:
-        """Stamped on every call that begins from now on; whether generation is paused stays as it is."""
+        """Recorded with every call that begins from now on. Does not pause or resume."""
         return await self._change_policy(PolicyChange(version=str(version)))
 
     async def nodes(self) -> list[NodeStatus]:
         return await self._ask("GET", "/v1/nodes", list[NodeStatus])
 
     def events(self, after: int = 0) -> AsyncGenerator[Event]:
-        """Every change after a cursor, without end."""
+        """Every change after a cursor, endless."""
         return follow_events(self._transport, after)
 
     async def _first_after(self, cursor: int, task_id: str | None) -> int | None:
@@ -213,7 +210,7 @@ class PolarClient:
         return found
 
     async def _cancel(self, kind: Literal["sessions", "tasks", "groups"], name: str) -> int:
-        return (await self._ask("POST", _path(kind, name, "cancel"), Cancelled)).cancelled
+        return (await self._ask("POST", _path(kind, name, "cancel"), CancelReply)).cancelled
 
     async def _change_policy(self, wanted: PolicyChange) -> Policy:
         body = wanted.model_dump_json(exclude_none=True).encode()
@@ -250,7 +247,35 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _path(kind: str, name: str, *rest: str) -> str:
-    """What cannot be an id is refused here: it would change the path it stands in."""
+    """Refuses what is not an id: it would change the path."""
     if not is_id(name):
-        raise ServerError(f"{name!r} cannot be the id of one of the {kind}", status=404)
+        raise ServerError(f"{name!r} is not a valid id of one of the {kind}", status=404)
     return "/".join(("/v1", kind, name, *rest))
+
+
+def _with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
+    """The task with an id, and whether the id was generated here."""
+    checked = task if isinstance(task, TaskRequest) else _checked(task)
+    if checked.task_id is not None:
+        return checked, False
+    return checked.model_copy(update={"task_id": f"task-{uuid.uuid4().hex[:16]}"}), True
+
+
+def _same_task(sent: TaskRequest, known: TaskRequest) -> bool:
+    """Compares their JSON: a tuple in the options comes back as a list."""
+    return orjson.loads(_to_json(sent)) == orjson.loads(_to_json(known))
+
+
+def _to_json(task: TaskRequest) -> bytes:
+    try:
+        return task.model_dump_json().encode()
+    except ValueError as error:
+        raise ConfigError(f"task {task.task_id} has no JSON form: {error}") from error
+
+
+def _checked(task: Mapping[str, Any]) -> TaskRequest:
+    try:
+        return TaskRequest.model_validate(task)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        raise ConfigError(f"not a task: {problems}") from error

@@ -1,4 +1,4 @@
-"""The server's events as they happen: a text/event-stream that is taken up again where it broke off."""
+"""The server's events (text/event-stream), resumed after a lost connection."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from contextlib import aclosing
 
 from pydantic import ValidationError
 
-from polar.client.retries import Patience, ServerError
+from polar.client.retries import Retrier, ServerError
 from polar.client.transport import Request, Transport
 from polar.sse import EventParser
 from polar.types import Event
 
 SILENCE_S = 50.0
-"""The server says something every 15 s, if only a comment; after three missed ones the connection is dead."""
+"""The server sends at least a comment every 15 s; after three missed ones the connection is dead."""
 
 
 async def follow_events(transport: Transport, after: int) -> AsyncGenerator[Event]:
-    """Without end; each event once, whatever happens to the connection."""
-    patience, cursor = Patience(transport.retry), after
+    """Endless; each event once, whatever happens to the connection."""
+    retrier, cursor = Retrier(transport.retry), after
     while True:
         try:
-            async with aclosing(_events_once(transport, cursor, patience)) as events:
+            async with aclosing(_events_once(transport, cursor, retrier)) as events:
                 async for event in events:
                     if event.cursor > cursor:
                         cursor = event.cursor
@@ -29,10 +29,10 @@ async def follow_events(transport: Transport, after: int) -> AsyncGenerator[Even
             broken = transport.no_answer("the stream of events ended")
         except ServerError as error:
             broken = error
-        await patience.bear(broken)
+        await retrier.wait(broken)
 
 
-async def _events_once(transport: Transport, cursor: int, patience: Patience) -> AsyncGenerator[Event]:
+async def _events_once(transport: Transport, cursor: int, retrier: Retrier) -> AsyncGenerator[Event]:
     request = Request(
         "GET",
         "/v1/events",
@@ -44,7 +44,7 @@ async def _events_once(transport: Transport, cursor: int, patience: Patience) ->
     parser = EventParser()
     async with aclosing(transport.stream(request)) as chunks:
         async for chunk in chunks:
-            patience.reset()
+            retrier.reset()
             for data in parser.feed(chunk):
                 try:
                     event = Event.model_validate_json(data)

@@ -1,39 +1,40 @@
-"""The same client for programs without an event loop: one runs in a thread of its own and is waited for."""
+"""The client for programs without an event loop: it runs the asynchronous one in a thread and waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Collection, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from polar.client.client import DEFAULT_URL, PolarClient
-from polar.client.results import PAGE
 from polar.client.retries import Retry
 from polar.errors import PolarError
-from polar.types import (
-    Drain,
-    Event,
-    Lease,
-    NodeStatus,
-    Policy,
-    ResultEntry,
-    ResultPage,
-    SessionStatus,
-    SessionUpload,
-    Stage,
-    TaskRequest,
-    TaskStatus,
-    Trajectory,
-)
+from polar.types import Event, ResultEntry, TaskRequest, TaskStatus
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[PolarClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncPolarClient, P], T]:
+    """The same method of the synchronous client: parameters, result and documentation stay."""
+
+    @wraps(method)
+    def call(self: SyncPolarClient, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._do(method(self._client, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return call
 
 
 class SyncPolarClient:
-    """Use it as `with SyncPolarClient() as client`. Its methods may be called from several threads at once."""
+    """Use it as `with SyncPolarClient() as client`. Several threads may call its methods at once.
+
+    The methods are those of `PolarClient`."""
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None) -> None:
         self._client = PolarClient(url, token, retry=retry)
@@ -49,7 +50,7 @@ class SyncPolarClient:
         if self._thread is not None:
             raise PolarError("a SyncPolarClient is opened once; make another")
         started: Future[asyncio.AbstractEventLoop] = Future()
-        # A daemon: a program that ends without closing its client shall end.
+        # A daemon thread: a program that does not close its client must be able to end.
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="polar-client", daemon=True
         )
@@ -61,34 +62,34 @@ class SyncPolarClient:
         self.close()
 
     def close(self) -> None:
-        """Breaks off what other threads still wait for; may be called twice."""
+        """Ends the requests that other threads wait for. May be called twice."""
         loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
-    def submit(self, task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
-        return self._do(self._client.submit(task))
+    submit = _blocking(PolarClient.submit)
+    task = _blocking(PolarClient.task)
+    tasks = _blocking(PolarClient.tasks)
+    session = _blocking(PolarClient.session)
+    sessions = _blocking(PolarClient.sessions)
+    lease = _blocking(PolarClient.lease)
+    result_page = _blocking(PolarClient.result_page)
+    trajectory = _blocking(PolarClient.trajectory)
+    upload = _blocking(PolarClient.upload)
+    cancel_session = _blocking(PolarClient.cancel_session)
+    cancel_task = _blocking(PolarClient.cancel_task)
+    cancel_group = _blocking(PolarClient.cancel_group)
+    policy = _blocking(PolarClient.policy)
+    pause = _blocking(PolarClient.pause)
+    drain = _blocking(PolarClient.drain)
+    resume = _blocking(PolarClient.resume)
+    set_policy_version = _blocking(PolarClient.set_policy_version)
+    nodes = _blocking(PolarClient.nodes)
 
     def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
+        """See `PolarClient.submit_many`. Reads `tasks` in the calling thread."""
         return self._do(self._client.submit_many(list(tasks)))
-
-    def task(self, task_id: str) -> TaskStatus:
-        return self._do(self._client.task(task_id))
-
-    def tasks(self, *, limit: int | None = None) -> list[TaskStatus]:
-        return self._do(self._client.tasks(limit=limit))
-
-    def session(self, session_id: str) -> SessionStatus:
-        return self._do(self._client.session(session_id))
-
-    def sessions(
-        self, task_id: str | None = None, *, stage: Stage | None = None, limit: int | None = None
-    ) -> list[SessionStatus]:
-        return self._do(self._client.sessions(task_id, stage=stage, limit=limit))
-
-    def lease(self, session_id: str) -> Lease:
-        return self._do(self._client.lease(session_id))
 
     def results(
         self, *, task_ids: Collection[str] | None = None, group_id: str | None = None, after: int = 0
@@ -96,58 +97,12 @@ class SyncPolarClient:
         """Results as they come; see `PolarClient.results`."""
         return self._each(self._client.results(task_ids=task_ids, group_id=group_id, after=after))
 
-    def result_page(
-        self,
-        *,
-        after: int = 0,
-        limit: int = PAGE,
-        wait_s: float = 0.0,
-        task_id: str | None = None,
-        group_id: str | None = None,
-    ) -> ResultPage:
-        page = self._client.result_page(
-            after=after, limit=limit, wait_s=wait_s, task_id=task_id, group_id=group_id
-        )
-        return self._do(page)
-
-    def trajectory(self, session_id: str) -> Trajectory:
-        return self._do(self._client.trajectory(session_id))
-
-    def upload(self, session_id: str) -> SessionUpload:
-        return self._do(self._client.upload(session_id))
-
-    def cancel_session(self, session_id: str) -> int:
-        return self._do(self._client.cancel_session(session_id))
-
-    def cancel_task(self, task_id: str) -> int:
-        return self._do(self._client.cancel_task(task_id))
-
-    def cancel_group(self, group_id: str) -> int:
-        return self._do(self._client.cancel_group(group_id))
-
-    def policy(self) -> Policy:
-        return self._do(self._client.policy())
-
-    def pause(self, *, wait: bool = False, timeout_s: float | None = None) -> Policy:
-        return self._do(self._client.pause(wait=wait, timeout_s=timeout_s))
-
-    def drain(self, *, wait_s: float = 0.0) -> Drain:
-        return self._do(self._client.drain(wait_s=wait_s))
-
-    def resume(self) -> Policy:
-        return self._do(self._client.resume())
-
-    def set_policy_version(self, version: str | int) -> Policy:
-        return self._do(self._client.set_policy_version(version))
-
-    def nodes(self) -> list[NodeStatus]:
-        return self._do(self._client.nodes())
-
     def events(self, after: int = 0) -> Generator[Event]:
+        """Every change after a cursor, without end."""
         return self._each(self._client.events(after))
 
     async def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        """Ends when the client is closed; `asyncio.run` then cancels whatever is still under way."""
+        """Ends when the client is closed; `asyncio.run` then cancels what is still under way."""
         try:
             await self._client.__aenter__()
         except BaseException as error:
@@ -167,16 +122,16 @@ class SyncPolarClient:
         try:
             return future.result()
         except CancelledError as error:
-            raise PolarError("the client was closed while this waited for the server") from error
+            raise PolarError("the client was closed while this request was under way") from error
         finally:
-            future.cancel()  # a Ctrl-C here must end the work there; what is done stays done
+            future.cancel()  # after a Ctrl-C here the work there must end; a finished future ignores it
 
     def _each(self, source: AsyncGenerator[T]) -> Generator[T]:
         try:
             while (found := self._do(_next(source))) is not None:
                 yield found
         finally:
-            with suppress(PolarError):  # closed already, and the generator with it
+            with suppress(PolarError):  # the client is closed, and the generator with it
                 self._do(_close(source))
 
 

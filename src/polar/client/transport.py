@@ -1,7 +1,7 @@
-"""HTTP to the rollout server: one request and its answer, sent again while that may help.
+"""HTTP requests to the rollout server, with retries.
 
-Every request of the client may be sent twice without harm: reads and cancellations by nature, a policy because
-what is put says how it shall stand, a task because its id is fixed before it is first sent.
+Every request of the client may be repeated: reads, cancellations and policy changes are idempotent, and a task's
+id is fixed before it is first sent.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from polar.client.retries import Patience, Retry, ServerError
+from polar.client.retries import Retrier, Retry, ServerError
 from polar.config import config_dir, read_secret
 from polar.errors import ConfigError, PolarError
 
 CONNECT_TIMEOUT_S = 10.0
 JSON = "application/json"
-MSGPACK = "application/vnd.msgpack"
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,16 @@ class Request:
     method: str
     path: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Those that are None are left out."""
+    """None: left out."""
     body: bytes | None = None
     accept: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     silence_s: float = 60.0
-    """The longest time without a byte from the server; a large answer may take as long as it needs."""
+    """The longest time without a byte from the server; a large answer may take longer."""
 
 
 class Transport:
-    """One server at its address, and the token that opens it."""
+    """The connection to one server."""
 
     def __init__(self, url: str, token: str | None, retry: Retry) -> None:
         self.url = _checked(url)
@@ -50,7 +49,7 @@ class Transport:
     async def open(self) -> None:
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": JSON},
-            # Long polls hold their connections; a limit would let them starve every other request.
+            # No limit: long polls hold their connections and would block every other request.
             connector=aiohttp.TCPConnector(limit=0),
         )
 
@@ -60,16 +59,16 @@ class Transport:
             await http.close()
 
     async def send(self, request: Request) -> bytes:
-        patience = Patience(self.retry)
+        retrier = Retrier(self.retry)
         while True:
             try:
                 async with self._answer(request) as response:
                     return await response.read()
             except ServerError as error:
-                await patience.bear(error)
+                await retrier.wait(error)
 
     async def stream(self, request: Request) -> AsyncGenerator[bytes]:
-        """The answer as it comes, once; whoever reads it knows where to go on after a failure."""
+        """The answer in chunks, without retries: the caller knows where to resume."""
         async with self._answer(request) as response:
             async for chunk in response.content.iter_any():
                 yield chunk
@@ -100,20 +99,20 @@ class Transport:
         return ServerError(f"no answer from the server at {self.url}: {reason}; is it running there?")
 
     def unreadable(self, path: str, reason: object) -> ServerError:
-        return ServerError(f"the server at {self.url} answered {path} in another shape: {reason}", status=200)
+        return ServerError(f"the server at {self.url} gave an unexpected answer to {path}: {reason}", status=200)
 
     def _refusal(self, status: int, payload: bytes) -> ServerError:
-        detail = _detail(payload)
+        detail = detail_of(payload)
         did = "failed" if status >= 500 else "refuses"
         message = f"the server at {self.url} {did} ({status}): {detail}"
         if status == 401:
-            message += f"; the client used {self._whence()}"
+            message += f"; the client used {self._token_source()}"
         return ServerError(message, status=status, detail=detail)
 
-    def _whence(self) -> str:
+    def _token_source(self) -> str:
         if self._given:
-            return "the token it was given"
-        return f"POLAR_CONTROL_TOKEN, or where that is not set {config_dir() / 'control-token'}"
+            return "the token passed to it"
+        return f"POLAR_CONTROL_TOKEN or, if that is not set, {config_dir() / 'control-token'}"
 
 
 def _checked(url: str) -> str:
@@ -123,11 +122,12 @@ def _checked(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{url!r} is no address of a server; one looks like http://127.0.0.1:8700")
+        raise ConfigError(f"{url!r} is not a server address; write one like http://127.0.0.1:8700")
     return url.rstrip("/")
 
 
-def _detail(payload: bytes) -> str:
+def detail_of(payload: bytes) -> str:
+    """The message in the body of an error."""
     try:
         detail = orjson.loads(payload)["detail"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""Task sets in, data sets out."""
+"""Task files, and a source of their sessions."""

@@ -13,7 +13,7 @@ OnResult = Callable[[SessionResult, Trajectory | None], Awaitable[None]]
 
 
 class TaskFileSource:
-    """A `SessionSource` that hands out the sessions of its tasks in file order, samples of a task adjacent."""
+    """A `SessionSource`: the sessions of its tasks in file order, the samples of a task together."""
 
     def __init__(self, tasks: Sequence[TaskRequest], on_result: OnResult) -> None:
         self._queue = _leases(tasks)
@@ -23,26 +23,26 @@ class TaskFileSource:
 
     @property
     def outstanding(self) -> int:
-        """Sessions whose result is not in yet, leased or not."""
+        """Sessions without a result, leased or not."""
         return self._outstanding
 
     async def lease(self, room: int) -> list[Lease]:
         if room < 1:
-            raise ValueError(f"room for {room} sessions: an empty answer would read as the end")
+            raise ValueError(f"room for {room} sessions: an empty answer would mean the end")
         leases = list(islice(self._queue, room))
         self._leased.update(lease.session.session_id for lease in leases)
         return leases
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
-        if result.session_id not in self._leased:  # in whichever attempt: the node may have run it again
-            raise PolarError(f"session {result.session_id}, attempt {result.attempt}: no lease waits for a result")
+        if result.session_id not in self._leased:  # any attempt: the node may have run it again
+            raise PolarError(f"session {result.session_id}, attempt {result.attempt}: this session is not leased")
         self._leased.remove(result.session_id)
         await self._on_result(result, trajectory)
         self._outstanding -= 1
 
 
 def _leases(tasks: Sequence[TaskRequest]) -> Iterator[Lease]:
-    """Made as they are asked for: a file may stand for millions of sessions."""
+    """Made on demand: a file may describe millions of sessions."""
     for position, unnamed in enumerate(tasks, start=1):
         task = named(unnamed, position)
         assert task.task_id is not None

@@ -1,7 +1,6 @@
-"""The three spellings of a task file to plain values, each with the place it stands at.
+"""Parses the three formats of a task file into plain values, each with its line.
 
-JSONL holds one task per line, JSON one task or a list, TOML `[[tasks]]` and a `[defaults]` table that is laid
-under each of them.
+JSONL holds one task per line, JSON one task or a list, TOML `[[tasks]]` and a `[defaults]` table for all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from polar.errors import ConfigError
 
 SHOWN_PROBLEMS = 10
 MERGED_TABLES = frozenset({"sampling", "budgets", "files", "keep", "metadata"})
-"""Fields whose default and own table are merged key by key. Any other field of a task replaces its default
-whole: the options of one harness mean nothing to another."""
+"""Fields whose table is merged with its default key by key. Any other field replaces its default: the options of
+one harness mean nothing to another."""
 
 
-class Item(NamedTuple):
+class TaskItem(NamedTuple):
     where: str
     value: Any
 
 
 class Problems:
-    """What is wrong with a file, gathered so that one reading shows all of it."""
+    """All problems of a file, raised together."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,14 +45,14 @@ class Problems:
 
 
 class _NotPlain(ValueError):
-    """JSON as Python reads it, but not as others would."""
+    """Accepted by Python, but not standard JSON."""
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise _NotPlain(f"the field {twice!r} stands there twice; keep one")
+        raise _NotPlain(f"the field {twice!r} occurs twice; keep one")
     return table
 
 
@@ -64,35 +63,30 @@ def _no_constant(name: str) -> Any:
 _decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
 
 
-def _jsonl(text: str, problems: Problems) -> list[Item]:
-    items: list[Item] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # U+2028 may stand in a string, so no splitlines
-        if not line.strip():
-            continue
-        try:
-            items.append(Item(f"line {number}", _decoder.decode(line)))
-        except json.JSONDecodeError as error:
-            problems.add(f"line {number}", f"not JSON: {error.msg} at column {error.colno}")
-        except (ValueError, RecursionError) as error:
-            problems.add(f"line {number}", _reason(error))
-    return items
-
-
-def _json(text: str, problems: Problems) -> list[Item]:
+def _decoded(text: str, problems: Problems, line: int | None = None) -> list[TaskItem]:
+    """One value, or none and a problem. `line`: where the text begins, if it is one line of a file."""
     try:
-        value = _decoder.decode(text)
+        return [TaskItem(f"line {line or 1}", _decoder.decode(text))]
     except json.JSONDecodeError as error:
-        problems.add(f"line {error.lineno}", f"not JSON: {error.msg} at column {error.colno}")
-        return []
+        problems.add(f"line {line or error.lineno}", f"not JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError) as error:
-        problems.add("", _reason(error))
-        return []
-    return _list_items(text) if isinstance(value, list) else [Item("line 1", value)]
+        problems.add(f"line {line}" if line else "", _reason(error))
+    return []
 
 
-def _list_items(text: str) -> list[Item]:
-    """The elements of a JSON list that is known to be valid, with the line each begins on."""
-    items: list[Item] = []
+def _jsonl(text: str, problems: Problems) -> list[TaskItem]:
+    lines = enumerate(text.split("\n"), start=1)  # splitlines would split at U+2028, too
+    return [item for number, line in lines if line.strip() for item in _decoded(line, problems, number)]
+
+
+def _json(text: str, problems: Problems) -> list[TaskItem]:
+    items = _decoded(text, problems)
+    return _list_items(text) if items and isinstance(items[0].value, list) else items
+
+
+def _list_items(text: str) -> list[TaskItem]:
+    """The elements of a valid JSON list, with the line each begins on."""
+    items: list[TaskItem] = []
     gap = re.compile(r"[\s,]*")
     line, counted = 1, 0
     position = text.index("[") + 1
@@ -102,10 +96,10 @@ def _list_items(text: str) -> list[Item]:
             return items
         line, counted = line + text.count("\n", counted, start), start
         value, position = _decoder.raw_decode(text, start)
-        items.append(Item(f"line {line}", value))
+        items.append(TaskItem(f"line {line}", value))
 
 
-def _toml(text: str, problems: Problems) -> list[Item]:
+def _toml(text: str, problems: Problems) -> list[TaskItem]:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -122,11 +116,11 @@ def _toml(text: str, problems: Problems) -> list[Item]:
         return []
     found, under = cast("list[Any]", tasks), cast("dict[str, Any]", defaults)
     places = _toml_places(text, len(found))
-    return [Item(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
+    return [TaskItem(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
 
 
 def _toml_places(text: str, count: int) -> list[str]:
-    """Lines of the headers; positions where the headers cannot be told from text that looks like them."""
+    """The line of each header; its position if text that looks like a header makes lines ambiguous."""
     headers = re.finditer(r"^[ \t]*\[\[[ \t]*tasks[ \t]*\]\]", text, re.MULTILINE)
     lines = [text.count("\n", 0, header.start()) + 1 for header in headers]
     if len(lines) != count:
@@ -149,7 +143,7 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_PARSERS: dict[str, Callable[[str, Problems], list[Item]]] = {
+_PARSERS: dict[str, Callable[[str, Problems], list[TaskItem]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
@@ -157,8 +151,8 @@ _PARSERS: dict[str, Callable[[str, Problems], list[Item]]] = {
 }
 
 
-def parse(path: Path, text: str, problems: Problems) -> list[Item]:
-    """The tasks of a file in its order, not yet checked; the name's ending picks the format."""
+def parse(path: Path, text: str, problems: Problems) -> list[TaskItem]:
+    """The tasks in file order, not yet checked; the file's suffix selects the format."""
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         raise ConfigError(f"{path}: a task file ends in {', '.join(_PARSERS)}, not {path.suffix or 'nothing'!r}")

@@ -1,11 +1,11 @@
-"""Task files to checked tasks. Whatever can be known to be wrong is refused here, before anything runs."""
+"""Reads and checks task files, before anything runs."""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,15 +13,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from polar import registry
-from polar.data.task_formats import Item, Problems, parse
+from polar.data.task_formats import Problems, TaskItem, parse
 from polar.errors import ConfigError
-from polar.types import ID_PATTERN, TaskRequest, is_id
+from polar.server.task_checks import file_problems, id_problems
+from polar.types import ID_PATTERN, TaskRequest
 
 MAX_FILE_BYTES = 32 * 2**20
 
 
 def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
-    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once."""
+    """The tasks of a file, each with an id. Raises a `ConfigError` with up to ten problems."""
     problems = Problems(path)
     items = parse(path, _text_of(path, max_bytes), problems)
     tasks = [
@@ -32,12 +33,12 @@ def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskReque
     _refuse_duplicates(tasks, problems)
     problems.raise_if_any()
     if not tasks:
-        raise ConfigError(f"{path}: there is no task in it")
-    return [_placed(task, path.absolute().parent) for _, task in tasks]
+        raise ConfigError(f"{path}: the file holds no task")
+    return [_with_absolute_paths(task, path.absolute().parent) for _, task in tasks]
 
 
-def _placed(task: TaskRequest, folder: Path) -> TaskRequest:
-    """What a file calls its workspace is found from where the file stands, wherever the sessions run."""
+def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:
+    """Workspace paths are relative to the task file, wherever the sessions run."""
     source = task.workspace
     if source is None:
         return task
@@ -46,7 +47,7 @@ def _placed(task: TaskRequest, folder: Path) -> TaskRequest:
 
 
 def named(task: TaskRequest, position: int) -> TaskRequest:
-    """A task without an id gets one from where it stands, so that reading the file again gives the same."""
+    """A task without an id gets one from its position, so that reading the file again gives the same id."""
     return task if task.task_id else task.model_copy(update={"task_id": f"task-{position:04}"})
 
 
@@ -71,52 +72,34 @@ def _text_of(path: Path, max_bytes: int) -> str:
     return text
 
 
-def _task_of(item: Item, position: int, problems: Problems) -> TaskRequest | None:
+def _task_of(item: TaskItem, position: int, problems: Problems) -> TaskRequest | None:
     value: Any = item.value
     if not isinstance(item.value, dict):
         problems.add(item.where, f"a task is an object with an instruction, not {_short(item.value)}")
         return None
     try:
-        # Through JSON once more: strict about types as a person's file should be, and nothing that another
-        # process could not be sent gets further.
+        # Through JSON again: types are checked strictly, and a value that cannot be sent to another process is
+        # refused here.
         task = TaskRequest.model_validate_json(orjson.dumps(value), strict=True)
     except orjson.JSONEncodeError as error:
-        problems.add(item.where, f"holds a value that cannot be kept: {error}")
+        problems.add(item.where, f"holds a value that JSON cannot hold: {error}")
         return None
     except ValidationError as error:
         for details in error.errors(include_url=False):
             problems.add(item.where, _explained(details))
         return None
     task = named(task, position)
-    for problem in [*registry.plugin_problems(task), *_bad_files(task), *_bad_session_ids(task)]:
+    for problem in [*registry.plugin_problems(task), *file_problems(task), *id_problems(task)]:
         problems.add(item.where, problem)
     return task
 
 
-def _bad_files(task: TaskRequest) -> list[str]:
-    def leaves_workspace(name: str) -> bool:
-        path = PurePosixPath(name)
-        return not path.parts or path.is_absolute() or ".." in path.parts
-
-    return [
-        f"files: {name!r} must be a relative path inside the workspace"
-        for name in task.files
-        if leaves_workspace(name) or "\0" in name
-    ]
-
-
-def _bad_session_ids(task: TaskRequest) -> list[str]:
-    if is_id(task.session_id(task.num_samples - 1)):
-        return []
-    return [f"task_id: too long to be numbered: {len(task.task_id or '')} characters; shorten it to 120"]
-
-
-def _refuse_duplicates(tasks: Sequence[tuple[Item, TaskRequest]], problems: Problems) -> None:
+def _refuse_duplicates(tasks: Sequence[tuple[TaskItem, TaskRequest]], problems: Problems) -> None:
     count = Counter(task.task_id for _, task in tasks)
     first: dict[str | None, str] = {}
     for item, task in tasks:
         if count[task.task_id] > 1 and first.setdefault(task.task_id, item.where) != item.where:
-            problems.add(item.where, f"task_id: {task.task_id!r} is that of {first[task.task_id]} too; rename one")
+            problems.add(item.where, f"task_id: {task.task_id!r} is used at {first[task.task_id]} too; rename one")
 
 
 def _explained(details: ErrorDetails) -> str:

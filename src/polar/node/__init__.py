@@ -1,18 +1,8 @@
-"""One gateway node: a gateway wired to a pipeline, and where its sessions come from."""
+"""One gateway node: a gateway and a pipeline, and the source of their sessions."""
 
 from polar.node.leftovers import sweep
-from polar.node.server_source import Controls, ServerSource
-from polar.node.service import serve_server
+from polar.node.server_source import serve_server
 from polar.node.uplink import Uplink
 from polar.node.wiring import JournalledSource, Node, open_node
 
-__all__ = [
-    "Controls",
-    "JournalledSource",
-    "Node",
-    "ServerSource",
-    "Uplink",
-    "open_node",
-    "serve_server",
-    "sweep",
-]
+__all__ = ["JournalledSource", "Node", "Uplink", "open_node", "serve_server", "sweep"]

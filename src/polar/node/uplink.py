@@ -1,19 +1,22 @@
-"""The node's line to the rollout server: a method for each route, and what the server's answers mean.
+"""The node's HTTP client: one method for each of the server's node routes, and the body of an upload.
 
-It holds the node's credentials and nothing else; when and how often something is asked is the source's business.
+It keeps the node's credentials. It does not retry: `ServerSource` decides when and how often to ask.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+import json
+from collections.abc import Sequence
 from typing import TypeVar
 
 import aiohttp
-import orjson
 from pydantic import BaseModel, ValidationError
 
+from polar.client.transport import detail_of
 from polar.errors import ConfigError, PolarError
 from polar.types import (
+    Call,
+    Failure,
     HandBack,
     Heartbeat,
     HeartbeatReply,
@@ -21,30 +24,39 @@ from polar.types import (
     LeaseRequest,
     NodeCredentials,
     Registration,
+    SessionResult,
+    SessionUpload,
+    Stage,
+    Trajectory,
+    TrajectoryStatistics,
 )
+from polar.types.codec import MSGPACK, encode
 
 M = TypeVar("M", bound=BaseModel)
 
 ANSWER_S = 15.0
-"""How long an answer may take beyond the wait that was asked for."""
+"""How long an answer may take, beyond the requested wait."""
 UPLOAD_S = 300.0
-MSGPACK = "application/vnd.msgpack"
 
 
-class ServerAway(PolarError):
-    """No answer, or one that says nothing about the request: try again."""
+class UplinkError(PolarError):
+    """The server did not do what the node asked."""
 
 
-class NotRegistered(PolarError):
-    """The server does not know this node, or not any more."""
+class ServerAway(UplinkError):
+    """No usable answer: try again."""
 
 
-class Refused(PolarError):
-    """The session is not this node's, or not in this attempt: for good."""
+class NotRegistered(UplinkError):
+    """The server does not know this node, or no longer."""
 
 
-class Unacceptable(PolarError):
-    """What was sent can never be taken: too large, or not of the server's version."""
+class LeaseRefused(UplinkError):
+    """The session, or this attempt of it, is not leased to this node. Final."""
+
+
+class Unacceptable(UplinkError):
+    """The server can never accept this body: too large, or of another version."""
 
 
 class Uplink:
@@ -60,7 +72,7 @@ class Uplink:
         self._http = aiohttp.ClientSession()
         return self
 
-    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._http is not None:
             await self._http.close()
 
@@ -69,13 +81,12 @@ class Uplink:
         return self._credentials is not None
 
     def forget(self) -> None:
-        """The credentials are worth nothing any more."""
+        """Drops credentials that the server no longer accepts."""
         self._credentials = None
 
     async def register(self, registration: Registration) -> NodeCredentials:
-        body = registration.model_dump_json().encode()
         try:
-            answer = await self._ask("POST", "/v1/nodes", self._node_token, body)
+            answer = await self._ask("POST", "/v1/nodes", self._node_token, _json(registration))
         except NotRegistered as error:
             raise ConfigError(
                 f"the server at {self.base_url} refuses this node's token: copy its node-token to this machine or "
@@ -85,14 +96,14 @@ class Uplink:
         return self._credentials
 
     async def lease(self, request: LeaseRequest) -> LeaseReply:
-        body = request.model_dump_json().encode()
-        return _read(LeaseReply, await self._ask_as_node("POST", "lease", body, request.wait_s + ANSWER_S))
+        limit_s = request.wait_s + ANSWER_S
+        return _read(LeaseReply, await self._ask_as_node("POST", "lease", _json(request), limit_s))
 
     async def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
-        return _read(HeartbeatReply, await self._ask_as_node("POST", "heartbeat", beat.model_dump_json().encode()))
+        return _read(HeartbeatReply, await self._ask_as_node("POST", "heartbeat", _json(beat)))
 
     async def hand_back(self, session: HandBack) -> None:
-        await self._ask_as_node("POST", "handback", session.model_dump_json().encode())
+        await self._ask_as_node("POST", "handback", _json(session))
 
     async def upload(self, session_id: str, attempt: int, blob: bytes) -> None:
         path = f"sessions/{session_id}/attempts/{attempt}/result"
@@ -112,7 +123,7 @@ class Uplink:
     async def _ask(
         self, method: str, route: str, key: str, body: bytes | None, limit_s: float = ANSWER_S
     ) -> bytes:
-        assert self._http is not None, "the uplink is opened with `async with`"
+        assert self._http is not None, "open the uplink with `async with`"
         kind = MSGPACK if method == "PUT" else "application/json"
         try:
             async with self._http.request(
@@ -131,27 +142,42 @@ class Uplink:
 def _accept(status: int, body: bytes) -> bytes:
     if status < 300:
         return body
-    why = f"{status}: {_detail(body)}"
+    why = f"{status}: {detail_of(body)[:500]}"
     if status == 401:
         raise NotRegistered(why)
     if status == 409:
-        raise Refused(why)
+        raise LeaseRefused(why)
     if status in (400, 413, 422):
         raise Unacceptable(why)
     raise ServerAway(why)
-
-
-def _detail(body: bytes) -> str:
-    try:
-        return str(orjson.loads(body)["detail"])[:500]
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")
 
 
 def _read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise ServerAway(
-            f"an answer that is no {model.__name__}: is it a Polar server of this version?"
-        ) from error
+        raise ServerAway(f"the answer is not a {model.__name__}: is it a Polar server of this version?") from error
+
+
+def _json(body: BaseModel) -> bytes:
+    return body.model_dump_json().encode()
+
+
+def upload_of(result: SessionResult, trajectory: Trajectory | None, calls: Sequence[Call]) -> bytes:
+    # `json` keeps NaN and infinity in metrics; pydantic's own writer turns them into null.
+    body = json.dumps(result.model_dump(mode="json")).encode()
+    return encode(SessionUpload(result=body, trajectory=trajectory, calls=tuple(calls)))
+
+
+def bare_upload(result: SessionResult, why: str) -> bytes:
+    """Replaces an upload the server cannot accept: the session still gets its result, which is FAILED."""
+    changes = {
+        "stage": Stage.FAILED,
+        "score": None,
+        "failure": Failure(where="upload", type="Unacceptable", message=why[:4000]),
+        "statistics": TrajectoryStatistics(),
+        "traces": None,
+        "certificate": None,
+        "seal": "",
+    }
+    return upload_of(result.model_copy(update=changes), None, ())

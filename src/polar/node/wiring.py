@@ -1,4 +1,4 @@
-"""Wires a gateway to a pipeline, and keeps what passes through both in the node's journal.
+"""Puts a node together: engine, gateway, pipeline, journal and health checks.
 
 Gateway and session know each other only here.
 """
@@ -27,11 +27,10 @@ from polar.gateway.http.handler import Service
 from polar.gateway.http.routes import gateway_app
 from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
-from polar.node.attempts import Attempts, ReturningSource
-from polar.node.checks import checks_of
 from polar.node.health import NodeHealth, Suspicion
 from polar.node.leftovers import claim, release
-from polar.node.requeue import RequeueingSource
+from polar.node.probes import probes_of
+from polar.node.retries import RequeueingSource, RetryingSource, ReturningSource
 from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import SessionSource, Watcher
 from polar.session.live import Services
@@ -44,13 +43,13 @@ from polar.tokens.preflight.checks import Preflight, preflight, without_bridges
 from polar.types import Lease, SessionResult, Stage, Trajectory
 
 NAME = f"{socket.gethostname()}:{os.getpid()}"
-"""Of this process, for people."""
+"""Of this process, for display."""
 LOGGER = logging.getLogger("polar.node")
 
 
 class JournalledSource:
-    """A source whose sessions and results are on the node's own disk before anybody else hears of them. A session
-    that cannot be written down does not begin: it is reported as failed at once."""
+    """A source that writes sessions and results to the node's journal first. A session that cannot be written does
+    not begin: it is reported as failed at once."""
 
     def __init__(self, source: SessionSource, journal: Journal, health: NodeHealth | None = None) -> None:
         self._source = source
@@ -61,21 +60,21 @@ class JournalledSource:
         while leases := await self._source.lease(room):
             taken: list[Lease] = []
             if await to_the_end(self._add(leases, taken)):
-                # Each lease gets a report, so the pipeline takes them first and is cancelled at its next step.
+                # Every lease needs a report, so the pipeline gets them first and is cancelled at its next step.
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
             if taken:
                 return taken
-            await asyncio.sleep(0)  # where a cancel is heard
+            await asyncio.sleep(0)  # lets a cancellation through
         return []
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
         try:
             await self._journal.save_result(result)
-        except StoreError as error:  # this node's trouble; who waits for the result still has to hear of it
-            told = {"session_id": result.session_id}
-            LOGGER.error("session %s: its result is not journalled: %s", result.session_id, error, extra=told)
+        except StoreError as error:  # report it all the same: a client waits for it
+            extra = {"session_id": result.session_id}
+            LOGGER.error("session %s: its result is not in the journal: %s", result.session_id, error, extra=extra)
             if self._health is not None:
                 await self._health.examine(Suspicion("disk"))
         await self._source.report(result, trajectory)
@@ -104,12 +103,12 @@ def _unjournalled(lease: Lease, error: StoreError) -> SessionResult:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Who lays prompts out."""
+    """What renders prompts."""
 
     renderer: Renderer | None = None
-    """None: the engine does."""
+    """None: the engine (chat mode)."""
     preflight: Preflight | None = None
-    """What the renderer was found to do; where its bridges are not proven, none is used."""
+    """The renderer's test report. If its bridges are not proven, none is used."""
 
     @property
     def name(self) -> str:
@@ -120,7 +119,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is up: its gateway listens, its engine answers."""
+    """A running node: its gateway listens, its engine answers."""
 
     config: Config
     paths: RunPaths
@@ -148,20 +147,20 @@ class Node:
         await self.pipeline(source, watchers).serve()
 
     def pipeline(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> Pipeline:
-        """For who wants more of it than to serve: to cancel a session, for instance."""
+        """For callers that do more than serve, such as cancel a session."""
         returning = source if isinstance(source, ReturningSource) else RequeueingSource(source)
-        attempts = Attempts(returning, self.health, self.config.node, NAME)
+        retrying = RetryingSource(returning, self.health, self.config.node, NAME)
         services = Services(
             slots=self.slots,
             policy=self.gate,
             paths=self.paths,
-            watchers=(self.journal, attempts, *watchers),
+            watchers=(self.journal, retrying, *watchers),
             versions=self.versions,
             launcher=self.launcher,
         )
-        journalled = JournalledSource(attempts, self.journal, self.health)
+        journalled = JournalledSource(retrying, self.journal, self.health)
         pipeline = Pipeline(self.config.pools, services, journalled)
-        attempts.attach(pipeline.cancel)
+        retrying.attach(pipeline.cancel)
         self.gate.watch(pipeline.policy_changed)
         return pipeline
 
@@ -170,7 +169,7 @@ class Node:
 async def open_node(
     config: Config, paths: RunPaths, *, engine: Engine | None = None, renderer: Renderer | None = None
 ) -> AsyncGenerator[Node]:
-    """Brings a node up and takes it down again. Engine and renderer are the config's unless they are given."""
+    """Starts a node and stops it at the end. `engine` and `renderer` replace those of the config."""
     prompts = await _prompts(config, renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
     claim(paths)
@@ -185,7 +184,7 @@ async def open_node(
             app = gateway_app(Service(slots, calls, config.gateway, threads))
             server = GatewayServer(app, config.gateway)
             slots.base_url, slots.listeners = server.base_url, server.listeners
-            health = NodeHealth(checks_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
+            health = NodeHealth(probes_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
                 yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health)
@@ -208,7 +207,7 @@ async def _prompts(config: Config, given: Renderer | None) -> Prompts:
         await renderer.load()
     report = await asyncio.to_thread(preflight, renderer)
     for problem in report.problems:
-        LOGGER.warning("the renderer, tried out: %s", problem)
+        LOGGER.warning("renderer preflight: %s", problem)
     return Prompts(renderer if report.bridges else without_bridges(renderer), report)
 
 
@@ -220,7 +219,7 @@ async def _mode(
     if not isinstance(engine, ChatEngine):
         raise ConfigError(
             f'engine {info.name!r} has no chat endpoint: set [model] mode = "tokens" and a renderer, or choose an '
-            "engine that lays prompts out itself (docs/engines.md)"
+            "engine that renders prompts itself (docs/engines.md)"
         )
     await prove_chat(engine)
     return ChatMode(engine, gate)

@@ -1,1 +1,1 @@
-"""The rollout server: tasks in, sessions leased to nodes, results out. It meets all others over HTTP."""
+"""The rollout server: takes tasks, leases their sessions to nodes, and serves results. All over HTTP."""

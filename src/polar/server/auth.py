@@ -1,6 +1,6 @@
-"""Who may do what: trainers with the control token, registration with the node token, a node with its own key.
+"""Access control: trainers use the control token, new nodes the node token, registered nodes their own key.
 
-A request is let in or turned away before its body is read. No secret appears in a message or a log.
+The check runs before the body is read. No secret appears in a message or a log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fastapi import APIRouter, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
+from polar.server.errors import ErrorBody, Unauthorized
 from polar.server.records.nodes import key_sha256_of, sha256
-from polar.server.refusals import Problem, Unauthorized
 from polar.server.state import State
 
 Check = Callable[[Request], Awaitable[None]]
@@ -25,51 +25,50 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True)
-class Tokens:
+class ServiceTokens:
     control: str = field(repr=False)
     node: str = field(repr=False)
 
     def __post_init__(self) -> None:
         if not self.control or not self.node or self.control == self.node:
-            raise ValueError("the control token and the node token must be there, and must differ")
+            raise ValueError("the control token and the node token must be set, and must differ")
 
 
-class Door:
-    """The three checks, one for each kind of route."""
+class Access:
+    """One check for each kind of route."""
 
-    def __init__(self, tokens: Tokens, state: State) -> None:
+    def __init__(self, tokens: ServiceTokens, state: State) -> None:
         self._tokens = tokens
         self._state = state
 
     async def control(self, request: Request) -> None:
-        if not _same(sha256(bearer(request)), sha256(self._tokens.control)):
-            raise Unauthorized("this needs the control token: Authorization: Bearer <POLAR_CONTROL_TOKEN>")
+        _check(request, self._tokens.control, "control")
 
     async def registration(self, request: Request) -> None:
-        if not _same(sha256(bearer(request)), sha256(self._tokens.node)):
-            raise Unauthorized("this needs the node token: Authorization: Bearer <POLAR_NODE_TOKEN>")
+        _check(request, self._tokens.node, "node")
 
     async def node(self, request: Request) -> None:
         node_id, given = str(request.path_params["node_id"]), sha256(bearer(request))
         kept = None
-        if "\0" not in node_id:  # PostgreSQL has no word for it
+        if "\0" not in node_id:  # PostgreSQL cannot store it
             kept = await self._state.read(key_sha256_of, node_id)
-        if not _same(given, kept or "-" * len(given)):
-            raise Unauthorized("no such node, or not its key; register again")
+        if not hmac.compare_digest(given, kept or "-" * len(given)):
+            raise Unauthorized("unknown node or wrong key; register again")
 
 
 def bearer(request: Request) -> str:
-    """Empty where there is none."""
+    """The bearer token; empty if there is none."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one, other)
+def _check(request: Request, token: str, kind: str) -> None:
+    if not hmac.compare_digest(sha256(bearer(request)), sha256(token)):
+        raise Unauthorized(f"this needs the {kind} token: Authorization: Bearer <POLAR_{kind.upper()}_TOKEN>")
 
 
 def guarded_router(check: Check, tag: str) -> APIRouter:
-    """Routes that run `check` first and take strict JSON."""
+    """A router whose routes run `check` first and accept strict JSON only."""
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -85,12 +84,12 @@ def guarded_router(check: Check, tag: str) -> APIRouter:
         route_class=GuardedRoute,
         dependencies=[Security(HTTPBearer(auto_error=False))],  # for the OpenAPI page; `check` decides
         tags=[tag],
-        responses={401: {"model": Problem}, 413: {"model": Problem}, 422: {"model": Problem}},
+        responses={401: {"model": ErrorBody}, 413: {"model": ErrorBody}, 422: {"model": ErrorBody}},
     )
 
 
 class StrictRequest(Request):
-    """Reads JSON as the standard has it: no NaN, no half of a surrogate pair, no bottomless nesting."""
+    """Standard JSON only: no NaN, no lone surrogates, limited nesting."""
 
     async def json(self) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""Sends the callbacks that are owed.
+"""Sends the callbacks that are due.
 
-A target that is down, slow or hostile costs few places, none for longer than `TIMEOUT_S`, and no more than a look
-at the status of its answer.
+A target that is down, slow or hostile takes few of the connections, none of them for longer than `TIMEOUT_S`, and
+only the status of its answer is read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import Counter
 
 import aiohttp
 
-from polar.server import callbacks
-from polar.server.callbacks import Owed
+from polar.server.long_poll import fires_within
+from polar.server.records import callbacks
+from polar.server.records.callbacks import Callback
 from polar.server.state import State
 from polar.store.database import StoreError
 
@@ -25,71 +26,63 @@ LONGEST_NAP_S = 1.0
 log = logging.getLogger("polar.server")
 
 
-class Delivery:
+class CallbackDelivery:
     def __init__(self, state: State) -> None:
         self._state = state
-        self._under_way: dict[str, Owed] = {}
+        self._under_way: dict[str, Callback] = {}
         self._failing: set[str] = set()
-        """Targets whose last try failed: one place is enough to see whether they are back."""
-        self._free = asyncio.Event()
+        """Targets whose last try failed; they get one connection until they answer again."""
 
     async def run(self) -> None:
-        bell = self._state.bells["callbacks"]
+        signal = self._state.signals["callbacks"]
         async with _http() as http, asyncio.TaskGroup() as group:
-            while not bell.silenced:
-                rung = bell.listen()
-                self._free.clear()
+            while not signal.closed:
+                fired = signal.listen()
                 try:
                     await self._start_due(http, group)
-                    await self._nap(rung)
+                    await fires_within(fired, await self._nap_s())
                 except StoreError as error:
-                    log.warning("callbacks wait: %s", error)
+                    log.warning("callbacks are delayed: %s", error)
                     await asyncio.sleep(LONGEST_NAP_S)
 
     async def _start_due(self, http: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
         while len(self._under_way) < AT_ONCE:
             busy, full = list(self._under_way), self._full_targets()
-            owed = await self._state.read(callbacks.next_owed, self._state.clock(), busy, full)
-            if owed is None:
+            callback = await self._state.read(callbacks.next_due, self._state.clock(), busy, full)
+            if callback is None:
                 return
-            self._under_way[owed.session_id] = owed
-            group.create_task(self._deliver(http, owed))
+            self._under_way[callback.session_id] = callback
+            group.create_task(self._deliver(http, callback))
 
     def _full_targets(self) -> list[str]:
-        busy = Counter(owed.target for owed in self._under_way.values())
+        busy = Counter(callback.target for callback in self._under_way.values())
         return [
             target
             for target, count in busy.items()
             if count >= (1 if target in self._failing else AT_ONCE_PER_TARGET)
         ]
 
-    async def _deliver(self, http: aiohttp.ClientSession, owed: Owed) -> None:
+    async def _deliver(self, http: aiohttp.ClientSession, callback: Callback) -> None:
         try:
-            problem = await send(http, owed)
+            problem = await send(http, callback)
             if problem is None:
-                self._failing.discard(owed.target)
-                await self._state.change(callbacks.delivered, owed)
+                self._failing.discard(callback.target)
+                await self._state.change(callbacks.delivered, callback)
             else:
-                self._failing.add(owed.target)
-                if await self._state.change(callbacks.failed, owed, problem):
-                    log.warning("the callback of session %s is given up: %s", owed.session_id, problem)
-        except StoreError as error:  # it stays owed, and the key tells the receiver that it comes again
-            log.warning("the callback of session %s could not be noted: %s", owed.session_id, error)
+                self._failing.add(callback.target)
+                if await self._state.change(callbacks.failed, callback, problem):
+                    log.warning("session %s: giving up its callback: %s", callback.session_id, problem)
+        except StoreError as error:  # it stays due; the receiver recognises the repetition by its key
+            log.warning("session %s: its callback's outcome was not stored: %s", callback.session_id, error)
         finally:
-            del self._under_way[owed.session_id]
-            self._free.set()
+            del self._under_way[callback.session_id]
+            self._state.signals["callbacks"].fire()  # a connection is free
 
-    async def _nap(self, rung: asyncio.Event) -> None:
-        """Until a result is owed, a place is free, or the next try may be due."""
+    async def _nap_s(self) -> float:
+        """Until the next try is due."""
         now = self._state.clock()
-        due = await self._state.read(callbacks.next_due, now)
-        nap_s = LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
-        waits = [asyncio.ensure_future(event.wait()) for event in (rung, self._free)]
-        try:
-            await asyncio.wait(waits, timeout=nap_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        due = await self._state.read(callbacks.next_due_at, now)
+        return LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
 
 
 def _http() -> aiohttp.ClientSession:
@@ -101,19 +94,19 @@ def _http() -> aiohttp.ClientSession:
     )
 
 
-async def send(http: aiohttp.ClientSession, owed: Owed) -> str | None:
-    """What went wrong, or None. The address may hold a secret, so it stands in no message."""
+async def send(http: aiohttp.ClientSession, callback: Callback) -> str | None:
+    """What went wrong, or None. The URL may hold a secret, so no message contains it."""
     headers = {
         "Content-Type": "application/json",
-        "Idempotency-Key": owed.key,
-        "X-Polar-Session": owed.session_id,
-        "X-Polar-Task": owed.task_id,
+        "Idempotency-Key": callback.key,
+        "X-Polar-Session": callback.session_id,
+        "X-Polar-Task": callback.task_id,
     }
     try:
-        answer = await http.post(owed.url, data=owed.body.encode(), headers=headers, allow_redirects=False)
-        answer.close()  # unread: a body may have no end
+        answer = await http.post(callback.url, data=callback.body.encode(), headers=headers, allow_redirects=False)
+        answer.close()  # unread: the body may be endless
     except TimeoutError:
         return f"no answer within {TIMEOUT_S:g} s"
-    except Exception as error:  # whatever a hostile answer makes of the client concerns this callback alone
-        return f"{type(error).__name__}: {str(error).replace(owed.url, 'the callback_url')}"
+    except Exception as error:  # a hostile answer may raise anything, and must not stop other callbacks
+        return f"{type(error).__name__}: {str(error).replace(callback.url, 'the callback_url')}"
     return None if 200 <= answer.status < 300 else f"answered with status {answer.status}"

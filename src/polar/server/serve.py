@@ -1,6 +1,6 @@
-"""The rollout server as a whole: opens the state, serves the app on the current event loop, and lets time pass.
+"""The rollout server as a whole: state, HTTP app, and background work.
 
-A new server on the same database goes on where the last one stopped, however that one ended.
+A new server on the same database continues where the last one stopped, however it ended.
 """
 
 from __future__ import annotations
@@ -9,27 +9,17 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-
-import uvicorn
 
 from polar.config import ServerConfig
 from polar.server.app import make_app
-from polar.server.auth import Tokens
-from polar.server.callback_delivery import Delivery
+from polar.server.auth import ServiceTokens
+from polar.server.callback_delivery import CallbackDelivery
 from polar.server.records import leases, nodes
 from polar.server.state import Change, Clock, State
 from polar.store.database import StoreError
+from polar.uvicorn_server import UvicornServer, address_of, listen
 
 log = logging.getLogger("polar.server")
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Signals belong to the process that owns the server."""
-        yield
 
 
 class RolloutServer:
@@ -39,22 +29,21 @@ class RolloutServer:
         self, config: ServerConfig, *, control_token: str, node_token: str, clock: Clock = time.time
     ) -> None:
         self._config = config
-        self._tokens = Tokens(control_token, node_token)
+        self._tokens = ServiceTokens(control_token, node_token)
         self._clock = clock
         self._socket: socket.socket | None = None
-        self._server: _Server | None = None
+        self._server: UvicornServer | None = None
         self._state: State | None = None
         self._work: asyncio.Task[None] | None = None
 
     @property
     def base_url(self) -> str:
-        assert self._socket is not None, "the server has an address once it is started"
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        assert self._socket is not None, "start the server first"
+        return address_of(self._socket)
 
     @property
     def state(self) -> State:
-        assert self._state is not None, "the server has its state once it is started"
+        assert self._state is not None, "start the server first"
         return self._state
 
     async def __aenter__(self) -> RolloutServer:
@@ -66,88 +55,63 @@ class RolloutServer:
 
     async def start(self) -> None:
         """Returns when requests are answered."""
-        self._socket = _listen(self._config)
+        self._socket = listen(self._config.host, self._config.port)
         try:
             self._state = await State.open(self._config, self._clock)
-            self._server = _Server(_uvicorn_config(self._state, self._tokens))
-            self._work = asyncio.create_task(self._run(self._server))
-            while not self._server.started:
-                if self._work.done():
-                    self._work.result()
-                await asyncio.sleep(0.01)
+            self._server = UvicornServer(make_app(self._state, self._tokens))
+            self._work = asyncio.create_task(self._run(self._server, self._socket))
+            await self._server.until_started(self._work)
         except BaseException:
             await self.stop()
             raise
 
     async def wait(self) -> None:
-        """Until the server ends; an error in any part of it ends it and is raised here."""
+        """Returns when the server has ended, and raises the error that ended it."""
         assert self._work is not None, "start the server first"
         await asyncio.shield(self._work)
 
     async def stop(self) -> None:
-        """Answers what is under way, sends long polls and event streams home. Stopping twice is harmless."""
+        """Finishes open requests, and ends long polls and event streams. May be called twice."""
         if self._state is not None:
-            self._state.silence()
+            self._state.close_signals()
         if self._server is not None:
             self._server.should_exit = True
         if self._work is not None:
             await asyncio.wait((self._work,))
             if not self._work.cancelled() and (error := self._work.exception()):
-                log.error("the rollout server had failed", exc_info=error)
+                log.error("the rollout server failed", exc_info=error)
         if self._state is not None:
             await self._state.close()
         if self._socket is not None:
             self._socket.close()
 
-    async def _run(self, server: _Server) -> None:
+    async def _run(self, server: UvicornServer, listening: socket.socket) -> None:
         async with asyncio.TaskGroup() as group:
             background = [
-                group.create_task(self._let_leases_expire()),
-                group.create_task(Delivery(self.state).run()),
+                group.create_task(self._expire_leases()),
+                group.create_task(CallbackDelivery(self.state).run()),
             ]
             try:
-                await server.serve(sockets=[self._socket] if self._socket else None)
+                await server.serve(sockets=[listening])
             finally:
                 for task in background:
                     task.cancel()
 
-    async def _let_leases_expire(self) -> None:
-        """A node cannot be blamed for a time in which nobody listened, so first all leases are prolonged: after a
-        start, and after the database was away."""
-        listened = False
+    async def _expire_leases(self) -> None:
+        """Extends all leases first, after a start and after a database outage: nodes could not renew them then."""
+        extended = False
         while True:
             try:
-                if not listened:
-                    await self.state.change(leases.prolong)
-                    listened = True
-                await self.state.change(_pass_time)
+                if not extended:
+                    await self.state.change(leases.extend_all)
+                    extended = True
+                await self.state.change(_expire)
             except StoreError as error:
-                listened = False
-                log.warning("leases stand still: %s", error)
+                extended = False
+                log.warning("leases cannot be checked: %s", error)
             await asyncio.sleep(self._config.heartbeat_s / 2)
 
 
-def _listen(config: ServerConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listening = socket.create_server((config.host, config.port), family=family, backlog=2048)
-    # Connections inherit it. asyncio sets it only on sockets that name TCP as their protocol, which this one does
-    # not, and without it each answer on a connection in use waits 40 ms for the client's acknowledgement.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
-def _pass_time(change: Change) -> None:
+def _expire(change: Change) -> None:
     leases.expire(change)
     nodes.forget(change)
-
-
-def _uvicorn_config(state: State, tokens: Tokens) -> uvicorn.Config:
-    return uvicorn.Config(
-        make_app(state, tokens),
-        log_level="critical",
-        access_log=False,
-        proxy_headers=False,
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-        timeout_keep_alive=75,
-    )

@@ -1,36 +1,36 @@
-"""The server's state: one database behind one thread, the clock, and the bells that wake those who wait."""
+"""The server's state: the database behind one writer thread, the clock, and signals that wake waiting requests."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from sqlalchemy import Connection
 
 from polar.config import ServerConfig
 from polar.server.records.tables import prepare
 from polar.store.server_database import database_of
-from polar.store.writer import Writer
+from polar.store.writer import DatabaseWriter
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Clock = Callable[[], float]
 """Unix seconds."""
 Topic = Literal["queue", "results", "events", "callbacks", "policy"]
-TOPICS: tuple[Topic, ...] = ("queue", "results", "events", "callbacks", "policy")
+TOPICS: tuple[Topic, ...] = get_args(Topic)
 
 
 @dataclass
 class Change:
-    """One atomic change of the state, in order with all others."""
+    """One transaction. Changes are made one after the other."""
 
     connection: Connection
     now: float
     config: ServerConfig
     wakes: set[Topic] = field(default_factory=set[Topic])
-    """Whose bells ring once the change is committed."""
+    """Signals to fire after the commit."""
 
     @property
     def lease_expires(self) -> float:
@@ -38,73 +38,73 @@ class Change:
         return self.now + self.config.heartbeat_s * self.config.lease_beats
 
 
-class Bell:
-    """Rings for all who listen at that moment."""
+class Signal:
+    """Wakes everyone who listens when it fires."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
-        self.silenced = False
-        """The server stops: nobody shall wait any longer."""
+        self._fired = asyncio.Event()
+        self.closed = False
+        """The server is stopping: stop waiting."""
 
     def listen(self) -> asyncio.Event:
-        """Set at the next ring. Listen first and look at the state then, and no ring is missed."""
-        return self._rung
+        """Set when the signal next fires. Call it before looking at the state, so that no change is missed."""
+        return self._fired
 
-    def ring(self) -> None:
-        self._rung.set()
-        if not self.silenced:
-            self._rung = asyncio.Event()
+    def fire(self) -> None:
+        self._fired.set()
+        if not self.closed:
+            self._fired = asyncio.Event()
 
-    def silence(self) -> None:
-        self.silenced = True
-        self._rung.set()
+    def close(self) -> None:
+        self.closed = True
+        self._fired.set()
 
 
 class State:
-    def __init__(self, writer: Writer[Connection], config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, writer: DatabaseWriter[Connection], config: ServerConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.bells: dict[Topic, Bell] = {topic: Bell() for topic in TOPICS}
+        self.signals: dict[Topic, Signal] = {topic: Signal() for topic in TOPICS}
         self._writer = writer
         self._under_way: set[asyncio.Task[object]] = set()
 
     @classmethod
     async def open(cls, config: ServerConfig, clock: Clock) -> State:
-        writer = Writer(database_of(config.database))
+        writer = DatabaseWriter(database_of(config.database))
         await writer.open(prepare)
         return cls(writer, config, clock)
 
     async def change(self, work: Callable[Concatenate[Change, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Does `work` in a transaction of its own. A caller that is cancelled takes nothing back, and those who
-        wait for the change hear of it all the same."""
+        """Runs `work` in its own transaction, then fires the signals. Cancelling the caller stops neither."""
 
         def run(connection: Connection) -> tuple[T, set[Topic]]:
             change = Change(connection, self.clock(), self.config)
             return work(change, *args, **kwargs), change.wakes
 
-        task = asyncio.create_task(self._ring_after(self._writer.write(run)))
+        task = asyncio.create_task(self._fire_after(self._writer.write(run)))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """After every change that was asked for before it."""
+        """Sees every change that was requested before it."""
         return await self._writer.read(lambda connection: work(connection, *args, **kwargs))
 
     @property
     def alive_since(self) -> float:
-        """A node that was heard of later is alive."""
+        """A node last seen after this time is alive."""
         return self.clock() - self.config.heartbeat_s * self.config.lease_beats
 
-    def silence(self) -> None:
-        for bell in self.bells.values():
-            bell.silence()
+    def close_signals(self) -> None:
+        """Ends long polls and event streams."""
+        for signal in self.signals.values():
+            signal.close()
 
     async def close(self) -> None:
         await self._writer.close()
 
-    async def _ring_after(self, written: asyncio.Future[tuple[T, set[Topic]]]) -> T:
+    async def _fire_after(self, written: asyncio.Future[tuple[T, set[Topic]]]) -> T:
         result, wakes = await written
         for topic in wakes:
-            self.bells[topic].ring()
+            self.signals[topic].fire()
         return result

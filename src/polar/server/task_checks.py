@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a task before it is taken: plug-ins, options, paths, ids, the callback."""
+"""Checks of a task before it is accepted: nesting, priority, ids, file paths, callback URL, plug-ins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 from yarl import URL
 
 from polar import registry
-from polar.server.refusals import Invalid
+from polar.server.errors import Invalid
 from polar.types import TaskRequest, is_id
 
 PLUGIN_FIELDS = ("runtime", "harness", "builder", "evaluator")
@@ -19,21 +19,18 @@ MAX_URL = 2048
 
 
 def refuse_if_wrong(task: TaskRequest) -> None:
-    """Loads the plug-ins' classes, so it may take a while."""
-    found = [*_too_deep(task), *_bad_values(task), *_bad_files(task), *_bad_callback(task)]
-    found = found or registry.plugin_problems(task)
-    if found:
+    """Imports the plug-ins' classes, which may take a while."""
+    checks = (_too_deep, _bad_priority, id_problems, file_problems, _bad_callback)
+    found = [problem for check in checks for problem in check(task)]
+    if found := found or registry.plugin_problems(task):
         raise Invalid("; ".join(found))
 
 
 def _too_deep(task: TaskRequest) -> list[str]:
-    values = {
-        "metadata": task.metadata,
-        **{f"{kind}.options": _spec(task, kind).options for kind in PLUGIN_FIELDS},
-    }
+    options = {f"{kind}.options": getattr(task, kind).options for kind in PLUGIN_FIELDS}
     return [
         f"{field}: nested deeper than {MAX_DEPTH} levels"
-        for field, value in values.items()
+        for field, value in {"metadata": task.metadata, **options}.items()
         if _depth_exceeds(value)
     ]
 
@@ -55,16 +52,19 @@ def _children(value: Any) -> list[Any]:
             return []
 
 
-def _bad_values(task: TaskRequest) -> list[str]:
-    found: list[str] = []
-    if abs(task.priority) > MAX_PRIORITY:
-        found.append(f"priority: between -{MAX_PRIORITY} and {MAX_PRIORITY} (is {task.priority:.3g})")
-    if task.task_id is not None and not is_id(task.session_id(task.num_samples - 1)):
-        found.append(f"task_id: {len(task.task_id)} characters are too long to be numbered; shorten it to 120")
-    return found
+def _bad_priority(task: TaskRequest) -> list[str]:
+    if abs(task.priority) <= MAX_PRIORITY:
+        return []
+    return [f"priority: between -{MAX_PRIORITY} and {MAX_PRIORITY} (is {task.priority:.3g})"]
 
 
-def _bad_files(task: TaskRequest) -> list[str]:
+def id_problems(task: TaskRequest) -> list[str]:
+    if task.task_id is None or is_id(task.session_id(task.num_samples - 1)):
+        return []
+    return [f"task_id: {len(task.task_id)} characters leave no room for the sample number; shorten it to 120"]
+
+
+def file_problems(task: TaskRequest) -> list[str]:
     def leaves_workspace(name: str) -> bool:
         path = PurePosixPath(name)
         return not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name
@@ -84,7 +84,7 @@ def _bad_callback(task: TaskRequest) -> list[str]:
 
 
 def target_of(url: str) -> str | None:
-    """Scheme, host and port of a callback; None where nothing can be sent there."""
+    """Scheme, host and port of a callback URL; None if it is not usable."""
     if len(url) > MAX_URL or not re.fullmatch(r"https?://[!-~]+", url, re.IGNORECASE):
         return None
     try:
@@ -92,7 +92,3 @@ def target_of(url: str) -> str | None:
         return f"{parsed.scheme}://{parsed.host}:{parsed.port}" if parsed.host else None
     except ValueError:
         return None
-
-
-def _spec(task: TaskRequest, kind: str) -> Any:
-    return getattr(task, kind)

@@ -1,1 +1,1 @@
-"""What is kept: the journal of calls, the files of a run and their paths."""
+"""Storage: databases and the journal, the files of a run, and the cache shared by all runs."""

@@ -1,4 +1,4 @@
-"""Folders every run shares, filled once: weights, harnesses. Safe with several processes at it."""
+"""Folders shared by all runs and filled once: weights, harnesses. Safe for several processes at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ POLL_S = 0.05
 
 
 async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]]) -> Path:
-    """The folder `name` of the cache. Where it is missing, `fill` makes its content in a scratch folder that
-    takes the name only when it is complete, so an interrupted download leaves nothing half-done behind."""
+    """The folder `name` of the cache. If it is missing, `fill` fills a scratch folder, which is renamed when it is
+    complete, so an interrupted download leaves no incomplete folder."""
     target = cache_dir() / name
     if target.is_dir():
         return target
-    async with alone_at(target):
-        for left in target.parent.glob(f".{glob.escape(target.name)}~*"):  # of one that was killed
+    async with exclusive_lock(target):
+        for left in target.parent.glob(f".{glob.escape(target.name)}~*"):  # by a killed process
             await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         if not target.is_dir():
             scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}~", dir=target.parent))
@@ -39,14 +39,14 @@ async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]]) -> P
 
 
 @asynccontextmanager
-async def alone_at(target: Path) -> AsyncGenerator[None]:
-    """One at a time, of all processes.
+async def exclusive_lock(target: Path) -> AsyncGenerator[None]:
+    """One holder at a time, over all processes.
 
-    The lock is asked for again and again. A thread that waited for it could not be cancelled, and with enough of
-    them none would be left for the one who has it.
+    Polls the lock. A thread that waited for it could not be cancelled, and enough of them would leave no thread
+    for the holder.
     """
     with _lock_of(target) as lock:
-        while not _taken(lock.fileno()):  # noqa: ASYNC110 - other processes have it too
+        while not _taken(lock.fileno()):  # noqa: ASYNC110 - shared with other processes
             await asyncio.sleep(POLL_S)
         yield
 
@@ -57,7 +57,7 @@ def _lock_of(target: Path) -> IO[str]:
         return (target.parent / f".{target.name}.lock").open("w")
     except OSError as error:
         raise PolarError(
-            f"{target.parent} cannot be written: {error.strerror}; POLAR_CACHE names another cache"
+            f"cannot write to {target.parent}: {error.strerror}; set POLAR_CACHE to another folder"
         ) from error
 
 

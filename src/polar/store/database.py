@@ -1,13 +1,12 @@
-"""The database port of the writer, and the journal's side of it: plain `sqlite3`.
+"""What the writer needs of a database, and the journal's database: plain `sqlite3`.
 
-Each model call writes here, and SQLAlchemy would take longer for a statement than SQLite. The server's databases,
-which may also be PostgreSQL, stand in `server_database.py`.
+Each model call writes to the journal, and SQLAlchemy would take longer for a statement than SQLite. For the
+server's databases see `server_database.py`.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -15,54 +14,45 @@ from polar.errors import PolarError
 
 C = TypeVar("C")
 BUSY_TIMEOUT_S = 10.0
+"""How long a change waits for the changes of others before it fails."""
 
 
 class StoreError(PolarError):
-    """A database cannot do what it was asked: not there, locked, damaged, or the disk is full."""
+    """A database failed: it is missing, locked, damaged, or the disk is full."""
 
 
 class JournalError(StoreError):
-    """The same of a node's journal."""
-
-
-@dataclass
-class Opening:
-    """How a database is opened."""
-
-    busy_timeout_s: float
-    """How long a change waits for those of others before it fails."""
-    read_only: bool = False
+    """A node's journal failed."""
 
 
 class Database(Protocol[C]):
-    """Used by one thread, which also makes its connection."""
+    """Used by one thread, which also opens its connection."""
 
     name: str
-    """For messages; holds no password."""
+    """For messages; without a password."""
     error: type[StoreError]
-    """What its failures become."""
+    """What the writer raises for a `failure`."""
     failure: type[Exception]
     """What the driver raises."""
     unable: type[Exception]
-    """Which of them no change of ours would survive: a full or locked disk, a server that is away."""
+    """Driver errors that would fail any change: a full or locked disk, a server that is away."""
 
     def connect(self) -> C: ...
 
     def begin(self, connection: C) -> None:
-        """Begins a transaction that waits until no other one is changing the database."""
+        """SharedPrefix a transaction that waits until no other one is changing the database."""
         ...
 
     def commit(self, connection: C) -> None: ...
 
     def rollback(self, connection: C) -> None:
-        """Ends the transaction, if any is left."""
-        ...
+        """Ends the transaction, if there is one."""
 
     def close(self, connection: C) -> None: ...
 
 
 class JournalDatabase:
-    """An SQLite file."""
+    """A node's journal: an SQLite file."""
 
     error: type[StoreError] = JournalError
     failure: type[Exception] = sqlite3.Error
@@ -71,10 +61,10 @@ class JournalDatabase:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.name = f"the journal {path}"
         self._path = path
-        self._opening = Opening(BUSY_TIMEOUT_S, read_only)
+        self._read_only = read_only
 
     def connect(self) -> sqlite3.Connection:
-        return connect_sqlite(self._path, self._opening)
+        return connect_sqlite(self._path, read_only=self._read_only)
 
     def begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -90,18 +80,18 @@ class JournalDatabase:
         connection.close()
 
 
-def connect_sqlite(path: Path | None, opening: Opening) -> sqlite3.Connection:
-    """None: a database in memory."""
-    mode = "ro" if opening.read_only else "rwc"
+def connect_sqlite(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection:
+    """`path` None: a database in memory."""
+    mode = "ro" if read_only else "rwc"
     uri = "file::memory:" if path is None else f"{path.absolute().as_uri()}?mode={mode}"
     raw = sqlite3.connect(
         uri,
         uri=True,
-        timeout=opening.busy_timeout_s,
-        isolation_level=None,  # transactions begin in `begin`, and nowhere else
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,  # only `begin` begins transactions
     )
     raw.execute("PRAGMA foreign_keys = ON")
-    if not opening.read_only:
+    if not read_only:
         raw.execute("PRAGMA journal_mode = WAL")
-        raw.execute("PRAGMA synchronous = NORMAL")  # survives the death of the process, not of the power
+        raw.execute("PRAGMA synchronous = NORMAL")  # survives a killed process, not a power failure
     return raw

@@ -1,4 +1,4 @@
-"""The files of a run: where each stands, and how a run is found again."""
+"""The files of a run, and how to find a run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class RunNotFound(PolarError):
 
 
 class RunRecord(Strict):
-    """What `run.json` holds: enough to read the run again without the machine it ran on."""
+    """The content of `run.json`: enough to read the run on another machine."""
 
     run_id: Id
     config: Config
     versions: dict[str, str]
-    """Of Polar, the model, the harnesses: whatever a number of this run may depend on."""
+    """Of Polar, the model and the harnesses."""
     tasks: int = 0
     sessions: int | None = None
-    """How many the journal lists at the end. None: the run is live, was killed, or is a node's of a server."""
+    """Number in the journal at the end. None: the run is live, was killed, or is a node of a server."""
     started: float
     """Unix seconds, as `finished`."""
     finished: float | None = None
-    """None while the run is live, and for ever if it was killed."""
+    """None while the run is live, or if it was killed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SessionPaths:
 
     @property
     def artifacts(self) -> Path:
-        """What the task wanted kept of the workspace; there only where there is something."""
+        """Files of the workspace that the task keeps; missing if there are none."""
         return self.root / "artifacts"
 
     @property
@@ -66,7 +66,7 @@ class SessionPaths:
         return self.root / "traces.msgpack"
 
     def create(self) -> SessionPaths:
-        """Makes the folder and its `logs/`; `place/` belongs to the runtime, which makes and removes it."""
+        """Makes the folder and its `logs/`. The runtime makes and removes `place/`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -78,13 +78,13 @@ class RunPaths:
     ```
     <runs_dir>/<run_id>/
       run.json                 config, versions, task count, started, finished
-      owner                    the process that works here, gone with a clean end
+      owner                    the process that works here, removed at a clean end
       journal.db               sessions, stages, calls, results (SQLite)
       sessions/<session_id>/
-        place/                 the runtime's work and home, gone after the session
-        logs/                  what the harness and the runtime wrote
-        artifacts/             files of the workspace that the task wanted kept
-        patch.diff             what changed in the workspace, where the task wanted it
+        place/                 the runtime's workspace and home, removed after the session
+        logs/                  output of the harness and the runtime
+        artifacts/             files of the workspace that the task keeps
+        patch.diff             changes in the workspace, if the task keeps them
         traces.msgpack         the trajectory
     ```
     """
@@ -93,14 +93,14 @@ class RunPaths:
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str | None = None) -> RunPaths:
-        """A new run's folder. An id given by hand must be new, and sorts as it is spelled."""
+        """A new run's folder. A given `run_id` must be new."""
         root = runs_dir / _checked(run_id or new_run_id())
         try:
             root.mkdir(parents=True)
         except FileExistsError as error:
-            raise PolarError(f"there is already a run at {root}; choose another id") from error
+            raise PolarError(f"a run at {root} already exists; choose another id") from error
         except OSError as error:
-            raise PolarError(f"{root} cannot be made: {error.strerror}") from error
+            raise PolarError(f"cannot create {root}: {error.strerror}") from error
         return cls(root)
 
     @property
@@ -113,7 +113,7 @@ class RunPaths:
 
     @property
     def owner(self) -> Path:
-        """There while a node works in the run, and after it if it was killed."""
+        """Exists while a node works in the run, and after it if the node was killed."""
         return self.root / "owner"
 
     @property
@@ -134,7 +134,7 @@ class RunPaths:
         try:
             return RunRecord.model_validate_json(self.record.read_bytes())
         except OSError as error:
-            raise PolarError(f"{self.record} cannot be read: {error.strerror}") from error
+            raise PolarError(f"cannot read {self.record}: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "run.json"
@@ -142,12 +142,12 @@ class RunPaths:
 
 
 def new_run_id(at: float | None = None) -> str:
-    """UTC time to the second, then four characters against a second run in it: sorts by time."""
+    """UTC time, and four random characters for runs of the same second. Sorts by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"
 
 
 def list_runs(runs_dir: Path) -> list[RunPaths]:
-    """The runs of a folder, oldest first. A folder without `run.json` is none of ours."""
+    """The runs of a folder, oldest first. Folders without `run.json` are skipped."""
     if not runs_dir.is_dir():
         return []
     folders = sorted(path for path in runs_dir.iterdir() if is_id(path.name))
@@ -155,7 +155,7 @@ def list_runs(runs_dir: Path) -> list[RunPaths]:
 
 
 def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:
-    """A run by its id or the unique beginning of it; without one, the latest."""
+    """A run by its id or a unique prefix of it; without one, the latest."""
     runs = list_runs(runs_dir)
     if not runs:
         raise RunNotFound(f"no runs in {runs_dir}; `polar run` starts one, --runs-dir looks elsewhere")
@@ -170,7 +170,7 @@ def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that is either all there or as it was before, whatever dies in between."""
+    """Replaces a file atomically."""
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -185,7 +185,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def _checked(text: str) -> str:
     if not is_id(text):
         raise PolarError(
-            f"{text!r} cannot be an id: letters, digits, '.', '_' and '-', a letter or digit first, at most 128"
+            f"{text!r} is not a valid id: letters, digits, '.', '_' and '-', a letter or digit first, at most 128"
         )
     return text
 

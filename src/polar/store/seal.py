@@ -1,6 +1,6 @@
-"""A digest over a session's result and its task, so that a change of either is noticed afterwards.
+"""A digest over a session's result and its task, which reveals later changes of either.
 
-Values that are the default are left out: a later Polar, whose types have more fields, makes the same seal.
+Default values are left out, so that a later Polar, whose types have more fields, makes the same seal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The server's databases, by SQLAlchemy: what SQLite and PostgreSQL do differently when they connect and begin."""
+"""The server's databases, through SQLAlchemy: what SQLite and PostgreSQL do differently."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,13 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from polar.store import database
-from polar.store.database import Database, Opening, StoreError, connect_sqlite
+from polar.store.database import Database, StoreError, connect_sqlite
 
 CHANGE_LOCK = 0x706F6C6172
-"""Whoever changes a PostgreSQL database of ours holds this advisory lock; the number spells "polar"."""
+"""The advisory lock that every change of a PostgreSQL database holds; the number spells "polar"."""
 
 
 class _AlchemyDatabase:
-    """What both have in common."""
-
     error: type[StoreError] = StoreError
     failure: type[Exception] = DBAPIError
     unable: type[Exception] = OperationalError
@@ -33,7 +30,7 @@ class _AlchemyDatabase:
         connection.commit()
 
     def rollback(self, connection: Connection) -> None:
-        """A connection that cannot even do that is replaced at its next use."""
+        """A connection that fails even here is replaced at its next use."""
         try:
             connection.rollback()
         except DBAPIError:
@@ -44,25 +41,20 @@ class _AlchemyDatabase:
 
 
 class SqliteDatabase(_AlchemyDatabase):
-    def __init__(self, path: Path | None, opening: Opening) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.name = f"the database {path or 'in memory'}"
         self._path = path
-        self._opening = opening
 
     def engine(self) -> Engine:
-        return create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
+        return create_engine("sqlite://", creator=lambda: connect_sqlite(self._path), poolclass=NullPool)
 
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def _connect(self) -> sqlite3.Connection:
-        return connect_sqlite(self._path, self._opening)
-
 
 class PostgresDatabase(_AlchemyDatabase):
-    def __init__(self, url: URL, opening: Opening) -> None:
+    def __init__(self, url: URL) -> None:
         self.name = f"the database {url.render_as_string(hide_password=True)}"
-        self._opening = opening
         self._url = url.set(drivername="postgresql+psycopg")
 
     def engine(self) -> Engine:
@@ -70,32 +62,30 @@ class PostgresDatabase(_AlchemyDatabase):
             engine = create_engine(self._url, poolclass=NullPool)
         except ModuleNotFoundError as error:
             raise StoreError(f"{self.name} needs psycopg: pip install 'polar-rollout[postgres]'") from error
-        event.listen(engine, "connect", self._bound_waiting)
+        event.listen(engine, "connect", _set_lock_timeout)
         return engine
 
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGE_LOCK})")
 
-    def _bound_waiting(self, raw: Any, _: object) -> None:
-        """Of each new connection: as with SQLite, whoever waits too long for others is told so."""
-        raw.execute(f"SET lock_timeout = {int(self._opening.busy_timeout_s * 1000)}")
-        raw.commit()
+
+def _set_lock_timeout(raw: Any, _: object) -> None:
+    """On each new connection, the same limit as for SQLite."""
+    raw.execute(f"SET lock_timeout = {int(database.BUSY_TIMEOUT_S * 1000)}")
+    raw.commit()
 
 
 def database_of(address: str) -> Database[Connection]:
-    """By its SQLAlchemy address."""
-    opening = Opening(database.BUSY_TIMEOUT_S)
+    """Takes an SQLAlchemy URL."""
     try:
         url = make_url(address)
     except ArgumentError as error:
-        raise StoreError(
-            "not a database's address; write sqlite:///<path> or postgresql://<host>/<name>"
-        ) from error
+        raise StoreError("not a database URL; write sqlite:///<path> or postgresql://<host>/<name>") from error
     match url.get_backend_name():
         case "sqlite":
             in_memory = url.database in (None, "", ":memory:")
-            return SqliteDatabase(None if in_memory else Path(str(url.database)), opening)
+            return SqliteDatabase(None if in_memory else Path(str(url.database)))
         case "postgresql":
-            return PostgresDatabase(url, opening)
+            return PostgresDatabase(url)
         case other:
-            raise StoreError(f"{other!r} is no database Polar can use; take sqlite:// or postgresql://")
+            raise StoreError(f"Polar does not support {other!r} databases; use sqlite:// or postgresql://")

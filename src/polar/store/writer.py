@@ -1,8 +1,7 @@
 """One thread that owns a database connection, so that the event loop never waits for a disk.
 
-Writes that pile up while one commits go into the next transaction together, in the order in which they came; each
-is acknowledged only after the commit that holds it. What nobody waits for goes with the next write, and costs no
-transaction of its own.
+Writes queued while one commits go into the next transaction together, in order; each is acknowledged after its
+commit. A deferred write, which has no waiter, goes with the next write and needs no transaction of its own.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ LOGGER = logging.getLogger("polar.store")
 C = TypeVar("C")
 T = TypeVar("T")
 
-SOON_S = 0.25
-"""So long a write that nobody waits for may stay in memory when no other comes."""
+DEFERRED_S = 0.25
+"""The longest time a deferred write stays in memory."""
 
 
 @dataclass(frozen=True)
 class _Write(Generic[C]):
     work: Callable[[C], Any]
     done: asyncio.Future[Any] | None
-    """None: nobody waits."""
+    """None: the write is deferred."""
 
     def settle(self, result: Any, error: Exception | None) -> None:
-        """On the event loop. A caller that was cancelled has settled the future itself."""
+        """On the event loop. The future of a cancelled caller is done already."""
         if self.done is None:
             if error is not None:
-                LOGGER.warning("a write that nobody waits for failed: %s", error)
+                LOGGER.warning("a deferred write failed: %s", error)
         elif self.done.done():
             return
         elif error is None:
@@ -49,9 +48,9 @@ class _Write(Generic[C]):
 _Outcome = tuple[_Write[C], Any, Exception | None]
 
 
-class Writer(Generic[C]):
-    """`work` runs in the thread, and once more where a neighbour in its transaction failed: it does nothing but
-    use the connection."""
+class DatabaseWriter(Generic[C]):
+    """`work` runs in the thread, and again if another write of its transaction failed: it must only use the
+    connection."""
 
     def __init__(self, database: Database[C], *, read_only: bool = False) -> None:
         self._database = database
@@ -65,7 +64,7 @@ class Writer(Generic[C]):
         self._closed = False
 
     async def open(self, prepare: Callable[[C], None]) -> None:
-        """Connects and runs `prepare`; leaves no thread behind where that fails."""
+        """Connects and runs `prepare`; leaves no thread behind if that fails."""
         self._loop = asyncio.get_running_loop()
         try:
             await self._in_thread(lambda: self._connect(prepare))
@@ -74,23 +73,21 @@ class Writer(Generic[C]):
             raise
 
     def write(self, work: Callable[[C], T]) -> asyncio.Future[T]:
-        """Queues `work` at once, in order; the future is done when it is committed. A caller that is cancelled
-        or does not wait takes nothing back."""
-        self._refuse_if_closed()
+        """Queues `work` at once; the future is done when it is committed. Cancelling it undoes nothing."""
         done: asyncio.Future[T] = self._loop.create_future()
         self._queue(_Write(work, done))
         self._flush_now()
         return done
 
-    def write_soon(self, work: Callable[[C], None]) -> None:
-        """Queues `work` to go with the next write, and before any read. Where it fails, only the log says so."""
-        self._refuse_if_closed()
+    def defer(self, work: Callable[[C], object]) -> None:
+        """Queues `work` for the next write or read. A failure is only logged."""
         self._queue(_Write(work, None))
         if not self._timer_runs:
             self._timer_runs = True
-            self._loop.call_later(SOON_S, self._flush_soon)
+            self._loop.call_later(DEFERRED_S, self._flush_soon)
 
     def _queue(self, write: _Write[C]) -> None:
+        self._refuse_if_closed()
         with self._lock:
             self._waiting.append(write)
 
@@ -117,12 +114,12 @@ class Writer(Generic[C]):
             except self._database.failure as error:
                 raise self._named(error) from error
             finally:
-                self._database.rollback(connection)  # else PostgreSQL would show this moment to later reads, too
+                self._database.rollback(connection)  # else later reads on PostgreSQL would see this snapshot
 
         return await self._in_thread(reading)
 
     async def close(self) -> None:
-        """After every write queued before it. Closing twice is harmless."""
+        """After every write queued before it. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -146,7 +143,7 @@ class Writer(Generic[C]):
         if self._connection is not None:
             self._flush()
             if self._waiting:
-                LOGGER.warning("%d writes that nobody waited for are lost", len(self._waiting))
+                LOGGER.warning("%d deferred writes are lost", len(self._waiting))
             self._database.close(self._connection)
             self._connection = None
 
@@ -154,7 +151,7 @@ class Writer(Generic[C]):
         with self._lock:
             batch, self._waiting, self._flush_is_due = self._waiting, [], False
         if batch and (outcomes := self._outcomes(batch)):
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(_settle, outcomes)
 
     def _outcomes(self, batch: Sequence[_Write[C]]) -> list[_Outcome[C]]:
@@ -162,22 +159,22 @@ class Writer(Generic[C]):
             results = self._transaction([write.work for write in batch])
             return [(write, result, None) for write, result in zip(batch, results, strict=True)]
         except self._database.unable as error:
-            return self._without_unhurried(batch, error)
+            return self._without_deferred(batch, error)
         except Exception as error:
             return self._one_by_one(batch, error)
 
-    def _without_unhurried(self, batch: Sequence[_Write[C]], error: Exception) -> list[_Outcome[C]]:
-        """A full or locked disk fails every write, but is no reason to lose what can wait."""
-        unhurried = [write for write in batch if write.done is None]
-        hurried = [write for write in batch if write.done is not None]
-        if not unhurried:
+    def _without_deferred(self, batch: Sequence[_Write[C]], error: Exception) -> list[_Outcome[C]]:
+        """A full or locked disk fails every write now, but deferred ones are kept for later."""
+        deferred = [write for write in batch if write.done is None]
+        awaited = [write for write in batch if write.done is not None]
+        if not deferred:
             return [(write, None, self._named(error)) for write in batch]
         with self._lock:
-            self._waiting[:0] = unhurried
-        return self._outcomes(hurried) if hurried else []
+            self._waiting[:0] = deferred
+        return self._outcomes(awaited) if awaited else []
 
     def _one_by_one(self, batch: Sequence[_Write[C]], error: Exception) -> list[_Outcome[C]]:
-        """A bad write must not take its neighbours with it."""
+        """A bad write must not fail the others of its transaction."""
         if len(batch) == 1:
             return [(batch[0], None, self._named(error))]
         return [outcome for write in batch for outcome in self._outcomes([write])]

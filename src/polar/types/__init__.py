@@ -32,6 +32,7 @@ from polar.types.profile import (
 )
 from polar.types.result import Failure, Score, SessionResult, UntrainableReason
 from polar.types.service import (
+    CancelReply,
     Drain,
     Event,
     HandBack,
@@ -89,6 +90,7 @@ __all__ = [
     "CallProfile",
     "CallTimes",
     "CallsOutcome",
+    "CancelReply",
     "Certificate",
     "Delta",
     "Drain",

@@ -15,6 +15,9 @@ from polar.types.shared_ids import SharedIds
 
 T = TypeVar("T")
 
+MSGPACK = "application/vnd.msgpack"
+"""The media type."""
+
 _CODE_OF = {"i": 1, "f": 2, "b": 3}
 _TYPECODE_OF = {code: typecode for typecode, code in _CODE_OF.items()}
 

@@ -42,6 +42,11 @@ class TaskStatus(Strict):
     session_ids: tuple[Id, ...] = ()
 
 
+class CancelReply(Strict):
+    cancelled: int
+    """Sessions that had not ended."""
+
+
 class ResultEntry(Strict):
     cursor: int
     """Ask for results after this one to go on."""

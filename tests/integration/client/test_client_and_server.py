@@ -224,6 +224,6 @@ def test_a_synchronous_trainer_and_its_nodes(service: Service, node: FakeNode) -
 async def test_a_wrong_token_is_refused_with_the_way_out(service: Service) -> None:
     async with PolarClient(service.url, "stale") as client:
         for ask in (client.tasks(), client.submit(TASK), anext(client.events()), client.trajectory("add-0")):
-            with pytest.raises(ServerError, match="the token it was given") as caught:
+            with pytest.raises(ServerError, match="the token passed to it") as caught:
                 await ask
             assert caught.value.status == 401

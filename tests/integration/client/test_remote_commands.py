@@ -91,7 +91,7 @@ def test_a_file_handed_in_twice_is_refused_unless_fresh(polar: Polar, folder: Pa
     polar("submit", "tasks.toml")
     again = polar("submit", "tasks.toml")
     assert (again.exit_code, again.stdout) == (2, "")
-    assert "there is a task 'add' already" in again.stderr and "--fresh" in again.stderr
+    assert "a task 'add' already exists" in again.stderr and "--fresh" in again.stderr
     assert len(json.loads(polar("submit", "tasks.toml", "--fresh", "--json").stdout)["tasks"]) == 2
     (folder / "unnamed.jsonl").write_text('{"instruction": "one"}\n{"instruction": "two"}\n')
     assert polar("submit", "unnamed.jsonl").exit_code == polar("submit", "unnamed.jsonl").exit_code == 0

@@ -15,7 +15,7 @@ from polar.config import Config, ServerConfig
 from polar.engines.base import GenerateRequest, Piece
 from polar.errors import EngineError
 from polar.node import Node, Uplink, open_node, serve_server
-from polar.node.checks import PROBE
+from polar.node.probes import PROBE
 from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths

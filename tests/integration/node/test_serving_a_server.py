@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from served_node import AGENT, Service, agent_task, results_of
 
-from polar.node.uplink import Refused, Uplink
-from polar.node.upload import upload_of
+from polar.node.uplink import LeaseRefused, Uplink, upload_of
 from polar.types import LeaseRequest, Registration, SessionResult, Stage
 from waiting import hang_limit, until
 
@@ -115,7 +114,7 @@ async def test_the_upload_of_an_old_attempt_is_refused(service: Service) -> None
         late = SessionResult(
             session_id=session.session_id, task_id=session.task_id, index=0, attempt=1, stage=Stage.COMPLETED
         )
-        with pytest.raises(Refused):
+        with pytest.raises(LeaseRefused):
             await uplink.upload(session.session_id, 1, upload_of(late, None, ()))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from served_node import AGENT, ServedNode, Service, agent_task, results_of
 
-from polar.node import checks
+from polar.node import probes
 from polar.store.journal import JournalError
 from polar.types import NodeStatus, Stage
 from waiting import until
@@ -83,12 +83,12 @@ async def test_a_full_disk_does_not_cancel_sessions(patient: Service, monkeypatc
     command, here, go = patient.held_up("first")
     await patient.client.submit(agent_task(command, task_id="first"))
     await until(here.exists)
-    works = checks.check_disk
-    monkeypatch.setattr(checks, "check_disk", full)
+    works = probes.check_disk
+    monkeypatch.setattr(probes, "check_disk", full)
     await _bound_journal(served, full=True)
     await patient.client.submit(agent_task(task_id="t", num_samples=10))
     await until(lambda: _told_sick_of(patient, served, "disk"))
-    monkeypatch.setattr(checks, "check_disk", works)
+    monkeypatch.setattr(probes, "check_disk", works)
     await _bound_journal(served, full=False)
     go.touch()
     results = await results_of(patient, "t", "first")

@@ -11,8 +11,7 @@ import aiohttp
 from sqlalchemy import Connection, Table, select
 
 from polar.config import ServerConfig
-from polar.server import uploads
-from polar.server.records import cancel, leases, nodes, results, tasks
+from polar.server.records import cancel, leases, nodes, results, tasks, uploads
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.types import (
@@ -110,10 +109,10 @@ class Desk:
         return await self.state.change(leases.expire)
 
     async def cancel_task(self, task_id: str) -> int:
-        return await self.state.change(cancel.cancel_task, task_id)
+        return await self.state.change(cancel.cancel, "task", task_id)
 
     async def results(self, after: int = 0, limit: int = 1000, **only: str) -> ResultPage:
-        rows = await self.state.read(results.rows_after, after, limit, results.Filter(**only))
+        rows = await self.state.read(results.rows_after, after, limit, results.ResultFilter(**only))
         return results.page_of(rows, after)
 
     async def row(self, session_id: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from desk import Api, Clock, Desk, OpenServer
 from targets import HOSTILE, hostile, trainer
 
 from polar.server import callback_delivery as delivery
-from polar.server.callbacks import GIVE_UP_AFTER_S, LONGEST_PAUSE_S
+from polar.server.records.callbacks import GIVE_UP_AFTER_S, LONGEST_PAUSE_S
 from polar.types import SessionResult
 from waiting import until
 
@@ -109,7 +109,7 @@ async def test_one_that_is_down_for_a_day_is_given_up_and_the_log_keeps_its_secr
         [row] = await until_settled(api)
     assert row["delivered"] is None
     assert "Cannot connect" in row["problem"]
-    await until(lambda: "given up" in caplog.text)
+    await until(lambda: "giving up" in caplog.text)
     assert "hunter" not in caplog.text + row["problem"]
 
 
@@ -181,14 +181,14 @@ async def test_what_was_not_delivered_when_the_server_stopped_is_delivered_by_th
 async def test_a_database_that_is_away_for_a_moment_stops_no_callback(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failures = delivery.callbacks.next_owed, iter([True, True])
+    real, failures = delivery.callbacks.next_due, iter([True, True])
 
     def sometimes(*arguments: Any) -> Any:
         if next(failures, False):
             raise delivery.StoreError("the database is away")
         return real(*arguments)
 
-    monkeypatch.setattr(delivery.callbacks, "next_owed", sometimes)
+    monkeypatch.setattr(delivery.callbacks, "next_due", sometimes)
     async with trainer() as target:
         await end_with_results(api, target.url)
         await until_settled(api)
@@ -205,6 +205,6 @@ async def test_the_body_is_json_for_anybody(api: Api) -> None:
 
 async def test_an_answer_is_not_followed_anywhere() -> None:
     async with trainer(307) as target, aiohttp.ClientSession() as http:
-        owed = delivery.Owed("s", "t", 1, target.url, "x", "{}")
-        assert await delivery.send(http, owed) == "answered with status 307"
+        callback = delivery.Callback("s", "t", 1, target.url, "x", "{}")
+        assert await delivery.send(http, callback) == "answered with status 307"
         assert len(target.heard) == 1

@@ -92,7 +92,7 @@ async def test_a_last_event_id_that_is_no_cursor_is_refused(api: Api) -> None:
 
 
 async def test_silence_is_broken_by_comments(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "STILL_HERE_S", 0.01)
+    monkeypatch.setattr(event_routes, "HEARTBEAT_S", 0.01)
     async with watching(api) as stream:
         blocks = [await stream.lines() for _ in range(3)]
     assert blocks[1:] == [[": still here"], [": still here"]]
@@ -170,4 +170,4 @@ async def test_an_error_in_the_background_ends_the_server_aloud(
             await api.server.wait()
     assert caught.group_contains(RuntimeError, match="a defect")
     await api.server.stop()
-    assert "had failed" in caplog.text
+    assert "server failed" in caplog.text

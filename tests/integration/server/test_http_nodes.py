@@ -102,7 +102,7 @@ async def test_a_client_that_leaves_is_leased_nothing(api: Api) -> None:
     await asyncio.wait((waiting,))
     for _ in range(100):
         await asyncio.sleep(0.02)
-        if not any("rings_within" in str(task) for task in asyncio.all_tasks()):
+        if not any("long_poll.py" in str(task) for task in asyncio.all_tasks()):
             break
     else:
         pytest.fail("the long poll outlives its client")

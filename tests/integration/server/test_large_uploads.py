@@ -8,9 +8,8 @@ import random
 import pytest
 from desk import Desk, result_of
 
-from polar.server import uploads
-from polar.server.records import results
-from polar.server.refusals import Conflict, Unknown
+from polar.server.errors import Conflict, NotFound
+from polar.server.records import results, uploads
 from polar.types import Lease
 
 MEGABYTE = 2**20
@@ -51,7 +50,7 @@ async def test_parts_of_a_lost_attempt_are_no_upload(desk: Desk) -> None:
     node, lease = await leased(desk)
     late = upload_of(lease, 3 * MEGABYTE)
     await desk.state.change(uploads.keep_part, late, 0)
-    with pytest.raises(Unknown, match="no upload"):
+    with pytest.raises(NotFound, match="no upload"):
         await uploads.read_blob(desk.state, "add-0")
     await desk.hand_back(node, lease)
     with pytest.raises(Conflict):
@@ -78,5 +77,5 @@ async def test_a_session_that_ends_without_an_upload_leaves_no_parts(desk: Desk)
     await desk.cancel_task("add")
     await desk.hand_back(node, lease)
     assert await desk.rows("upload_parts") == []
-    with pytest.raises(Unknown, match="no upload"):
+    with pytest.raises(NotFound, match="no upload"):
         await uploads.read_blob(desk.state, "add-0")

@@ -1,4 +1,4 @@
-"""Which callbacks are owed, when each is due, and when one is given up; in both databases."""
+"""Which callbacks are due, when, and when one is given up; in both databases."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 from desk import Desk
 
-from polar.server import callbacks
-from polar.server.callbacks import FIRST_PAUSE_S, GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Owed
+from polar.server.records import callbacks
+from polar.server.records.callbacks import FIRST_PAUSE_S, GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Callback
 
 URL = "http://trainer.test:9000/done?secret=1"
 TARGET = "http://trainer.test:9000"
@@ -20,30 +20,30 @@ async def ended(desk: Desk, task_id: str = "add", num_samples: int = 1, url: str
         await desk.report(node, lease, score={"reward": 1.0})
 
 
-async def owed_now(desk: Desk, under_way: tuple[str, ...] = (), full: tuple[str, ...] = ()) -> Owed | None:
-    return await desk.state.read(callbacks.next_owed, desk.clock.now, under_way, full)
+async def due_now(desk: Desk, under_way: tuple[str, ...] = (), full: tuple[str, ...] = ()) -> Callback | None:
+    return await desk.state.read(callbacks.next_due, desk.clock.now, under_way, full)
 
 
-async def due(desk: Desk) -> Owed:
-    owed = await owed_now(desk)
-    assert owed is not None
-    return owed
+async def due(desk: Desk) -> Callback:
+    callback = await due_now(desk)
+    assert callback is not None
+    return callback
 
 
-async def test_a_result_is_owed_with_its_body_and_key(desk: Desk) -> None:
+async def test_a_result_has_a_callback_with_its_body_and_key(desk: Desk) -> None:
     await ended(desk)
-    owed = await due(desk)
-    assert (owed.url, owed.target, owed.key, owed.task_id) == (URL, TARGET, "add-0:1", "add")
-    assert json.loads(owed.body)["score"]["reward"] == 1.0
+    callback = await due(desk)
+    assert (callback.url, callback.target, callback.key, callback.task_id) == (URL, TARGET, "add-0:1", "add")
+    assert json.loads(callback.body)["score"]["reward"] == 1.0
 
 
-async def test_a_task_without_an_address_is_owed_nothing(desk: Desk) -> None:
+async def test_a_task_without_an_address_has_no_callback(desk: Desk) -> None:
     await ended(desk, url=None)
-    assert await owed_now(desk) is None
+    assert await due_now(desk) is None
     assert await desk.rows("callbacks") == []
 
 
-async def test_results_the_server_makes_are_owed_too(desk: Desk) -> None:
+async def test_results_the_server_makes_have_callbacks_too(desk: Desk) -> None:
     await desk.submit(num_samples=2, callback_url=URL)
     await desk.cancel_task("add")
     assert {row["session_id"] for row in await desk.rows("callbacks")} == {"add-0", "add-1"}
@@ -54,18 +54,18 @@ async def test_what_is_under_way_or_of_a_full_target_is_passed_over(desk: Desk) 
     await ended(desk, "a", num_samples=2)
     desk.clock.advance(1)
     await ended(desk, "b", url="https://other.test/x")
-    owed = await owed_now(desk, under_way=("a-0",))
-    assert owed is not None and owed.session_id == "a-1"
-    owed = await owed_now(desk, under_way=("a-0",), full=(TARGET,))
-    assert owed is not None and owed.session_id == "b-0"
-    assert await owed_now(desk, under_way=("b-0",), full=(TARGET,)) is None
+    callback = await due_now(desk, under_way=("a-0",))
+    assert callback is not None and callback.session_id == "a-1"
+    callback = await due_now(desk, under_way=("a-0",), full=(TARGET,))
+    assert callback is not None and callback.session_id == "b-0"
+    assert await due_now(desk, under_way=("b-0",), full=(TARGET,)) is None
 
 
-async def test_a_delivered_one_is_not_owed_again(desk: Desk) -> None:
+async def test_a_delivered_one_is_not_due_again(desk: Desk) -> None:
     await ended(desk)
     await desk.state.change(callbacks.delivered, await due(desk))
     desk.clock.advance(GIVE_UP_AFTER_S)
-    assert await owed_now(desk) is None
+    assert await due_now(desk) is None
     [row] = await desk.rows("callbacks")
     assert (row["tries"], row["problem"]) == (1, None)
     assert row["delivered"] is not None
@@ -75,10 +75,10 @@ async def test_a_failed_one_is_due_later_and_later(desk: Desk) -> None:
     await ended(desk)
     pauses: list[float] = []
     for _ in range(6):
-        owed = await due(desk)
-        assert not await desk.state.change(callbacks.failed, owed, "status 500")
-        assert await owed_now(desk) is None
-        next_due = await desk.state.read(callbacks.next_due, desk.clock.now)
+        callback = await due(desk)
+        assert not await desk.state.change(callbacks.failed, callback, "status 500")
+        assert await due_now(desk) is None
+        next_due = await desk.state.read(callbacks.next_due_at, desk.clock.now)
         assert next_due is not None
         pauses.append(next_due - desk.clock.now)
         desk.clock.now = next_due
@@ -93,7 +93,7 @@ async def test_one_that_fails_for_a_day_is_given_up_with_its_reason(desk: Desk) 
         tries += 1
         if await desk.state.change(callbacks.failed, await due(desk), f"refused {tries}"):
             break
-        next_due = await desk.state.read(callbacks.next_due, desk.clock.now)
+        next_due = await desk.state.read(callbacks.next_due_at, desk.clock.now)
         assert next_due is not None
         assert next_due - desk.clock.now <= LONGEST_PAUSE_S
         desk.clock.now = next_due
@@ -101,7 +101,7 @@ async def test_one_that_fails_for_a_day_is_given_up_with_its_reason(desk: Desk) 
     assert (row["due"], row["delivered"], row["tries"], row["problem"]) == (None, None, tries, f"refused {tries}")
     assert 24 <= tries <= 80
     desk.clock.advance(GIVE_UP_AFTER_S)
-    assert await owed_now(desk) is None
+    assert await due_now(desk) is None
 
 
 async def test_a_reason_no_database_can_hold_is_made_plain(desk: Desk) -> None:
@@ -112,10 +112,5 @@ async def test_a_reason_no_database_can_hold_is_made_plain(desk: Desk) -> None:
     assert len(row["problem"]) == callbacks.MAX_PROBLEM
 
 
-async def test_nothing_owed_means_nothing_due(desk: Desk) -> None:
-    assert await desk.state.read(callbacks.next_due, desk.clock.now) is None
-
-
-def test_pauses_do_not_grow_for_ever() -> None:
-    assert all(callbacks.pause_s(tries) <= LONGEST_PAUSE_S for tries in (1, 10, 1000, 10**6))
-    assert len({callbacks.pause_s(5) for _ in range(20)}) > 1
+async def test_without_callbacks_nothing_is_due(desk: Desk) -> None:
+    assert await desk.state.read(callbacks.next_due_at, desk.clock.now) is None

@@ -57,7 +57,7 @@ async def test_a_database_of_somebody_else_is_left_alone(database: str, clock: C
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE invoices (number INTEGER)"))
     engine.dispose()
-    with pytest.raises(StoreError, match="somebody else"):
+    with pytest.raises(StoreError, match="another program"):
         await opened(database, clock)
 
 
@@ -99,7 +99,7 @@ async def test_a_statement_the_database_refuses_is_a_store_error(desk: Desk) -> 
 
 
 async def test_a_caller_that_is_cancelled_takes_nothing_back_and_others_hear_of_it(desk: Desk) -> None:
-    rung = desk.state.bells["queue"].listen()
+    rung = desk.state.signals["queue"].listen()
     caller = asyncio.create_task(desk.submit())
     await asyncio.sleep(0)
     caller.cancel()
@@ -181,7 +181,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: Cloc
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE calls (number INTEGER)")
     connection.close()
-    with pytest.raises(StoreError, match="somebody else"):
+    with pytest.raises(StoreError, match="another program"):
         await opened(f"sqlite:///{other}", clock)
 
 

@@ -9,8 +9,8 @@ from desk import LEASE_S, Clock, Desk, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polar.server.errors import Conflict
 from polar.server.records import cancel
-from polar.server.refusals import Conflict
 from polar.server.state import State
 from polar.types import Lease, Stage
 
@@ -52,7 +52,7 @@ class World:
                 self.desk.clock.advance(LEASE_S / 2)
                 await self.desk.expire()
             case "cancel":
-                await self.desk.state.change(cancel.cancel_session, f"t-{which}")
+                await self.desk.state.change(cancel.cancel, "session", f"t-{which}")
             case "leave":
                 self.believed[node] = []  # the process dies and comes back with nothing
             case "hand_back" if lease:

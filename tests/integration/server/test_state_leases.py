@@ -7,9 +7,9 @@ import json
 import pytest
 from desk import LEASE_S, Desk
 
+from polar.server.errors import Conflict, Invalid, NotFound, Unauthorized
 from polar.server.records import leases, nodes, policy
 from polar.server.records.leases import MAX_REPLY_BYTES
-from polar.server.refusals import Conflict, Invalid, Unauthorized, Unknown
 from polar.types import HandBack, PolicyChange, Registration, Stage
 
 
@@ -172,7 +172,7 @@ async def test_only_what_is_held_can_be_handed_back(desk: Desk) -> None:
     await desk.hand_back(one, lease)
     with pytest.raises(Conflict, match="attempt 1"):
         await desk.hand_back(one, lease)
-    with pytest.raises(Unknown):
+    with pytest.raises(NotFound):
         await desk.state.change(leases.hand_back, one, HandBack(session_id="nobody", attempt=1))
 
 
@@ -214,7 +214,7 @@ async def test_after_a_time_of_deafness_every_node_gets_a_full_lease(desk: Desk)
     node = await desk.register()
     await desk.lease(node, 1)
     desk.clock.advance(LEASE_S * 10)
-    await desk.state.change(leases.prolong)
+    await desk.state.change(leases.extend_all)
     assert await desk.expire() == 0
     assert (await desk.row("add-1"))["lease_expires"] is None
     desk.clock.advance(LEASE_S)
@@ -226,7 +226,7 @@ async def test_prolonging_shortens_no_lease(desk: Desk) -> None:
     await desk.lease(await desk.register(), 1)
     before = (await desk.row("add-0"))["lease_expires"]
     desk.clock.advance(-5)
-    await desk.state.change(leases.prolong)
+    await desk.state.change(leases.extend_all)
     assert (await desk.row("add-0"))["lease_expires"] == before
 
 

@@ -91,12 +91,12 @@ async def test_nobody_waits_for_a_node_that_is_gone(desk: Desk) -> None:
 
 
 async def test_a_node_that_holds_sessions_is_waited_for_until_they_are_taken_back(desk: Desk) -> None:
-    """As after a restart: the server has heard of nobody, and the leases are prolonged."""
+    """As after a restart: the server has seen no node, and the leases are extended."""
     await desk.submit()
     node = await desk.register()
     await desk.lease_one(node)
     desk.clock.advance(LEASE_S * 10)
-    await desk.state.change(leases.prolong)
+    await desk.state.change(leases.extend_all)
     await put(desk, paused=True)
     assert (await drain(desk)).unheard == (node,)
     desk.clock.advance(LEASE_S)

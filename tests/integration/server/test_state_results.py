@@ -7,9 +7,8 @@ import json
 import pytest
 from desk import LEASE_S, Desk, blob_of, result_of
 
-from polar.server import uploads
-from polar.server.records import cancel, events, results, sessions
-from polar.server.refusals import Conflict, Invalid, Unknown
+from polar.server.errors import Conflict, Invalid, NotFound
+from polar.server.records import cancel, events, results, sessions, uploads
 from polar.types import Lease, SessionResult, Stage
 
 
@@ -85,7 +84,7 @@ async def test_the_servers_own_result_is_not_overruled_by_a_late_node(desk: Desk
 async def test_an_unknown_session_is_unknown(desk: Desk) -> None:
     node, lease = await leased(desk)
     stranger = lease.model_copy(update={"session": lease.session.model_copy(update={"session_id": "x-0"})})
-    with pytest.raises(Unknown):
+    with pytest.raises(NotFound):
         await desk.report(node, stranger)
 
 
@@ -133,10 +132,10 @@ async def test_results_are_found_by_task_and_by_group(desk: Desk) -> None:
 async def test_there_is_no_upload_before_the_result_nor_for_one_the_server_made(desk: Desk) -> None:
     await desk.submit()
     for _ in range(2):
-        with pytest.raises(Unknown, match="no upload"):
+        with pytest.raises(NotFound, match="no upload"):
             await uploads.read_blob(desk.state, "add-0")
         await desk.cancel_task("add")
-    with pytest.raises(Unknown, match="no session 'nobody'"):
+    with pytest.raises(NotFound, match="no session 'nobody'"):
         await uploads.read_blob(desk.state, "nobody")
 
 
@@ -180,12 +179,12 @@ async def test_sessions_and_groups_are_cancelled_by_name(desk: Desk) -> None:
     await desk.submit("a", num_samples=2, group_id="g")
     await desk.submit("b", group_id="g")
     await desk.submit("c")
-    assert await desk.state.change(cancel.cancel_session, "a-1") == 1
-    assert await desk.state.change(cancel.cancel_group, "g") == 2
+    assert await desk.state.change(cancel.cancel, "session", "a-1") == 1
+    assert await desk.state.change(cancel.cancel, "group", "g") == 2
     assert (await desk.state.read(sessions.status, "c-0")).stage is Stage.QUEUED
-    for function in (cancel.cancel_session, cancel.cancel_task, cancel.cancel_group):
-        with pytest.raises(Unknown, match="'nobody'"):
-            await desk.state.change(function, "nobody")
+    for kind in ("session", "task", "group"):
+        with pytest.raises(NotFound, match=f"no {kind} 'nobody'"):
+            await desk.state.change(cancel.cancel, kind, "nobody")
 
 
 async def test_many_sessions_are_cancelled_together(desk: Desk) -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 from desk import Desk, task_of
 
+from polar.server.errors import Conflict, NotFound
 from polar.server.records import sessions, tasks
-from polar.server.refusals import Conflict, Unknown
 from polar.types import Stage
 
 
@@ -54,11 +54,11 @@ async def test_no_tasks_are_an_empty_list(desk: Desk) -> None:
 
 
 async def test_unknown_names_are_named(desk: Desk) -> None:
-    with pytest.raises(Unknown, match="task 'nobody'"):
+    with pytest.raises(NotFound, match="task 'nobody'"):
         await desk.state.read(tasks.status, "nobody")
-    with pytest.raises(Unknown, match="session 'nobody'"):
+    with pytest.raises(NotFound, match="session 'nobody'"):
         await desk.state.read(sessions.status, "nobody")
-    with pytest.raises(Unknown, match="session 'nobody'"):
+    with pytest.raises(NotFound, match="session 'nobody'"):
         await desk.state.read(sessions.lease_of, "nobody")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from polar.back_off import BackOff
 from polar.cli.service import processes
 from polar.cli.service.processes import ChildRefused, Program, running
-from polar.node.back_off import BackOff
 from waiting import until
 
 
@@ -29,7 +29,7 @@ class Script:
         wrapper.write_text(f"#!/bin/sh\nexec {sys.executable} {code}\n")
         wrapper.chmod(0o755)
         monkeypatch.setattr(processes.sys, "executable", str(wrapper))
-        monkeypatch.setattr(processes, "BackOff", lambda **_: BackOff(first_s=0.01, most_s=0.01))
+        monkeypatch.setattr(processes, "BackOff", lambda **_: BackOff(first_s=0.01, longest_s=0.01))
 
     def program(self) -> Program:
         return Program("child", lambda: [], self.folder / "child.log", self._died)
@@ -128,13 +128,3 @@ async def test_a_cancel_of_the_body_stops_them(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await task
     assert script.living() == []
-
-
-def test_a_back_off_grows_to_its_limit_and_begins_again() -> None:
-    back_off = BackOff(first_s=1.0, most_s=4.0)
-    waits = [back_off.next_s() for _ in range(100)]
-    assert 0.5 <= waits[0] <= 1.0 and 1.0 <= waits[1] <= 2.0
-    assert all(2.0 <= wait <= 4.0 for wait in waits[2:])
-    assert len(set(waits)) > 90, "two nodes do not come back in step"
-    back_off.reset()
-    assert back_off.next_s() <= 1.0

@@ -9,7 +9,7 @@ from workshop import WRITE, Workshop, agent_task
 
 from polar.data.source import TaskFileSource
 from polar.node import Node
-from polar.node.checks import PROBE
+from polar.node.probes import PROBE
 from polar.testing import ScriptedEngine, ScriptedReply
 from polar.types import Stage, TokenIds
 from waiting import hang_limit, until

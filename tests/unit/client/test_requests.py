@@ -1,4 +1,4 @@
-"""What a trainer can ask of the server, and what it is told."""
+"""Requests of a trainer, and the answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_many_are_answered_in_the_order_given(client: PolarClient) -> None
     [
         ({"instruction": "x", "samples": 3}, "samples: Extra inputs"),
         ({}, "instruction: Field required"),
-        ({"instruction": "x", "metadata": {"what": object()}}, "cannot be sent"),
+        ({"instruction": "x", "metadata": {"what": object()}}, "has no JSON form"),
     ],
 )
 async def test_what_is_no_task_is_refused_before_it_is_sent(
@@ -148,7 +148,7 @@ class TestPauseAndWait:
     ) -> None:
         rollout.draining, rollout.unheard = [2] * 100_000, ["node-7"]
         with pytest.raises(
-            NotDrained, match=r"2 generations .* no word yet from node-7; .* stays paused"
+            NotDrained, match=r"2 generations .* not acknowledged by node-7; .* stays paused"
         ) as caught:
             await client.pause(wait=True, timeout_s=0.2)
         assert caught.value.drain and caught.value.drain.generating == 2
@@ -159,7 +159,7 @@ class TestPauseAndWait:
             await asyncio.Event().wait()
             raise AssertionError(f"waited {wait_s} s for nothing")
 
-        with pytest.raises(NotDrained, match="has not told") as caught:
+        with pytest.raises(NotDrained, match="has not reported") as caught:
             await wait_for_drain(silent, timeout_s=0.05)
         assert caught.value.drain is None
 
@@ -169,7 +169,7 @@ class TestPauseAndWait:
         while not any("drain" in path for path in rollout.seen):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await client.resume()
-        with pytest.raises(NotDrained, match="resumed by somebody"):
+        with pytest.raises(NotDrained, match="another client resumed"):
             await waiting
 
 
@@ -190,7 +190,7 @@ async def test_a_wrong_token_names_where_it_came_from(
     assert caught.value.status == 401
     assert "POLAR_CONTROL_TOKEN" in str(caught.value) and str(tmp_path / "control-token") in str(caught.value)
     async with PolarClient(url, "wrong") as client:
-        with pytest.raises(ServerError, match="the token it was given"):
+        with pytest.raises(ServerError, match="the token passed to it"):
             await client.tasks()
 
 
@@ -209,14 +209,14 @@ def test_without_any_token_it_is_said_where_one_belongs(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("url", ["localhost:8700", "ftp://host", "http://", "http://host:99999", "http://[::1"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"looks like http://127.0.0.1:8700"):
+    with pytest.raises(ConfigError, match=r"write one like http://127.0.0.1:8700"):
         PolarClient(url, TOKEN)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a?b=1", "ä"])
 async def test_an_id_cannot_change_the_path(client: PolarClient, rollout: FakeRollout, name: str) -> None:
     for ask in (client.task, client.session, client.trajectory, client.cancel_group):
-        with pytest.raises(ServerError, match="cannot be the id") as caught:
+        with pytest.raises(ServerError, match="is not a valid id") as caught:
             await ask(name)
         assert caught.value.status == 404
     assert rollout.seen == []

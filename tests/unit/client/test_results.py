@@ -1,4 +1,4 @@
-"""Results and events as they come, to the end or for ever, whatever happens to the connection."""
+"""Results and events, finite or endless, whatever happens to the connection."""
 
 from __future__ import annotations
 
@@ -204,5 +204,5 @@ async def test_a_refused_stream_is_an_error(url: str) -> None:
 
 async def test_an_event_nobody_understands_is_named(client: PolarClient, rollout: FakeRollout) -> None:
     await rollout.tell(event(1).model_copy(update={"kind": "surprise"}))
-    with pytest.raises(ServerError, match="in another shape"):
+    with pytest.raises(ServerError, match="an unexpected answer"):
         await anext(client.events())

@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestServer
 from fake_rollout import TOKEN, FakeRollout, Fault
 
 from polar.client import PolarClient, Retry, ServerError
-from polar.client.retries import Patience
+from polar.client.retries import Retrier
 from polar.types import TaskRequest
 
 TASK = TaskRequest(task_id="add", instruction="add 2 and 2", metadata={"seeds": (1, 2)})
@@ -87,11 +87,11 @@ async def test_the_waits_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatc
         waits.append(delay_s)
 
     monkeypatch.setattr("asyncio.sleep", sleep)
-    patience = Patience(Retry(first_s=1, longest_s=5))
+    retrier = Retrier(Retry(first_s=1, longest_s=5))
     for _ in range(5):
-        await patience.bear(ServerError("away"))
-    patience.reset()
-    await patience.bear(ServerError("away"))
+        await retrier.wait(ServerError("away"))
+    retrier.reset()
+    await retrier.wait(ServerError("away"))
     assert waits == [1, 2, 4, 5, 5, 1]
 
 
@@ -102,8 +102,8 @@ async def test_the_waits_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatc
         (b"", 404, "no reason given"),
         (b'{"detail": [{"loc": ["limit"]}]}', 422, r'\[{"loc":\["limit"\]}\]'),
         (b"[]", 400, r"\[\]"),
-        (b"not json", 200, "in another shape"),
-        (b'[{"task_id": "a"}]', 200, "in another shape"),
+        (b"not json", 200, "an unexpected answer"),
+        (b'[{"task_id": "a"}]', 200, "an unexpected answer"),
         (b"", 302, r"refuses \(302\)"),
     ],
 )
@@ -125,5 +125,5 @@ async def test_a_damaged_blob_is_an_error_of_the_server() -> None:
     app = web.Application()
     app.add_routes([web.get("/{path:.*}", respond)])
     async with TestServer(app) as server, PolarClient(str(server.make_url("")), TOKEN) as client:
-        with pytest.raises(ServerError, match="in another shape"):
+        with pytest.raises(ServerError, match="an unexpected answer"):
             await client.trajectory("add-0")

@@ -1,4 +1,4 @@
-"""The plain synchronous face: the same methods, a thread of its own, a clean end."""
+"""The synchronous client: the same methods, its thread, and a clean end."""
 
 from __future__ import annotations
 

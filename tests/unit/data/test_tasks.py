@@ -108,7 +108,7 @@ def test_line_separators_and_a_byte_order_mark_are_just_text(tmp_path: Path) -> 
         ({"num_samples": -1}, r"line 1: num_samples: input should be greater than or equal to 1 \(is -1\)"),
         ({"num_samples": "3"}, r"num_samples: input should be a valid integer \(is '3'\)"),
         ({"num_samples": True}, "num_samples: input should be a valid integer"),
-        ({"num_samples": 10**30}, "cannot be kept: Integer exceeds"),
+        ({"num_samples": 10**30}, "JSON cannot hold: Integer exceeds"),
         ({"instruction": ""}, "instruction: string should have at least 1 character"),
         ({"instruction": None}, r"instruction: input should be a valid string \(is None\)"),
         ({"num_sample": 2}, "num_sample: unknown field; did you mean 'num_samples'"),
@@ -117,7 +117,7 @@ def test_line_separators_and_a_byte_order_mark_are_just_text(tmp_path: Path) -> 
         ({"sampling": {"temperature": -1}}, "sampling.temperature: input should be greater"),
         ({"task_id": "../../etc"}, r"task_id: letters, digits.* \(is '../../etc'\)"),
         ({"task_id": "x" * 129}, "task_id: letters, digits"),
-        ({"task_id": "x" * 128}, "task_id: too long to be numbered"),
+        ({"task_id": "x" * 128}, "task_id: 128 characters leave no room"),
         ({"group_id": "a/b"}, "group_id: letters, digits"),
         ({"harness": "kodex"}, "harness: unknown harness 'kodex'; known: "),
         ({"runtime": {"name": "no.such.module:Class"}}, "runtime: .* cannot be loaded"),
@@ -128,7 +128,7 @@ def test_line_separators_and_a_byte_order_mark_are_just_text(tmp_path: Path) -> 
         ({"harness": 3}, "harness: "),
         ({"files": {"../out": ""}}, "files: '../out' must be a relative path"),
         ({"files": {"/etc/passwd": ""}}, "files: '/etc/passwd' must be"),
-        ({"metadata": {"a": "\ud800"}}, "cannot be kept"),
+        ({"metadata": {"a": "\ud800"}}, "JSON cannot hold"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
@@ -156,15 +156,15 @@ def test_a_thousand_problems_are_ten_and_a_count(tmp_path: Path) -> None:
 
 def test_duplicate_ids_are_refused_also_against_made_up_ones(tmp_path: Path) -> None:
     path = jsonl(tmp_path, a_task(task_id="a"), a_task(task_id="b"), a_task(task_id="a"))
-    assert "line 3: task_id: 'a' is that of line 1 too; rename one" in refusal(path)
+    assert "line 3: task_id: 'a' is used at line 1 too; rename one" in refusal(path)
     path = jsonl(tmp_path, a_task(task_id="task-0002"), a_task())
-    assert "line 2: task_id: 'task-0002' is that of line 1" in refusal(path)
+    assert "line 2: task_id: 'task-0002' is used at line 1" in refusal(path)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"instruction": "x", "instruction": "y"}', "the field 'instruction' stands there twice"),
+        ('{"instruction": "x", "instruction": "y"}', "the field 'instruction' occurs twice"),
         ('{"instruction": NaN}', "NaN is not JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"instruction": ' + "9" * 5000 + "}", "line 1: Exceeds the limit"),
@@ -202,7 +202,7 @@ def test_toml_problems_carry_the_line_or_else_the_position(tmp_path: Path) -> No
         ("defaults = 3\n[[tasks]]", "defaults: must be a table"),
         ("[task]\ninstruction = 'x'", "unknown table 'task'"),
         ("[[tasks]\n", "not TOML: .*line 1"),
-        ("[defaults]\nnum_samples = 2", "there is no task in it"),
+        ("[defaults]\nnum_samples = 2", "the file holds no task"),
     ],
 )
 def test_toml_of_another_shape_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -248,7 +248,7 @@ def test_what_is_no_task_file_is_refused(tmp_path: Path) -> None:
     assert "not a file" in refusal(tmp_path / "pipe.jsonl")
     assert "ends in .jsonl, .ndjson, .json, .toml, not '.yaml'" in refusal(tmp_path / "tasks.yaml")
     assert "not 'nothing'" in refusal(tmp_path / "tasks")
-    assert "there is no task in it" in refusal(tmp_path / "none.json")
+    assert "the file holds no task" in refusal(tmp_path / "none.json")
 
 
 def test_session_ids_sort_by_index() -> None:

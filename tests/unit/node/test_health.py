@@ -1,4 +1,4 @@
-"""Which failure puts which part of a node under suspicion, and what a probe makes of it."""
+"""Which part of a node a failure may come from, and what its probe finds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from polar.config import NodeConfig
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure, SessionError, boundary, failure_of
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.node.checks import check_descriptors, check_disk, check_engine, descriptors_are_short
 from polar.node.health import NodeHealth, Suspicion, suspicion_of
+from polar.node.probes import check_descriptors, check_disk, check_engine, descriptors_are_short
 from polar.types import Failure, NodePart, TaskRequest
 from waiting import until
 
@@ -60,10 +60,9 @@ def chained() -> Exception:
         (failed("engine", EngineError("x"), policy=True), None),
         (Failure(where="engine", type="ContextOverflow", message="too long"), None),
         (Failure(where="builder", type="NotExact", message="x"), None),
-        (None, None),
     ],
 )
-def test_a_failure_names_the_part_it_may_come_from(failure: Failure | None, part: NodePart | None) -> None:
+def test_a_failure_names_the_part_it_may_come_from(failure: Failure, part: NodePart | None) -> None:
     found = suspicion_of(failure, TASK)
     assert (found.part if found else None) == part
     assert found is None or found.subject == ("docker" if part == "runtime" else "")

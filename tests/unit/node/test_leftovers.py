@@ -1,4 +1,4 @@
-"""What a dead node left in its run folders goes when the next one starts; a living node's stays."""
+"""The next node to start removes what a dead node left; it leaves that of a living one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of a task before it is taken."""
+"""Tasks that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polar.server.refusals import Invalid
+from polar.server.errors import Invalid
 from polar.server.task_checks import MAX_DEPTH, MAX_PRIORITY, MAX_URL, refuse_if_wrong, target_of
 from polar.types import TaskRequest
 

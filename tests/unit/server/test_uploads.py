@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polar.server.refusals import Invalid, NotAcceptable, Unknown
-from polar.server.uploads import checked, trajectory_json, trajectory_msgpack
+from polar.server.errors import Invalid, NotAcceptable, NotFound
+from polar.server.records.uploads import checked, trajectory_json, trajectory_msgpack
 from polar.types import (
     Call,
     CallTimes,
@@ -93,7 +93,7 @@ def test_a_whole_upload_is_taken_as_it_is() -> None:
         (msgspec.msgpack.encode({"result": msgspec.msgpack.Ext(99, b"x"), "trajectory": None}), "not a Session"),
         (blob(b"{"), "result: .*JSON"),
         (blob(b'{"session_id": "add-0"}'), "result: task_id"),
-        (blob(result_of(session_id="add-1")), "not of what the path names"),
+        (blob(result_of(session_id="add-1")), "the path does not match"),
         (blob(result_of(attempt=2)), "attempt 2"),
         (blob(result_of(stage=Stage.POSTRUN)), "POSTRUN is not final"),
         (blob(result_of(), trajectory_of("other-0", "other-0")), "'other-0'"),
@@ -162,7 +162,7 @@ def test_a_trajectory_comes_out_in_both_forms() -> None:
 
 
 def test_a_session_without_one_says_so() -> None:
-    with pytest.raises(Unknown, match="no trajectory"):
+    with pytest.raises(NotFound, match="no trajectory"):
         trajectory_msgpack(blob(result_of()), "add-0")
 
 

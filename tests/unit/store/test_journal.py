@@ -187,7 +187,7 @@ async def test_sessions_that_come_together_are_taken_in_together_or_not_at_all(
     journal: Journal, make_lease: MakeLease
 ) -> None:
     await journal.add_session(make_lease("known"))
-    with pytest.raises(JournalError, match="journalled already"):
+    with pytest.raises(JournalError, match="already in the journal"):
         await journal.add_sessions([make_lease("new"), make_lease("known")])
     assert await journal.session_ids() == ["known"]
 
@@ -244,7 +244,7 @@ async def test_a_result_is_taken_exactly_once(
 ) -> None:
     await journal.add_session(make_lease())
     await journal.save_result(make_result(score=Score(reward=1.0)))
-    with pytest.raises(ResultRefused, match="attempt 1 has its result already"):
+    with pytest.raises(ResultRefused, match="attempt 1 already has its result"):
         await journal.save_result(make_result(score=Score(reward=0.0)))
     assert [result.score for result in await journal.results()] == [Score(reward=1.0)]
 
@@ -264,7 +264,7 @@ async def test_a_result_of_an_older_attempt_is_refused(
 ) -> None:
     await journal.add_session(make_lease(attempt=1))
     await journal.add_session(make_lease(attempt=2))
-    with pytest.raises(ResultRefused, match="attempt 2 is the newest"):
+    with pytest.raises(ResultRefused, match="not the newest, which is 2"):
         await journal.save_result(make_result(attempt=1))
     await journal.save_result(make_result(attempt=2))
 
@@ -326,7 +326,7 @@ async def test_sessions_are_listed_with_their_stage_and_calls(
         (lambda j, call, lease, result: j.append_call(call("c1", "nobody")), "no session 'nobody'"),
         (lambda j, call, lease, result: j.record_stage("nobody", Stage.INIT, 0.0), "no session 'nobody'"),
         (lambda j, call, lease, result: j.save_result(result("nobody")), "no session 'nobody'"),
-        (lambda j, call, lease, result: j.add_session(lease()), "attempt 1 is journalled already"),
+        (lambda j, call, lease, result: j.add_session(lease()), "attempt 1 is already in the journal"),
         (lambda j, call, lease, result: j.lease("nobody"), "no session 'nobody'"),
     ],
 )

@@ -47,20 +47,20 @@ def test_a_run_without_a_given_id_is_named_after_now(tmp_path: Path) -> None:
 def test_an_id_that_could_leave_the_folder_is_refused(tmp_path: Path, bad: str) -> None:
     run = RunPaths.create(tmp_path, "r1")
     for use in (lambda: RunPaths.create(tmp_path, bad), lambda: run.session(bad)):
-        with pytest.raises(PolarError, match="cannot be an id"):
+        with pytest.raises(PolarError, match="is not a valid id"):
             use()
     assert [path.name for path in tmp_path.iterdir()] == ["r1"]
 
 
 def test_a_run_is_made_once(tmp_path: Path) -> None:
     RunPaths.create(tmp_path, "r1")
-    with pytest.raises(PolarError, match="already a run"):
+    with pytest.raises(PolarError, match="already exists"):
         RunPaths.create(tmp_path, "r1")
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PolarError, match="cannot be made"):
+    with pytest.raises(PolarError, match="cannot create"):
         RunPaths.create(tmp_path / "file", "r1")
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_record_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 
 
 def test_a_missing_record_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(PolarError, match="cannot be read"):
+    with pytest.raises(PolarError, match="cannot read"):
         RunPaths(tmp_path).read_record()
 
 

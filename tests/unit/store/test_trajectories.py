@@ -53,7 +53,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PolarError, match="cannot be written"):
+    with pytest.raises(PolarError, match="cannot write"):
         write_trajectory(tmp_path / "file" / "traces.msgpack", a_trajectory())
 
 

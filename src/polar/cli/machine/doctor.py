@@ -104,7 +104,7 @@ def _machine_checks(config: Config, runs_dir: Path) -> list[Check]:
 
 
 async def _disk(config: Config, runs_dir: Path) -> str:
-    from polar.node.checks import check_disk
+    from polar.node.probes import check_disk
 
     whole = runs_dir.absolute()
     there = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
@@ -114,7 +114,7 @@ async def _disk(config: Config, runs_dir: Path) -> str:
 
 async def _open_files() -> Found:
     from polar.cli.event_loop import allow_open_files
-    from polar.node.checks import check_descriptors
+    from polar.node.probes import check_descriptors
 
     check_descriptors()
     most = allow_open_files()

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+from polar.back_off import BackOff
 from polar.errors import PolarError
-from polar.node.back_off import BackOff
 from polar.session.pipeline import to_the_end
 
 SUPERVISED = "POLAR_SUPERVISED"
@@ -83,7 +83,7 @@ def stop_requested() -> asyncio.Event:
 
 
 async def _keep(program: Program) -> None:
-    back_off = BackOff(first_s=0.5, most_s=30.0)
+    back_off = BackOff(first_s=0.5, longest_s=30.0)
     quick_deaths = 0
     while True:
         started = time.monotonic()

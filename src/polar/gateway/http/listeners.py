@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 
 from polar.gateway.http.bodies import too_large
 from polar.gateway.http.connection import AsgiMessage, BoundedHttp, Receive, Send
+from polar.uvicorn_server import address_of
 
 LISTENER_OF = "polar.listener"
 """In the scope of a request that came through a session's own listener: the session's id."""
@@ -96,7 +97,7 @@ class SessionListeners:
         def connection() -> ListenerHttp:
             return ListenerHttp(connections=connections, app=app, config=self._config, server_state=self._state)
 
-        address = base_url_of(listener)
+        address = address_of(listener)
         server = await asyncio.get_running_loop().create_server(connection, sock=listener)
         self._listeners[session_id] = Listener(server, connections)
         return address
@@ -111,8 +112,3 @@ class SessionListeners:
     async def close_all(self) -> None:
         for session_id in tuple(self._listeners):
             await self.close(session_id)
-
-
-def base_url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{host}:{port}"

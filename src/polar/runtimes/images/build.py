@@ -24,7 +24,7 @@ from polar.runtimes.images.catalog import RECORD_FILE, Image, ImageRecord, Recip
 from polar.runtimes.images.debian import debian_recipe, debian_tar
 from polar.runtimes.images.engine import EngineImages, engine_images
 from polar.runtimes.images.programs import run_program
-from polar.store.cache import alone_at, cached_folder
+from polar.store.cache import cached_folder, exclusive_lock
 
 Form = Literal["folder", "engine"]
 FORMS: dict[str, Form] = {"apptainer": "folder", "bubblewrap": "folder", "docker": "engine", "folder": "folder"}
@@ -90,7 +90,7 @@ async def _made(order: Order, tell: Callable[[str], None]) -> Image:
     if (current := _current(order)) is not None:
         tell("it is there already")
         return current
-    async with alone_at(images_dir() / order.name):
+    async with exclusive_lock(images_dir() / order.name):
         if (current := _current(order)) is not None:  # made by another meanwhile
             return current
         for left in images_dir().glob(f".{order.name}+*"):  # of a build that was killed

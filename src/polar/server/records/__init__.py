@@ -1,1 +1,1 @@
-"""What the rollout server stores: one module for each kind of record, and their tables."""
+"""What the server's database holds: one module for each kind of record, and the tables."""

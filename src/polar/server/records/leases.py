@@ -1,24 +1,25 @@
-"""Leases: which node holds which session, until when. A lost lease returns the session as its next attempt.
+"""Leases: which node holds which session, and until when. An expired lease puts the session back in the queue, as
+its next attempt.
 
-A session waits (QUEUED, no lease), is held (a lease, whatever the stage) or has ended (a final stage, a result).
+A session waits (QUEUED, no lease), is held (a lease, any stage) or has ended (a final stage, a result).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import bindparam, case, func, select, update
 
+from polar.server.errors import Conflict
 from polar.server.records import policy
-from polar.server.records.events import append, stage_news
-from polar.server.records.nodes import name_of, take_word, touch
-from polar.server.records.results import finish, made_by_server
-from polar.server.records.rows import EARLIER, SessionRow, row_of, rows_of
-from polar.server.records.sessions import session_from
+from polar.server.records.events import NewEvent, append
+from polar.server.records.nodes import name_of, note_heartbeat, touch
+from polar.server.records.results import finish, server_result
+from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
 from polar.server.records.tasks import request_of
-from polar.server.refusals import Conflict
 from polar.server.state import Change
 from polar.types import (
     EarlierAttempt,
@@ -34,14 +35,14 @@ from polar.types import (
 )
 
 MAX_REPLY_BYTES = 64 * 2**20
-"""Of tasks in one reply: each lease carries its task, and a task may be large."""
+"""Tasks in one lease reply: each lease carries its task, and a task may be large."""
 KEPT_EARLIER = 200
-"""Earlier attempts that a session keeps, the newest of them."""
+"""How many earlier attempts a session keeps; the oldest are dropped."""
 _ORDER = [Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN]
 
 
 def lease(change: Change, node_id: str, room: int) -> LeaseReply:
-    """Up to `room` sessions, the most urgent and then the oldest first."""
+    """Up to `room` sessions, by priority, then by age."""
     touch(change, node_id)
     rows = _next_in_line(change, room)
     requests: dict[str, TaskRequest] = {}
@@ -49,7 +50,7 @@ def lease(change: Change, node_id: str, room: int) -> LeaseReply:
         if row.task_id not in requests:
             requests[row.task_id] = request_of(change.connection, row.task_id)
     leases = tuple(
-        Lease(session=session_from(row, node_id), task=requests[row.task_id], earlier=row.earlier_attempts)
+        Lease(session=row.session(node_id), task=requests[row.task_id], earlier=row.earlier_attempts)
         for row in rows
     )
     _grant(change, node_id, rows)
@@ -83,19 +84,19 @@ def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
         .values(node_id=node_id, lease_expires=change.lease_expires),
         [{"this": row.session_id} for row in rows],
     )
-    append(change, [stage_news(row, Stage.QUEUED, row.attempt, node_id) for row in rows])
+    append(change, [_stage_event(row, Stage.QUEUED, row.attempt, node_id) for row in rows])
 
 
 def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
     touch(change, node_id)
-    take_word(change, node_id, beat)
+    note_heartbeat(change, node_id, beat)
     held = {row.session_id: row for row in held_by(change, node_id)}
     ours = [(held[one.session_id], one) for one in beat.sessions if _is_current(held.get(one.session_id), one)]
     current = {one.session_id for _, one in ours}
     _renew(change, ours)
     return HeartbeatReply(
         cancel=tuple(one.session_id for row, one in ours if row.cancel_requested),
-        # An old attempt is not called lost while the node also holds the newest: the name would mean both.
+        # An old attempt is not reported lost while the node also holds the newest: the id names both.
         lost=tuple(dict.fromkeys(one.session_id for one in beat.sessions if one.session_id not in current)),
         policy=policy.current(change.connection),
     )
@@ -116,11 +117,11 @@ def _renew(change: Change, ours: Sequence[tuple[SessionRow, HeldSession]]) -> No
         .values(lease_expires=change.lease_expires, stage=bindparam("now_in")),
         [{"this": row.session_id, "now_in": stages.get(row.session_id, row.stage)} for row, _ in ours],
     )
-    append(change, [stage_news(row, stage, row.attempt, row.node_id) for row, stage in moved])
+    append(change, [_stage_event(row, stage, row.attempt, row.node_id) for row, stage in moved])
 
 
 def _is_later(reported: Stage, known: Stage) -> bool:
-    """A late heartbeat takes nothing back, and only a result ends a session."""
+    """A late heartbeat must not set a stage back, and only a result ends a session."""
     return not reported.final and _ORDER.index(reported) > _ORDER.index(known)
 
 
@@ -128,7 +129,7 @@ def hand_back(change: Change, node_id: str, given: HandBack) -> None:
     touch(change, node_id)
     row = row_of(change.connection, given.session_id)
     if row.lease_expires is None or (row.node_id, row.attempt) != (node_id, given.attempt):
-        raise Conflict(f"session {given.session_id}: attempt {given.attempt} is not this node's; drop it")
+        raise Conflict(f"session {given.session_id}: attempt {given.attempt} is not leased to this node; drop it")
     give_back(change, [row], _Reason(given.where, given.why, given.counted))
 
 
@@ -137,17 +138,18 @@ def leave(change: Change, node_id: str) -> None:
 
 
 def expire(change: Change) -> int:
-    """Takes back what its node was silent about for too long."""
+    """Takes back sessions whose node has stopped renewing their leases."""
     silent = select(sessions).where(IS_HELD, sessions.c.lease_expires <= change.now).order_by(sessions.c.number)
     rows = rows_of(change.connection, silent)
     if rows:
-        change.wakes.add("policy")  # a pause waits for those who hold sessions
-    hopeless = [row for row in rows if not row.cancel_requested and row.losses + 1 >= change.config.max_attempts]
-    finish(change, [made_by_server(row, Stage.FAILED, _lost_node(row)) for row in hopeless])
-    names = {row.session_id for row in hopeless}
-    give_back(
-        change, [row for row in rows if row.session_id not in names], _Reason("node", "its node was lost"), 1
-    )
+        change.wakes.add("policy")  # a drain waits for nodes that hold sessions
+
+    def is_last(row: SessionRow) -> bool:
+        return not row.cancel_requested and row.losses + 1 >= change.config.max_attempts
+
+    finish(change, [server_result(row, Stage.FAILED, _lost_node(row)) for row in rows if is_last(row)])
+    again = [row for row in rows if not is_last(row)]
+    give_back(change, again, _Reason("node", "its node was lost"), losses=1)
     return len(rows)
 
 
@@ -156,8 +158,8 @@ def _lost_node(row: SessionRow) -> Failure:
     return Failure(where="node", type="LostNode", message=message)
 
 
-def prolong(change: Change) -> None:
-    """After a time in which the server could not hear: every node gets a full lease to be heard of again."""
+def extend_all(change: Change) -> None:
+    """After a time in which no node could renew: every lease gets its full length again."""
     late = case(
         (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
     )
@@ -171,7 +173,7 @@ def held_by(change: Change, node_id: str) -> list[SessionRow]:
 
 @dataclass(frozen=True)
 class _Reason:
-    """Why an attempt has no result."""
+    """Why an attempt ended without a result."""
 
     where: str
     why: str
@@ -179,8 +181,8 @@ class _Reason:
 
 
 def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losses: int = 0) -> None:
-    """Held sessions wait again as their next attempt, except those nobody wants any more."""
-    finish(change, [made_by_server(row, Stage.CANCELLED) for row in rows if row.cancel_requested])
+    """Puts held sessions back in the queue as their next attempt; those with a cancel request end."""
+    finish(change, [server_result(row, Stage.CANCELLED) for row in rows if row.cancel_requested])
     again = [row for row in rows if not row.cancel_requested]
     if not again:
         return
@@ -195,14 +197,14 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
             lease_expires=None,
             earlier=bindparam("so_far"),
         ),
-        [{"this": row.session_id, "so_far": _with(change, row, reason)} for row in again],
+        [{"this": row.session_id, "so_far": _earlier_with(change, row, reason)} for row in again],
     )
-    told = f"{reason.where}: {reason.why}"
-    append(change, [stage_news(row, Stage.QUEUED, row.attempt + 1, None, reason=told) for row in again])
+    why = f"{reason.where}: {reason.why}"
+    append(change, [_stage_event(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
     change.wakes.add("queue")
 
 
-def _with(change: Change, row: SessionRow, reason: _Reason) -> str:
+def _earlier_with(change: Change, row: SessionRow, reason: _Reason) -> str:
     """The session's earlier attempts and the one that ends now, as JSON."""
     ended = EarlierAttempt(
         attempt=row.attempt,
@@ -212,3 +214,8 @@ def _with(change: Change, row: SessionRow, reason: _Reason) -> str:
         counted=reason.counted,
     )
     return EARLIER.dump_json((*row.earlier_attempts, ended)[-KEPT_EARLIER:]).decode()
+
+
+def _stage_event(row: SessionRow, stage: Stage, attempt: int, node_id: str | None, **more: Any) -> NewEvent:
+    data = {"stage": stage.value, "attempt": attempt, **more}
+    return NewEvent("stage", row.task_id, row.session_id, node_id, data)

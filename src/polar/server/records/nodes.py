@@ -1,4 +1,4 @@
-"""Nodes: who is registered, with which key, when each was last heard of and what it told then."""
+"""Nodes: registration, keys, and what each reported in its last heartbeat."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 import secrets
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
+from polar.server.errors import Invalid, Unauthorized
 from polar.server.records import policy
-from polar.server.records.events import News, append
+from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import IS_HELD, nodes, sessions
-from polar.server.refusals import Invalid, Unauthorized
 from polar.server.state import Change
 from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration, Sickness
 
@@ -31,7 +31,7 @@ def register(change: Change, registration: Registration) -> NodeCredentials:
     node_id, key = f"node-{secrets.token_hex(6)}", secrets.token_urlsafe(32)
     row = {"node_id": node_id, "key_sha256": sha256(key), "registered": change.now, "last_seen": change.now}
     change.connection.execute(insert(nodes).values(**row, **registration.model_dump()))
-    append(change, [_news(node_id, "registered", **registration.model_dump())])
+    append(change, [_node_event(node_id, "registered", **registration.model_dump())])
     return NodeCredentials(node_id=node_id, key=key, heartbeat_s=change.config.heartbeat_s)
 
 
@@ -40,52 +40,54 @@ def key_sha256_of(connection: Connection, node_id: str) -> str | None:
 
 
 def touch(change: Change, node_id: str) -> None:
-    """The node was heard of now. It may have left since its key was checked."""
+    """Notes that the node is alive. It may have left since its key was checked."""
     seen = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(last_seen=change.now))
     if seen.rowcount != 1:
-        raise Unauthorized("no such node; register again")
+        raise Unauthorized("unknown node; register again")
 
 
-def take_word(change: Change, node_id: str, beat: Heartbeat) -> None:
-    """Of what it generates, under which policy, and whether it is well."""
+def note_heartbeat(change: Change, node_id: str, beat: Heartbeat) -> None:
+    """Stores how much the node generates, under which policy, and whether it is sick."""
     _note_health(change, node_id, beat.sick)
-    told = {"generating": beat.generating, "heard_revision": beat.revision}
-    is_news = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
-    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, is_news).values(**told))
-    if news.rowcount:
+    differs = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
+    if _update(change, node_id, differs, generating=beat.generating, heard_revision=beat.revision):
         change.wakes.add("policy")
 
 
 def _note_health(change: Change, node_id: str, sick: Sickness | None) -> None:
-    """An event for each change: that a node fell sick, of something else, or is well again."""
-    told = None if sick is None else sick.model_dump_json()
-    differs = nodes.c.sick.is_distinct_from(told)
-    news = change.connection.execute(update(nodes).where(nodes.c.node_id == node_id, differs).values(sick=told))
-    if news.rowcount:
+    """Appends an event when the node falls sick, has another sickness, or is well again."""
+    stored = None if sick is None else sick.model_dump_json()
+    if _update(change, node_id, nodes.c.sick.is_distinct_from(stored), sick=stored):
         data = {} if sick is None else {"part": sick.part, "why": sick.why}
-        append(change, [_news(node_id, "well" if sick is None else "sick", **data)])
+        append(change, [_node_event(node_id, "well" if sick is None else "sick", **data)])
+
+
+def _update(change: Change, node_id: str, condition: ColumnElement[bool], **values: Any) -> bool:
+    """True if the row was changed."""
+    wanted = update(nodes).where(nodes.c.node_id == node_id, condition).values(**values)
+    return bool(change.connection.execute(wanted).rowcount)
 
 
 def name_of(connection: Connection, node_id: str | None) -> str:
-    """For people; the id where the node is not known any more."""
+    """For display; the id if the node is no longer known."""
     found = connection.execute(select(nodes.c.name).where(nodes.c.node_id == node_id)).scalar_one_or_none()
     return found or node_id or ""
 
 
 def remove(change: Change, node_id: str) -> None:
-    """The caller gives its sessions back."""
+    """The caller puts its sessions back in the queue."""
     change.connection.execute(delete(nodes).where(nodes.c.node_id == node_id))
-    append(change, [_news(node_id, "left")])
+    append(change, [_node_event(node_id, "left")])
     change.wakes.add("policy")
 
 
 def forget(change: Change) -> None:
-    """Nodes that were not heard of for so long that nobody asks after them."""
+    """Deletes nodes that have been silent for `FORGOTTEN_AFTER_S`."""
     silent = nodes.c.last_seen < change.now - FORGOTTEN_AFTER_S
     gone = list(change.connection.execute(select(nodes.c.node_id).where(silent)).scalars())
     if gone:
         change.connection.execute(delete(nodes).where(nodes.c.node_id.in_(gone)))
-        append(change, [_news(node_id, "forgotten") for node_id in gone])
+        append(change, [_node_event(node_id, "forgotten") for node_id in gone])
 
 
 def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
@@ -112,5 +114,5 @@ def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
     ]
 
 
-def _news(node_id: str, what: str, **more: Any) -> News:
-    return News("node", node_id=node_id, data={"change": what, **more})
+def _node_event(node_id: str, what: str, **more: Any) -> NewEvent:
+    return NewEvent("node", node_id=node_id, data={"change": what, **more})

@@ -1,4 +1,4 @@
-"""Results: each session gets exactly one, whoever makes it; then it is an event, a callback, part of a page."""
+"""Results: each session gets exactly one, from its node or from the server."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from polar.server import callbacks
-from polar.server.records.events import News, append
-from polar.server.records.rows import SessionRow, row_of
+from polar.server.errors import Conflict, Invalid
+from polar.server.records import callbacks
+from polar.server.records.events import NewEvent, append
+from polar.server.records.sessions import SessionRow, row_of
 from polar.server.records.tables import results, sessions
-from polar.server.refusals import Conflict, Invalid
+from polar.server.records.uploads import Upload, drop_parts, keep_last, keep_part
 from polar.server.state import Change, State
-from polar.server.uploads import Upload, drop_parts, keep_last, keep_part
 from polar.types import Failure, ResultEntry, ResultPage, SessionResult, Stage
 
 Ending = tuple[SessionRow, SessionResult]
 
 
 @dataclass(frozen=True)
-class Filter:
+class ResultFilter:
     task_id: str | None = None
     group_id: str | None = None
 
 
 async def take(state: State, node_id: str, upload: Upload) -> None:
-    """A node's result with its blob, however large that is."""
+    """Stores a node's result with its upload, part by part."""
     for number in range(upload.parts):
         if not await state.change(_keep_part, node_id, upload, number):
             return
@@ -36,14 +36,14 @@ async def take(state: State, node_id: str, upload: Upload) -> None:
 
 
 def _keep_part(change: Change, node_id: str, upload: Upload, number: int) -> bool:
-    """False: the session has its result, and needs no blob."""
+    """False: the session already has its result."""
     if wanted := _ending_session(change, node_id, upload) is not None:
         keep_part(change, upload, number)
     return wanted
 
 
 def record(change: Change, node_id: str, upload: Upload) -> None:
-    """A node's result of a session it holds. The same once more is an acknowledgement that got lost: no error."""
+    """A repetition is no error: the node did not receive the first acknowledgement."""
     row = _ending_session(change, node_id, upload)
     if row is not None:
         keep_last(change, upload)
@@ -51,12 +51,12 @@ def record(change: Change, node_id: str, upload: Upload) -> None:
 
 
 def _ending_session(change: Change, node_id: str, upload: Upload) -> SessionRow | None:
-    """The session whose result this is; None where it has one. Refuses a node that does not hold it."""
+    """The session of this result; None if it already has one. Refuses a node that does not hold the session."""
     result = upload.result
     row = row_of(change.connection, result.session_id)
     if (row.node_id, row.attempt) != (node_id, result.attempt):
         raise Conflict(
-            f"session {result.session_id}: attempt {result.attempt} is not this node's any more; "
+            f"session {result.session_id}: attempt {result.attempt} is no longer leased to this node; "
             "drop it, it runs or ran elsewhere"
         )
     if Stage(row.stage).final:
@@ -66,8 +66,8 @@ def _ending_session(change: Change, node_id: str, upload: Upload) -> SessionRow 
     return row
 
 
-def made_by_server(row: SessionRow, stage: Stage, failure: Failure | None = None) -> Ending:
-    """The end of a session that no node will report."""
+def server_result(row: SessionRow, stage: Stage, failure: Failure | None = None) -> Ending:
+    """The result of a session that no node will report."""
     result = SessionResult(
         session_id=row.session_id,
         task_id=row.task_id,
@@ -82,7 +82,7 @@ def made_by_server(row: SessionRow, stage: Stage, failure: Failure | None = None
 
 
 def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None) -> None:
-    """Ends sessions that have not ended. Without a `node_id` the results are the server's own."""
+    """Ends sessions. `node_id`: the node that made the results; None: the server made them."""
     if not endings:
         return
     change.connection.execute(insert(results), [_result_row(row, result) for row, result in endings])
@@ -94,13 +94,13 @@ def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None
     )
     if node_id is None:
         drop_parts(change, [row.session_id for row, _ in endings])
-    append(change, [_news(row, result, node_id) for row, result in endings])
-    callbacks.owe(change, [result for _, result in endings])
+    append(change, [_result_event(row, result, node_id) for row, result in endings])
+    callbacks.add(change, [result for _, result in endings])
     change.wakes.add("results")
 
 
-def rows_after(connection: Connection, after: int, limit: int, only: Filter) -> list[tuple[int, str]]:
-    """Cursor and JSON of each result. They are read elsewhere: this thread has heartbeats to write."""
+def rows_after(connection: Connection, after: int, limit: int, only: ResultFilter) -> list[tuple[int, str]]:
+    """Cursor and JSON of each result. Parsed elsewhere: the database thread has heartbeats to write."""
     query = select(results.c.cursor, results.c.body).where(results.c.cursor > after)
     if only.task_id is not None:
         query = query.where(results.c.task_id == only.task_id)
@@ -111,7 +111,7 @@ def rows_after(connection: Connection, after: int, limit: int, only: Filter) -> 
 
 
 def page_of(rows: Sequence[tuple[int, str]], after: int) -> ResultPage:
-    """Takes time with many rows: not for the event loop."""
+    """Slow with many rows: call it in a thread."""
     entries = tuple(
         ResultEntry(cursor=cursor, result=SessionResult.model_validate_json(body)) for cursor, body in rows
     )
@@ -127,6 +127,6 @@ def _result_row(row: SessionRow, result: SessionResult) -> dict[str, Any]:
     }
 
 
-def _news(row: SessionRow, result: SessionResult, node_id: str | None) -> News:
+def _result_event(row: SessionRow, result: SessionResult, node_id: str | None) -> NewEvent:
     data = {"stage": result.stage.value, "attempt": result.attempt, "reward": result.reward}
-    return News("result", row.task_id, row.session_id, node_id, data)
+    return NewEvent("result", row.task_id, row.session_id, node_id, data)

@@ -1,22 +1,78 @@
-"""Sessions as anybody may see them."""
+"""Sessions: their rows, which every change of a session reads first, and their status."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from dataclasses import dataclass
+from typing import Any
 
-from polar.server.records.rows import SessionRow, row_of, rows_of
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Select, select
+
+from polar.server.errors import not_found
 from polar.server.records.tables import results, sessions
 from polar.server.records.tasks import request_of
-from polar.types import Lease, Session, SessionResult, SessionStatus, Stage
+from polar.types import EarlierAttempt, Lease, Session, SessionResult, SessionStatus, Stage
+
+EARLIER: TypeAdapter[tuple[EarlierAttempt, ...]] = TypeAdapter(tuple[EarlierAttempt, ...])
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    number: int
+    session_id: str
+    task_id: str
+    group_id: str | None
+    index: int
+    attempt: int
+    losses: int
+    stage: str
+    node_id: str | None
+    lease_expires: float | None
+    cancel_requested: bool
+    priority: int
+    earlier: str
+    """As JSON."""
+
+    @property
+    def earlier_attempts(self) -> tuple[EarlierAttempt, ...]:
+        return EARLIER.validate_json(self.earlier)
+
+    def session(self, node_id: str | None) -> Session:
+        return Session(
+            session_id=self.session_id,
+            task_id=self.task_id,
+            index=self.index,
+            attempt=self.attempt,
+            stage=Stage(self.stage),
+            node_id=node_id,
+        )
+
+    def status(self, result: SessionResult | None = None) -> SessionStatus:
+        return SessionStatus(
+            **self.session(self.node_id).model_dump(),
+            group_id=self.group_id,
+            cancel_requested=self.cancel_requested,
+            result=result,
+        )
+
+
+def rows_of(connection: Connection, query: Select[Any]) -> list[SessionRow]:
+    return [SessionRow(**row) for row in connection.execute(query).mappings()]
+
+
+def row_of(connection: Connection, session_id: str) -> SessionRow:
+    found = rows_of(connection, select(sessions).where(sessions.c.session_id == session_id))
+    if not found:
+        raise not_found("session", session_id)
+    return found[0]
 
 
 def status(connection: Connection, session_id: str) -> SessionStatus:
-    """With its result, where it has one."""
+    """With the result, if there is one."""
     row = row_of(connection, session_id)
-    body = connection.execute(
-        select(results.c.body).where(results.c.session_id == session_id)
-    ).scalar_one_or_none()
-    return _status(row, None if body is None else SessionResult.model_validate_json(body))
+    query = select(results.c.body).where(results.c.session_id == session_id)
+    body = connection.execute(query).scalar_one_or_none()
+    return row.status(None if body is None else SessionResult.model_validate_json(body))
 
 
 def listing(connection: Connection, task_id: str | None, stage: Stage | None, limit: int) -> list[SessionStatus]:
@@ -26,29 +82,9 @@ def listing(connection: Connection, task_id: str | None, stage: Stage | None, li
         query = query.where(sessions.c.task_id == task_id)
     if stage is not None:
         query = query.where(sessions.c.stage == stage.value)
-    return [_status(row, None) for row in rows_of(connection, query)]
+    return [row.status() for row in rows_of(connection, query)]
 
 
 def lease_of(connection: Connection, session_id: str) -> Lease:
     row = row_of(connection, session_id)
-    return Lease(session=session_from(row, row.node_id), task=request_of(connection, row.task_id))
-
-
-def session_from(row: SessionRow, node_id: str | None) -> Session:
-    return Session(
-        session_id=row.session_id,
-        task_id=row.task_id,
-        index=row.index,
-        attempt=row.attempt,
-        stage=Stage(row.stage),
-        node_id=node_id,
-    )
-
-
-def _status(row: SessionRow, result: SessionResult | None) -> SessionStatus:
-    return SessionStatus(
-        **session_from(row, row.node_id).model_dump(),
-        group_id=row.group_id,
-        cancel_requested=row.cancel_requested,
-        result=result,
-    )
+    return Lease(session=row.session(row.node_id), task=request_of(connection, row.task_id))

@@ -34,7 +34,7 @@ _GROWING = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows o
 
 IS_WAITING = text("stage = 'QUEUED' AND lease_expires IS NULL")
 IS_HELD = text("lease_expires IS NOT NULL")
-"""Spelled out, not bound: a partial index serves only a query that repeats its condition to the letter."""
+"""Literal SQL, not bound values: a partial index serves only a query that repeats its condition exactly."""
 
 
 def _growing(name: str) -> Column[int]:
@@ -94,7 +94,7 @@ results = Table(
     "results",
     METADATA,
     _growing("cursor"),
-    _session_id(nullable=False, unique=True),  # the promise: one result for each session
+    _session_id(nullable=False, unique=True),  # one result for each session
     _task_id(),
     Column("group_id", Text),
     Column("body", Text, nullable=False),  # the SessionResult as JSON
@@ -107,7 +107,7 @@ uploads = Table(
     "uploads",
     METADATA,
     _session_id(primary_key=True),
-    Column("blob", LargeBinary, nullable=False),  # what comes after the parts of the session's last attempt
+    Column("blob", LargeBinary, nullable=False),  # the last part; the others are in upload_parts
 )
 
 upload_parts = Table(
@@ -128,9 +128,9 @@ nodes = Table(
     Column("key_sha256", Text, nullable=False),
     Column("registered", Float, nullable=False),
     Column("last_seen", Float, nullable=False),
-    Column("generating", Integer, nullable=False, server_default="0"),  # generations under way, as last told
-    Column("heard_revision", Integer),  # of the policy it follows; null: it has told of none yet
-    Column("sick", Text),  # its `Sickness` as JSON, as last told; null: it is well
+    Column("generating", Integer, nullable=False, server_default="0"),  # generations under way, as last reported
+    Column("heard_revision", Integer),  # of the policy it follows; null: not reported yet
+    Column("sick", Text),  # its `Sickness` as JSON; null: it is well
 )
 
 callbacks = Table(
@@ -139,7 +139,7 @@ callbacks = Table(
     _session_id(primary_key=True),
     Column("attempt", Integer, nullable=False),
     Column("url", Text, nullable=False),
-    Column("target", Text, nullable=False),  # scheme, host and port: what is down or slow together
+    Column("target", Text, nullable=False),  # scheme, host and port
     Column("created", Float, nullable=False),
     Column("tries", Integer, nullable=False, default=0),
     Column("due", Float),  # null: delivered or given up
@@ -170,47 +170,40 @@ policy = Table(
 
 
 def prepare(connection: Connection) -> None:
-    """Makes the tables of an empty database and brings those of an older Polar up to date; refuses a database that
-    is not ours or of a newer Polar."""
+    """Creates the tables in an empty database and migrates those of an older Polar. Refuses other databases."""
     found = inspect(connection).get_table_names()
-    if schema.name in found:
-        version = connection.execute(select(schema.c.version)).scalar_one()
-        if version == 1:
-            version = _from_version_1(connection)
-        if version == 2:
-            version = _from_version_2(connection)
-        if version == 3:
-            version = _from_version_3(connection)
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"the database is of schema version {version}, this Polar wants {SCHEMA_VERSION}; use the Polar "
-                "that wrote it, or another database"
-            )
-    elif found:
-        raise StoreError("the database holds tables of somebody else; give the rollout server one of its own")
-    else:
+    if schema.name not in found:
+        if found:
+            raise StoreError("the database holds tables of another program; give the rollout server an empty one")
         METADATA.create_all(connection)
         connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+        return
+    version = connection.execute(select(schema.c.version)).scalar_one()
+    while version in _MIGRATIONS:
+        _MIGRATIONS[version](connection)
+        version += 1
+        connection.execute(update(schema).values(version=version))
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"the database has schema version {version}, this Polar needs {SCHEMA_VERSION}; use the Polar that "
+            "wrote it, or another database"
+        )
 
 
-def _from_version_1(connection: Connection) -> int:
-    """Which had no word for what a node generates; the counts of its policy begin at 0."""
+def _add_drain(connection: Connection) -> None:
     for column in ("generating INTEGER NOT NULL DEFAULT 0", "heard_revision INTEGER"):
         connection.execute(text(f"ALTER TABLE nodes ADD COLUMN {column}"))
-    connection.execute(update(schema).values(version=2))
-    return 2
 
 
-def _from_version_2(connection: Connection) -> int:
-    """Which kept each upload in one piece; such uploads stay as they are, without parts."""
+def _add_upload_parts(connection: Connection) -> None:
+    """Uploads stored in one piece stay as they are, without parts."""
     upload_parts.create(connection, checkfirst=True)
-    connection.execute(update(schema).values(version=3))
-    return 3
 
 
-def _from_version_3(connection: Connection) -> int:
-    """Which kept no reasons of earlier attempts, and knew no sick nodes."""
+def _add_earlier_attempts(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE sessions ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]'"))
     connection.execute(text("ALTER TABLE nodes ADD COLUMN sick TEXT"))
-    connection.execute(update(schema).values(version=4))
-    return 4
+
+
+_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts}
+"""From each older schema version to the next."""

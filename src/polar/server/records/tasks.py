@@ -1,4 +1,4 @@
-"""Tasks: taken in with all their sessions at once, and how they stand."""
+"""Tasks: submitted together with all their sessions, and their status."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select
 
-from polar.server.records.events import News, append
+from polar.server.errors import Conflict, not_found
+from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import sessions, tasks
-from polar.server.refusals import Conflict, unknown
 from polar.server.state import Change
-from polar.types import FINAL_STAGES, Stage, TaskRequest, TaskStatus
+from polar.types import Stage, TaskRequest, TaskStatus
 
 
 def named(task: TaskRequest) -> TaskRequest:
@@ -20,25 +20,21 @@ def named(task: TaskRequest) -> TaskRequest:
 
 
 def submit(change: Change, task: TaskRequest) -> TaskStatus:
-    """Takes a task that has an id."""
+    """The task must have an id."""
     known = select(tasks.c.number).where(tasks.c.task_id == task.task_id)
     if change.connection.execute(known).first() is not None:
-        raise Conflict(f"task_id: there is a task {task.task_id!r} already; choose another id, or none")
+        raise Conflict(f"task_id: a task {task.task_id!r} already exists; choose another id, or none")
     change.connection.execute(insert(tasks).values(**_task_row(task), submitted=change.now))
     change.connection.execute(insert(sessions), [_session_row(task, index) for index in range(task.num_samples)])
-    append(change, [News("task", task.task_id, data={"num_samples": task.num_samples, "group_id": task.group_id})])
+    data = {"num_samples": task.num_samples, "group_id": task.group_id}
+    append(change, [NewEvent("task", task.task_id, data=data)])
     change.wakes.add("queue")
     return status(change.connection, str(task.task_id))
 
 
 def _task_row(task: TaskRequest) -> dict[str, Any]:
-    return {
-        "task_id": task.task_id,
-        "group_id": task.group_id,
-        "num_samples": task.num_samples,
-        "callback_url": task.callback_url,
-        "body": json.dumps(task.model_dump(mode="json")),
-    }
+    columns = task.model_dump(include={"task_id", "group_id", "num_samples", "callback_url"})
+    return {**columns, "body": json.dumps(task.model_dump(mode="json"))}
 
 
 def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
@@ -54,7 +50,7 @@ def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
 def status(connection: Connection, task_id: str) -> TaskStatus:
     found = _statuses(connection, select(tasks).where(tasks.c.task_id == task_id))
     if not found:
-        raise unknown("task", task_id)
+        raise not_found("task", task_id)
     ids = select(sessions.c.session_id).where(sessions.c.task_id == task_id).order_by(sessions.c.number)
     return found[0].model_copy(update={"session_ids": tuple(connection.execute(ids).scalars())})
 
@@ -64,7 +60,7 @@ def newest(connection: Connection, limit: int) -> list[TaskStatus]:
 
 
 def request_of(connection: Connection, task_id: str) -> TaskRequest:
-    """As it was submitted, with its id."""
+    """As submitted, with its id."""
     body = connection.execute(select(tasks.c.body).where(tasks.c.task_id == task_id)).scalar_one()
     return TaskRequest.model_validate(json.loads(body))
 
@@ -79,15 +75,14 @@ def _statuses(connection: Connection, query: Select[Any]) -> list[TaskStatus]:
     stages: dict[str, dict[str, int]] = {row.task_id: {} for row in rows}
     for task_id, stage, count in connection.execute(counts):
         stages[task_id][stage] = count
-    return [_status(row, stages[row.task_id]) for row in rows]
-
-
-def _status(row: Any, stages: dict[str, int]) -> TaskStatus:
-    return TaskStatus(
-        task_id=row.task_id,
-        group_id=row.group_id,
-        num_samples=row.num_samples,
-        submitted=row.submitted,
-        stages=stages,
-        done=all(Stage(stage) in FINAL_STAGES for stage in stages),
-    )
+    return [
+        TaskStatus(
+            task_id=row.task_id,
+            group_id=row.group_id,
+            num_samples=row.num_samples,
+            submitted=row.submitted,
+            stages=stages[row.task_id],
+            done=all(Stage(stage).final for stage in stages[row.task_id]),
+        )
+        for row in rows
+    ]

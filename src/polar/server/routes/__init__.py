@@ -1,1 +1,1 @@
-"""The HTTP routes: one file for each noun. They check the form of what comes in, no more."""
+"""The HTTP routes. They check the form of a request; the records do the rest."""

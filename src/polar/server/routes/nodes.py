@@ -1,4 +1,4 @@
-"""What gateway nodes do: register, lease, stay alive, hand back, report."""
+"""Routes of gateway nodes: register, lease, heartbeat, hand back, report, leave."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 
-from polar.server import uploads
-from polar.server.auth import Door, guarded_router
-from polar.server.records import leases, nodes, results
+from polar.server.auth import Access, guarded_router
+from polar.server.long_poll import poll
+from polar.server.records import leases, nodes, results, uploads
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, PathId
 from polar.server.state import Change, State
-from polar.server.waiting import poll
 from polar.types import (
     HandBack,
     Heartbeat,
@@ -23,13 +22,14 @@ from polar.types import (
     NodeStatus,
     Registration,
 )
+from polar.types.codec import MSGPACK
 
 RESULT_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/result"
 Attempt = Annotated[int, Path(ge=1)]
 _BLOB: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/vnd.msgpack": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {MSGPACK: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 
@@ -38,12 +38,12 @@ class NodeRoutes:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def routers(self, door: Door) -> list[APIRouter]:
-        watching = guarded_router(door.control, "nodes")
+    def routers(self, access: Access) -> list[APIRouter]:
+        watching = guarded_router(access.control, "nodes")
         watching.get("/v1/nodes")(self.listing)
-        joining = guarded_router(door.registration, "nodes")
+        joining = guarded_router(access.registration, "nodes")
         joining.post("/v1/nodes", status_code=201)(self.register)
-        own = guarded_router(door.node, "nodes")
+        own = guarded_router(access.node, "nodes")
         own.post("/v1/nodes/{node_id}/lease")(self.lease)
         own.post("/v1/nodes/{node_id}/heartbeat")(self.heartbeat)
         refusing = {**CONFLICT, **UNKNOWN}
@@ -59,14 +59,11 @@ class NodeRoutes:
         return await self._state.change(nodes.register, registration)
 
     async def lease(self, request: Request, node_id: PathId, wanted: LeaseRequest) -> LeaseReply:
-        last: list[LeaseReply] = []
+        async def look() -> LeaseReply:
+            return await self._state.change(leases.lease, node_id, wanted.room)
 
-        async def look() -> bool:
-            last[:] = [await self._state.change(leases.lease, node_id, wanted.room)]
-            return bool(last[0].leases)
-
-        await poll(request, self._state.bells["queue"], wanted.wait_s, look)
-        return last[0]
+        signal = self._state.signals["queue"]
+        return await poll(request, signal, wanted.wait_s, look, done=lambda reply: bool(reply.leases))
 
     async def heartbeat(self, node_id: PathId, beat: Heartbeat) -> HeartbeatReply:
         return await self._state.change(leases.heartbeat, node_id, beat)

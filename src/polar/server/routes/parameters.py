@@ -1,4 +1,4 @@
-"""The parameters the routes share."""
+"""Parameters and error answers that several routes share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 
-from polar.server.refusals import Problem
+from polar.server.errors import ErrorBody
 from polar.types import ID_PATTERN
 
 MAX_CURSOR = 2**63 - 1
@@ -17,5 +17,5 @@ Cursor = Annotated[int, Query(ge=0, le=MAX_CURSOR)]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 WaitSeconds = Annotated[float, Query(ge=0, le=60)]
 
-UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
-CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}
+UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorBody}}
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorBody}}

@@ -1,4 +1,4 @@
-"""Sessions, what was uploaded of them, and their results by cursor."""
+"""Routes of sessions, their uploads, and results by cursor."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
-from polar.server import uploads
-from polar.server.auth import Door, guarded_router
-from polar.server.records import cancel, results, sessions
-from polar.server.refusals import Problem
+from polar.server.auth import Access, guarded_router
+from polar.server.errors import ErrorBody
+from polar.server.long_poll import poll
+from polar.server.records import cancel, results, sessions, uploads
 from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Limit, PathId, QueryId
-from polar.server.routes.tasks import Cancelled
 from polar.server.state import State
-from polar.server.waiting import poll
-from polar.types import Id, Lease, ResultPage, SessionStatus, Stage, Strict
+from polar.types import CancelReply, Id, Lease, ResultPage, SessionStatus, Stage, Strict
+from polar.types.codec import MSGPACK
 
-MSGPACK = "application/vnd.msgpack"
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _UPLOAD: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: _BINARY}}, **UNKNOWN}
 _TRAJECTORY: dict[int | str, dict[str, Any]] = {
     200: {"content": {MSGPACK: _BINARY, "application/json": {"schema": {"type": "object"}}}},
-    406: {"model": Problem},
+    406: {"model": ErrorBody},
     **UNKNOWN,
 }
 
@@ -41,8 +39,8 @@ class SessionRoutes:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def router(self, door: Door) -> APIRouter:
-        router = guarded_router(door.control, "sessions")
+    def router(self, access: Access) -> APIRouter:
+        router = guarded_router(access.control, "sessions")
         router.get("/v1/sessions")(self.listing)
         router.get("/v1/sessions/{session_id}", responses=UNKNOWN)(self.one)
         router.get("/v1/sessions/{session_id}/lease", responses=UNKNOWN)(self.lease)
@@ -64,9 +62,8 @@ class SessionRoutes:
     async def lease(self, session_id: PathId) -> Lease:
         return await self._state.read(sessions.lease_of, session_id)
 
-    async def cancel(self, session_id: PathId) -> Cancelled:
-        count = await self._state.change(cancel.cancel_session, session_id)
-        return Cancelled(cancelled=count)
+    async def cancel(self, session_id: PathId) -> CancelReply:
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "session", session_id))
 
     async def upload(self, session_id: PathId) -> Response:
         return Response(await self._blob(session_id), media_type=MSGPACK)
@@ -79,14 +76,13 @@ class SessionRoutes:
         return Response(await asyncio.to_thread(uploads.trajectory_msgpack, blob, session_id), media_type=MSGPACK)
 
     async def results(self, request: Request, only: Annotated[ResultQuery, Query()]) -> ResultPage:
-        wanted = results.Filter(only.task_id, only.group_id)
+        wanted = results.ResultFilter(only.task_id, only.group_id)
 
-        async def look() -> ResultPage | None:
-            rows = await self._state.read(results.rows_after, only.after, only.limit, wanted)
-            return await asyncio.to_thread(results.page_of, rows, only.after) if rows else None
+        async def look() -> list[tuple[int, str]]:
+            return await self._state.read(results.rows_after, only.after, only.limit, wanted)
 
-        found = await poll(request, self._state.bells["results"], only.wait_s, look)
-        return found or ResultPage(results=(), cursor=only.after)
+        rows = await poll(request, self._state.signals["results"], only.wait_s, look, done=bool)
+        return await asyncio.to_thread(results.page_of, rows, only.after)
 
     async def _blob(self, session_id: str) -> bytes:
         return await uploads.read_blob(self._state, session_id)

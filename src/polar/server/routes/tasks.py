@@ -1,4 +1,4 @@
-"""What trainers ask for, and take back."""
+"""Routes of tasks: submit, status, cancel."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import asyncio
 
 from fastapi import APIRouter
 
-from polar.server.auth import Door, guarded_router
+from polar.server.auth import Access, guarded_router
 from polar.server.records import cancel, tasks
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, Limit, PathId
 from polar.server.state import State
 from polar.server.task_checks import refuse_if_wrong
-from polar.types import Strict, TaskRequest, TaskStatus
-
-
-class Cancelled(Strict):
-    cancelled: int
-    """Sessions that had not ended."""
+from polar.types import CancelReply, TaskRequest, TaskStatus
 
 
 class TaskRoutes:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def router(self, door: Door) -> APIRouter:
-        router = guarded_router(door.control, "tasks")
+    def router(self, access: Access) -> APIRouter:
+        router = guarded_router(access.control, "tasks")
         router.post("/v1/tasks", status_code=201, responses=CONFLICT)(self.submit)
         router.get("/v1/tasks")(self.newest)
         router.get("/v1/tasks/{task_id}", responses=UNKNOWN)(self.one)
@@ -43,8 +38,8 @@ class TaskRoutes:
     async def one(self, task_id: PathId) -> TaskStatus:
         return await self._state.read(tasks.status, task_id)
 
-    async def cancel_task(self, task_id: PathId) -> Cancelled:
-        return Cancelled(cancelled=await self._state.change(cancel.cancel_task, task_id))
+    async def cancel_task(self, task_id: PathId) -> CancelReply:
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "task", task_id))
 
-    async def cancel_group(self, group_id: PathId) -> Cancelled:
-        return Cancelled(cancelled=await self._state.change(cancel.cancel_group, group_id))
+    async def cancel_group(self, group_id: PathId) -> CancelReply:
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "group", group_id))

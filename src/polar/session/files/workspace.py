@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from polar.back_off import BackOff
 from polar.errors import PolarError
 from polar.runtimes.base import Command, Finished, Runtime
 from polar.session.files.repository import checkout_of
@@ -46,10 +47,10 @@ def _found(path: str, field: str) -> Path:
 
 
 async def _do(runtime: Runtime, step: PrepareStep, number: int, pause_s: float) -> None:
-    problem = ""
+    problem, back_off = "", BackOff(pause_s, LONGEST_PAUSE_S, jitter=0)
     for again in range(step.retries + 1):
         if again:
-            await asyncio.sleep(min(pause_s * 2 ** (again - 1), LONGEST_PAUSE_S))
+            await asyncio.sleep(back_off.next_s())
         problem = await _try(runtime, step, number)
         if not problem:
             return

@@ -116,7 +116,7 @@ async def test_a_build_that_fails_leaves_what_was_there(machine: Machine) -> Non
 
 async def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
     (images_dir() / ".tiny.lock").mkdir(parents=True)
-    with pytest.raises(PolarError, match="cannot be written: Is a directory; POLAR_CACHE names another"):
+    with pytest.raises(PolarError, match=r"cannot write to .*: Is a directory; set POLAR_CACHE"):
         await machine.build()
 
 

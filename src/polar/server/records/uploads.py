@@ -1,7 +1,7 @@
-"""What nodes upload: bytes from the network to a checked result, and back out as trajectories.
+"""Uploads: what a node sends of a session (result, trajectory, calls), checked, stored, and read again.
 
-A blob is written and read in parts, each in a turn of its own on the database's thread, so that no heartbeat waits
-for the whole of it. The parts count once the session's result is recorded, together with the last of them.
+A blob is written and read in parts, each in its own transaction, so that no heartbeat waits for a large one. The
+last part is written together with the session's result; until then the blob is incomplete.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select
 
-from polar.server.records.rows import row_of
+from polar.server.errors import Invalid, NotAcceptable, NotFound
+from polar.server.records.sessions import row_of
 from polar.server.records.tables import sessions, upload_parts, uploads
-from polar.server.refusals import Invalid, NotAcceptable, Unknown
 from polar.server.state import Change, State
 from polar.types import SessionResult, SessionUpload, Trajectory
 from polar.types.codec import decode, encode
@@ -30,11 +30,11 @@ PART_BYTES = 2**20
 class Upload:
     result: SessionResult
     blob: bytes
-    """As it came, to the byte."""
+    """As received."""
 
     @property
     def parts(self) -> int:
-        """How many come before the last, which goes with the result."""
+        """Number of parts before the last, which is stored with the result."""
         return max(0, len(self.blob) - 1) // PART_BYTES
 
     def part(self, number: int) -> bytes:
@@ -42,10 +42,10 @@ class Upload:
 
 
 def checked(blob: bytes, session_id: str, attempt: int) -> Upload:
-    """Takes time with a large blob: not for the event loop."""
+    """Slow with a large blob: call it in a thread."""
     try:
         content = decode(blob, SessionUpload)
-    except Exception as error:  # hostile bytes fail in as many ways as there are decoders
+    except Exception as error:  # hostile bytes may raise anything
         raise Invalid(f"not a SessionUpload: {type(error).__name__}: {error}") from error
     try:
         result = SessionResult.model_validate_json(content.result)
@@ -53,9 +53,7 @@ def checked(blob: bytes, session_id: str, attempt: int) -> Upload:
         first = error.errors(include_url=False, include_input=False)[0]
         raise Invalid(f"result: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if (result.session_id, result.attempt) != (session_id, attempt):
-        raise Invalid(
-            f"the result is of {result.session_id}, attempt {result.attempt}, not of what the path names"
-        )
+        raise Invalid(f"the path does not match the result: {result.session_id}, attempt {result.attempt}")
     if not result.stage.final:
         raise Invalid(f"result: stage: {result.stage} is not final")
     if strangers := {owner for owner in _owners(content) if owner != session_id}:
@@ -64,14 +62,14 @@ def checked(blob: bytes, session_id: str, attempt: int) -> Upload:
 
 
 def keep_part(change: Change, upload: Upload, number: int) -> None:
-    """Once more is no error: the node may send all of it again."""
+    """Overwrites: the node may send the same upload again."""
     key = {"session_id": upload.result.session_id, "attempt": upload.result.attempt, "number": number}
     change.connection.execute(delete(upload_parts).filter_by(**key))
     change.connection.execute(insert(upload_parts).values(**key, part=upload.part(number)))
 
 
 def keep_last(change: Change, upload: Upload) -> None:
-    """From now on the blob is whole. What was left of other attempts, or of a longer blob, goes."""
+    """Completes the blob, and deletes parts of other attempts or of a longer blob."""
     session_id, attempt = upload.result.session_id, upload.result.attempt
     of_session = delete(upload_parts).where(upload_parts.c.session_id == session_id)
     change.connection.execute(
@@ -81,13 +79,13 @@ def keep_last(change: Change, upload: Upload) -> None:
 
 
 def drop_parts(change: Change, session_ids: Iterable[str]) -> None:
-    """Of sessions that end without an upload."""
+    """For sessions that end without an upload."""
     for session_id in session_ids:
         change.connection.execute(delete(upload_parts).where(upload_parts.c.session_id == session_id))
 
 
 async def read_blob(state: State, session_id: str) -> bytes:
-    """Nothing changes it once it is there, so it may be read in several turns."""
+    """In several transactions: a complete blob never changes."""
     last = await state.read(_last_part, session_id)
     parts: list[bytes] = []
     while (part := await state.read(_part, session_id, len(parts))) is not None:
@@ -100,8 +98,8 @@ def _last_part(connection: Connection, session_id: str) -> bytes:
         select(uploads.c.blob).where(uploads.c.session_id == session_id)
     ).scalar_one_or_none()
     if blob is None:
-        row_of(connection, session_id)  # an unknown session is another answer
-        raise Unknown(f"session {session_id} has no upload: it has no result yet, or the server made its result")
+        row_of(connection, session_id)  # raises if the session is unknown
+        raise NotFound(f"session {session_id} has no upload: it has not ended, or the server ended it")
     return blob
 
 
@@ -114,7 +112,7 @@ def _part(connection: Connection, session_id: str, number: int) -> bytes | None:
 def trajectory_of(blob: bytes, session_id: str) -> Trajectory:
     trajectory = decode(blob, SessionUpload).trajectory
     if trajectory is None:
-        raise Unknown(f"session {session_id} has no trajectory; its result says why")
+        raise NotFound(f"session {session_id} has no trajectory; see its result")
     return trajectory
 
 
@@ -126,8 +124,8 @@ def trajectory_json(blob: bytes, session_id: str) -> bytes:
     trajectory = trajectory_of(blob, session_id)
     try:
         return msgspec.json.encode(trajectory, enc_hook=_plain)
-    except Exception as error:  # free-form metadata may hold what msgpack can say and JSON cannot
-        raise NotAcceptable("this trajectory cannot be said in JSON; ask for application/vnd.msgpack") from error
+    except Exception as error:  # free-form metadata may hold values that JSON has no form for
+        raise NotAcceptable("this trajectory has no JSON form; ask for application/vnd.msgpack") from error
 
 
 def _plain(value: Any) -> Any:
@@ -144,7 +142,7 @@ def _owners(content: SessionUpload) -> set[str]:
 
 
 def _finite(result: SessionResult) -> SessionResult:
-    """What is no finite number is left out: JSON has no word for it. A node's own results have none."""
+    """Drops NaN and infinity, which JSON cannot hold. Polar's own nodes send none."""
     changes: dict[str, Any] = {"stage_s": {k: v for k, v in result.stage_s.items() if math.isfinite(v)}}
     if result.score is not None:
         changes["score"] = result.score.finite()

@@ -1,13 +1,13 @@
 """The journal's SQL: its tables, and the statements that write and read them.
 
-A session that is run again keeps the rows of its earlier attempts; what is read is of the newest. A change of the
-tables' shape raises `SCHEMA_VERSION`.
+A session that runs again keeps the rows of its earlier attempts; queries read the newest. A change of the tables
+raises `SCHEMA_VERSION`.
 """
 
 from __future__ import annotations
 
 SCHEMA_VERSION = 1
-"""Kept in the database as `PRAGMA user_version`."""
+"""Stored as `PRAGMA user_version`."""
 
 TABLES = (
     """
@@ -60,7 +60,7 @@ ADD_SESSION = """
     SET attempt = excluded.attempt, stage = excluded.stage, lease = excluded.lease
     WHERE excluded.attempt > sessions.attempt
 """
-"""Changes no row where the attempt is known already."""
+"""Changes no row if the attempt is already there."""
 ATTEMPT = "SELECT attempt FROM sessions WHERE session_id = ?"
 APPEND_CALL = """
     INSERT INTO calls (call_id, session_id, attempt, sequence, parent_id, kind,
@@ -80,7 +80,7 @@ SET_STAGE = """
     UPDATE sessions SET stage = :stage WHERE session_id = :session_id AND NOT EXISTS
         (SELECT 1 FROM results AS r WHERE r.session_id = sessions.session_id AND r.attempt = sessions.attempt)
 """
-"""A stage that waited for the disk does not replace the one of a result that was written meanwhile."""
+"""A deferred stage must not replace that of a result written meanwhile."""
 SAVE_RESULT = "INSERT INTO results (session_id, attempt, body) VALUES (:session_id, :attempt, :body)"
 END_SESSION = "UPDATE sessions SET stage = :stage WHERE session_id = :session_id"
 

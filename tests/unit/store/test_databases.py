@@ -1,4 +1,4 @@
-"""Addresses of databases: which are taken, and how they are named in messages."""
+"""Database URLs: which are accepted, and how messages name them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from polar.store.database import JournalDatabase, JournalError, StoreError
 from polar.store.server_database import PostgresDatabase, SqliteDatabase, database_of
-from polar.store.writer import Writer
+from polar.store.writer import DatabaseWriter
 
 
 def test_a_journal_is_named_by_its_path() -> None:
@@ -39,7 +39,7 @@ def test_other_addresses_are_refused_with_an_example(address: str) -> None:
 
 
 async def test_a_database_in_memory_works() -> None:
-    writer = Writer(database_of("sqlite://"))
+    writer = DatabaseWriter(database_of("sqlite://"))
 
     def prepare(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE numbers (n INTEGER)"))
@@ -56,6 +56,6 @@ async def test_a_database_in_memory_works() -> None:
 
 
 async def test_a_journal_that_cannot_be_opened_is_a_journal_error(tmp_path: Path) -> None:
-    writer = Writer(JournalDatabase(tmp_path / "no" / "folder" / "journal.db"))
+    writer = DatabaseWriter(JournalDatabase(tmp_path / "no" / "folder" / "journal.db"))
     with pytest.raises(JournalError, match="the journal"):
         await writer.open(lambda connection: None)

@@ -1,4 +1,4 @@
-"""Bounds every request body: one that is too large is refused as soon as it is announced or seen."""
+"""Limits the size of request bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from polar.config import ServerConfig
 
 
-class BoundedBodies:
+class BodyLimit:
+    """ASGI middleware. Refuses a large body as soon as its size is announced or exceeded."""
+
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._config = config
@@ -33,8 +35,7 @@ def announced_size(scope: Scope) -> int:
 
 
 def bounded(receive: Receive, limit: int) -> Receive:
-    """A `receive` for bodies that do not announce their size: refuses, with what FastAPI turns into an answer, as
-    soon as there is too much."""
+    """Counts bodies that do not announce their size; FastAPI turns the exception into the answer."""
     seen = 0
 
     async def receive_bounded() -> Message:

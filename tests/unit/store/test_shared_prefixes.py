@@ -1,4 +1,4 @@
-"""Traces that begin like others in one file: cut where that is true, whole where it is not."""
+"""Traces that share a prefix in one file: stored without it where that is proven, else whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from polar.store.trajectories import (
-    Begins,
+    SharedPrefix,
     StoredTrajectory,
     TrajectoryUnreadable,
     packed,
@@ -42,7 +42,7 @@ def test_a_beginning_may_reach_into_the_response_of_the_other() -> None:
     tree = a_tree({"trace": 0, "tokens": 3})
     stored = decode(packed(tree), StoredTrajectory)
     assert list(stored.traces[1].prompt_ids) == [9]
-    assert stored.traces[1].begins == Begins(0, 3)
+    assert stored.traces[1].begins == SharedPrefix(0, 3)
     assert unpacked(packed(tree)) == tree
 
 
@@ -75,8 +75,11 @@ def test_a_trajectory_without_branches_has_the_plain_form() -> None:
     assert packed(plain) == encode(plain)
 
 
-@pytest.mark.parametrize("begins", [Begins(1, 2), Begins(-1, 2), Begins(5, 2), Begins(0, 99), Begins(0, -1)])
-def test_a_beginning_that_is_nowhere_is_damage(tmp_path: Path, begins: Begins) -> None:
+@pytest.mark.parametrize(
+    "begins",
+    [SharedPrefix(1, 2), SharedPrefix(-1, 2), SharedPrefix(5, 2), SharedPrefix(0, 99), SharedPrefix(0, -1)],
+)
+def test_a_beginning_that_is_nowhere_is_damage(tmp_path: Path, begins: SharedPrefix) -> None:
     path = tmp_path / "traces.msgpack"
     write_trajectory(path, a_tree({"trace": 0, "tokens": 3}))
     stored = decode(path.read_bytes(), StoredTrajectory)

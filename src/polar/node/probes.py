@@ -1,4 +1,4 @@
-"""How a node tries out its parts. Each check raises where the part does not work."""
+"""Probes of a node's parts: engine, disk, file descriptors, runtimes. Each raises if the part does not work."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from polar import registry
 from polar.engines.base import Engine, GenerateRequest, Revivable
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.node.health import Check
+from polar.node.health import Probe
 from polar.runtimes.base import Runtime
 from polar.types import NodePart, Sampling, token_ids
 
 PROBE = "polar-probe"
-"""In place of a session's id."""
+"""Used as session id."""
 WRITTEN_BYTES = 2**20
 SPARE_DESCRIPTORS = 64
 """A session takes about ten, and several are set up at once."""
 
 
-def checks_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Check]:
-    async def disk(_: str) -> None:
-        await asyncio.to_thread(check_disk, root, min_free_bytes)
-
-    async def descriptors(_: str) -> None:
+def probes_of(engine: Engine, gate: PolicyGate, root: Path, min_free_bytes: int) -> Mapping[NodePart, Probe]:
+    async def descriptors(_: str) -> None:  # not in a thread: the event loop could run short meanwhile
         check_descriptors()
 
-    async def engine_answers(_: str) -> None:
-        await check_engine(engine, gate)
-
-    return {"engine": engine_answers, "disk": disk, "descriptors": descriptors, "runtime": check_runtime}
+    return {
+        "engine": lambda _: check_engine(engine, gate),
+        "disk": lambda _: asyncio.to_thread(check_disk, root, min_free_bytes),
+        "descriptors": descriptors,
+        "runtime": check_runtime,
+    }
 
 
 async def check_engine(engine: Engine, gate: PolicyGate) -> None:
-    """One token is sampled, as a session's call would: an address that answers is not yet an engine that samples.
-    An engine that is merely busy is well."""
+    """Samples one token, as a session's call would: an engine may answer HTTP and still not sample. A busy engine
+    is well."""
     if isinstance(engine, Revivable):
         await engine.revive()
     request = GenerateRequest(token_ids([1, 1]), 1, Sampling(), (), PROBE)
@@ -77,8 +76,7 @@ def check_descriptors() -> None:
 
 
 def descriptors_are_short() -> bool:
-    """Whether fewer than `SPARE_DESCRIPTORS` are left, for the price of opening one: the kernel gives the lowest
-    free number."""
+    """Whether fewer than `SPARE_DESCRIPTORS` are left. Opens only one: the kernel gives the lowest free number."""
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

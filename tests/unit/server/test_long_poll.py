@@ -1,4 +1,4 @@
-"""Bells and long polls: nobody misses a ring, and nobody waits for a client that left."""
+"""Signals and long polls: no signal is missed, and no poll waits for a client that left."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
-from polar.server.state import Bell
-from polar.server.waiting import poll, rings_within
+from polar.server.long_poll import fires_within, poll
+from polar.server.state import Signal
 
 
 class Client:
@@ -44,51 +44,51 @@ class Shelf:
 
 async def test_what_is_there_is_found_at_once() -> None:
     shelf = Shelf("a")
-    assert await poll(Client().request, Bell(), 60, shelf.look) == ["a"]
+    assert await poll(Client().request, Signal(), 60, shelf.look, bool) == ["a"]
     assert shelf.looks == 1
 
 
 async def test_without_time_there_is_one_look() -> None:
     shelf = Shelf()
-    assert await poll(Client().request, Bell(), 0, shelf.look) == []
+    assert await poll(Client().request, Signal(), 0, shelf.look, bool) == []
     assert shelf.looks == 1
 
 
 async def test_a_ring_makes_it_look_again() -> None:
-    shelf, bell = Shelf(), Bell()
-    waiting = asyncio.create_task(poll(Client().request, bell, 60, shelf.look))
+    shelf, signal = Shelf(), Signal()
+    waiting = asyncio.create_task(poll(Client().request, signal, 60, shelf.look, bool))
     for _ in range(3):
         await asyncio.sleep(0.01)
-        bell.ring()
+        signal.fire()
     await asyncio.sleep(0.01)
     shelf.things.append("late")
-    bell.ring()
+    signal.fire()
     assert await waiting == ["late"]
     assert shelf.looks == 5
 
 
 async def test_a_ring_during_a_look_is_not_missed() -> None:
-    bell, looks = Bell(), 0
+    signal, looks = Signal(), 0
 
     async def look() -> bool:
         nonlocal looks
         looks += 1
         if looks == 1:
-            bell.ring()  # what it would have found comes right after it looked
+            signal.fire()  # what it would have found comes right after it looked
             return False
         return True
 
-    assert await poll(Client().request, bell, 60, look)
+    assert await poll(Client().request, signal, 60, look, bool)
     assert looks == 2
 
 
 async def test_time_runs_out() -> None:
-    assert await poll(Client().request, Bell(), 0.02, Shelf().look) == []
+    assert await poll(Client().request, Signal(), 0.02, Shelf().look, bool) == []
 
 
 async def test_a_client_that_leaves_ends_the_wait() -> None:
-    client, shelf, bell = Client(), Shelf(), Bell()
-    waiting = asyncio.create_task(poll(client.request, bell, 60, shelf.look))
+    client, shelf, signal = Client(), Shelf(), Signal()
+    waiting = asyncio.create_task(poll(client.request, signal, 60, shelf.look, bool))
     await asyncio.sleep(0.01)
     client.left.set()
     assert await waiting == []
@@ -99,7 +99,7 @@ async def test_a_client_that_sends_without_end_is_taken_for_one_that_left() -> N
     async def receive() -> dict[str, Any]:
         raise HTTPException(413)
 
-    assert await poll(Request({"type": "http"}, receive), Bell(), 60, Shelf().look) == []
+    assert await poll(Request({"type": "http"}, receive), Signal(), 60, Shelf().look, bool) == []
 
 
 async def test_a_look_under_way_is_finished_when_the_client_leaves() -> None:
@@ -109,7 +109,7 @@ async def test_a_look_under_way_is_finished_when_the_client_leaves() -> None:
         await go_on.wait()
         return "leased"
 
-    waiting = asyncio.create_task(poll(client.request, Bell(), 60, look))
+    waiting = asyncio.create_task(poll(client.request, Signal(), 60, look, bool))
     await asyncio.sleep(0)
     client.left.set()
     await asyncio.sleep(0.01)
@@ -117,28 +117,28 @@ async def test_a_look_under_way_is_finished_when_the_client_leaves() -> None:
     assert await waiting == "leased"
 
 
-async def test_a_silenced_bell_keeps_nobody() -> None:
-    bell = Bell()
-    waiting = asyncio.create_task(poll(Client().request, bell, 60, Shelf().look))
+async def test_a_closed_signal_ends_the_wait() -> None:
+    signal = Signal()
+    waiting = asyncio.create_task(poll(Client().request, signal, 60, Shelf().look, bool))
     await asyncio.sleep(0.01)
-    bell.silence()
+    signal.close()
     assert await waiting == []
-    assert await poll(Client().request, bell, 60, Shelf().look) == []
-    bell.ring()
-    assert await rings_within(bell.listen(), 60)
+    assert await poll(Client().request, signal, 60, Shelf().look, bool) == []
+    signal.fire()
+    assert await fires_within(signal.listen(), 60)
 
 
 async def test_a_ring_wakes_all_who_listen_and_nobody_later() -> None:
-    bell = Bell()
-    waiting = [asyncio.create_task(rings_within(bell.listen(), 60)) for _ in range(5)]
+    signal = Signal()
+    waiting = [asyncio.create_task(fires_within(signal.listen(), 60)) for _ in range(5)]
     await asyncio.sleep(0)
-    bell.ring()
+    signal.fire()
     assert await asyncio.gather(*waiting) == [True] * 5
-    assert not await rings_within(bell.listen(), 0.01)
+    assert not await fires_within(signal.listen(), 0.01)
 
 
 async def test_nothing_is_left_behind() -> None:
     before = asyncio.all_tasks()
-    await poll(Client().request, Bell(), 0.01, Shelf().look)
+    await poll(Client().request, Signal(), 0.01, Shelf().look, bool)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before

@@ -1,4 +1,4 @@
-"""Tokens, strict JSON and bounded bodies: what happens to a request before anything else does."""
+"""Tokens, strict JSON and body limits: the checks before a request is handled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastapi import HTTPException, Request
 from starlette.types import Message
 
 from polar.config import ServerConfig
-from polar.server.auth import StrictRequest, Tokens, bearer
-from polar.server.bodies import BoundedBodies, announced_size, bounded
+from polar.server.auth import ServiceTokens, StrictRequest, bearer
+from polar.server.body_limit import BodyLimit, announced_size, bounded
 
 
 def request_with(authorization: str | None) -> Request:
@@ -38,14 +38,14 @@ def test_the_bearer_is_read_from_its_header(header: str | None, secret: str) -> 
 
 
 def test_tokens_show_themselves_to_nobody() -> None:
-    shown = repr(Tokens("control-secret", "node-secret"))
+    shown = repr(ServiceTokens("control-secret", "node-secret"))
     assert "secret" not in shown
 
 
 @pytest.mark.parametrize(("control", "node"), [("", "x"), ("x", ""), ("x", "x")])
 def test_tokens_must_be_two(control: str, node: str) -> None:
     with pytest.raises(ValueError, match="must differ"):
-        Tokens(control, node)
+        ServiceTokens(control, node)
 
 
 def receiving(*chunks: bytes) -> Any:
@@ -95,7 +95,7 @@ async def test_what_announces_itself_as_too_large_reaches_nobody() -> None:
 
     headers = [(b"content-length", b"101")]
     scope = {"type": "http", "method": "GET", "path": "/v1/events", "headers": headers}
-    await BoundedBodies(app, ServerConfig(max_task_bytes=100))(scope, receiving(), send)
+    await BodyLimit(app, ServerConfig(max_task_bytes=100))(scope, receiving(), send)
     assert sent[0]["status"] == 413
     assert b"100 bytes" in sent[1]["body"]
 
@@ -120,7 +120,7 @@ async def test_uploads_have_a_limit_of_their_own(method: str, path: str, limit: 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
 
-    bodies = BoundedBodies(app, ServerConfig(max_task_bytes=100, max_upload_bytes=1000))
+    bodies = BodyLimit(app, ServerConfig(max_task_bytes=100, max_upload_bytes=1000))
     scope = {"type": "http", "method": method, "path": path, "headers": []}
 
     async def send(_: Message) -> None:

@@ -1,16 +1,13 @@
-"""Callbacks owed: one row for each result whose task wants one, until it is delivered or given up.
-
-`delivery.py` sends them.
-"""
+"""Callbacks: one row for each result whose task has a `callback_url`, with its tries."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from polar.back_off import BackOff
 from polar.server.records.tables import callbacks, results, tasks
 from polar.server.state import Change
 from polar.server.task_checks import target_of
@@ -23,7 +20,7 @@ MAX_PROBLEM = 500
 
 
 @dataclass(frozen=True)
-class Owed:
+class Callback:
     session_id: str
     task_id: str
     attempt: int
@@ -34,11 +31,11 @@ class Owed:
 
     @property
     def key(self) -> str:
-        """The same for every try, so the receiver can tell a repetition."""
+        """The same for every try, so that the receiver recognises a repetition."""
         return f"{self.session_id}:{self.attempt}"
 
 
-def owe(change: Change, ended: Sequence[SessionResult]) -> None:
+def add(change: Change, ended: Sequence[SessionResult]) -> None:
     """In the transaction that records the results."""
     ids = {result.task_id for result in ended}
     wanted = select(tasks.c.task_id, tasks.c.callback_url).where(
@@ -62,10 +59,10 @@ def owe(change: Change, ended: Sequence[SessionResult]) -> None:
         change.wakes.add("callbacks")
 
 
-def next_owed(
+def next_due(
     connection: Connection, now: float, under_way: Collection[str], full: Collection[str]
-) -> Owed | None:
-    """The longest due one that is not under way, of a target that is not `full`."""
+) -> Callback | None:
+    """The one due longest that is not under way, and whose target is not `full`."""
     query = (
         select(callbacks, results.c.task_id, results.c.body)
         .join(results, results.c.session_id == callbacks.c.session_id)
@@ -77,33 +74,28 @@ def next_owed(
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    return Owed(row.session_id, row.task_id, row.attempt, row.url, row.target, row.body)
+    return Callback(row.session_id, row.task_id, row.attempt, row.url, row.target, row.body)
 
 
-def next_due(connection: Connection, now: float) -> float | None:
-    """When something becomes due that is not yet."""
+def next_due_at(connection: Connection, now: float) -> float | None:
+    """When the next callback that is not due yet becomes due."""
     return connection.execute(select(func.min(callbacks.c.due)).where(callbacks.c.due > now)).scalar_one_or_none()
 
 
-def delivered(change: Change, owed: Owed) -> None:
-    this = callbacks.c.session_id == owed.session_id
+def delivered(change: Change, callback: Callback) -> None:
+    this = callbacks.c.session_id == callback.session_id
     change.connection.execute(
         update(callbacks).where(this).values(tries=callbacks.c.tries + 1, due=None, delivered=change.now)
     )
 
 
-def failed(change: Change, owed: Owed, problem: str) -> bool:
-    """Plans the next try; True where there is none and the callback is given up."""
-    this = callbacks.c.session_id == owed.session_id
+def failed(change: Change, callback: Callback, problem: str) -> bool:
+    """Plans the next try. True: there is none, the callback is given up."""
+    this = callbacks.c.session_id == callback.session_id
     row = change.connection.execute(select(callbacks.c.tries, callbacks.c.created).where(this)).one()
     given_up = change.now - row.created >= GIVE_UP_AFTER_S
-    due = None if given_up else change.now + pause_s(row.tries + 1)
+    pause_s = BackOff(FIRST_PAUSE_S, LONGEST_PAUSE_S, failures=row.tries).next_s()
+    due = None if given_up else change.now + pause_s
     kept = problem.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")[:MAX_PROBLEM]
     change.connection.execute(update(callbacks).where(this).values(tries=row.tries + 1, due=due, problem=kept))
     return given_up
-
-
-def pause_s(tries: int) -> float:
-    """Doubles with each try; random by half, so that those who failed together do not return together."""
-    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(tries - 1, 30))
-    return longest * random.uniform(0.5, 1.0)

@@ -1,0 +1,53 @@
+"""HTTP on the current event loop: what the gateway and the rollout server share of uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+
+class UvicornServer(uvicorn.Server):
+    """Silent, and without signal handlers: those belong to the process that runs it."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=75,
+            **options,
+        )
+        super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def until_started(self, serving: asyncio.Task[None]) -> None:
+        """Waits until requests are answered; raises the error of `serving`, the task that runs the server."""
+        while not self.started:
+            if serving.done():
+                serving.result()
+            await asyncio.sleep(0.01)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=2048)
+    # Connections inherit this option. asyncio sets it only on sockets that name TCP as their protocol, which this
+    # one does not, and without it the second write of a reply waits 40 ms for the acknowledgement of the first.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
