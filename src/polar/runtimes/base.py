@@ -43,7 +43,7 @@ class SessionFolders(msgspec.Struct, frozen=True):
     base: Path | None = None
     """A folder whose content the workspace begins with. It is shared: the session never changes it. A runtime lays
     the workspace over it where it can and copies it where it cannot."""
-    tools: tuple[Program, ...] = ()
+    programs: tuple[Program, ...] = ()
     launcher: Launcher | None = None
     """The node's, for a runtime that starts its commands with it. None: the runtime starts one of its own."""
 
@@ -97,7 +97,7 @@ class Runtime(Protocol):
         """Ends and removes what nodes that died have left of this runtime on this machine. How much that was."""
         ...
 
-    async def start(self, place: SessionFolders) -> None: ...
+    async def start(self, folders: SessionFolders) -> None: ...
 
     async def listener(self) -> socket.socket | None:
         """A socket that listens on loopback inside the runtime's own network, for the gateway to serve. None: the

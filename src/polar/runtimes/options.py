@@ -66,7 +66,7 @@ class RuntimeOptions(Strict):
     """Between asking a process to end and killing it, where a runtime asks first."""
 
     @property
-    def policy(self) -> Network:
+    def network_mode(self) -> Network:
         return self.network or self.offered.networks[0]
 
     @property

@@ -71,12 +71,14 @@ async def start_docker(docker_engine: str | None, docker_image: str, tmp_path: P
     """Starts a session in a container of its own; takes the runtime's options, and `base` and `tools`."""
     started: list[DockerRuntime] = []
 
-    async def start(base: Path | None = None, tools: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
+    async def start(base: Path | None = None, programs: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
         options = {"image": docker_image, "engine": docker_engine, "output_cap_bytes": 1000, **options}
         runtime = DockerRuntime(DockerOptions.model_validate(options))
         folder = tmp_path / f"session-{len(started)}"
         started.append(runtime)
-        await runtime.start(SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, tools))
+        await runtime.start(
+            SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, programs)
+        )
         return runtime
 
     yield start

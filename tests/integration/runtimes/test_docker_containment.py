@@ -72,15 +72,15 @@ async def test_an_open_network_reaches_the_nodes_addresses_and_not_its_loopback(
 @pytest.mark.parametrize("network", ["gateway_only", "open"])
 async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
     first, second = await start_docker(network=network), await start_docker(network=network)
-    door = await first.listener()
-    assert door is not None
-    port = door.getsockname()[1]
+    listener = await first.listener()
+    assert listener is not None
+    port = listener.getsockname()[1]
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"model\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, sock=door):
+    async with await asyncio.start_server(answer, sock=listener):
         assert await heard(first, "127.0.0.1", port) == "model"
         assert await heard(second, "127.0.0.1", port) == "unreachable"
         with socket.socket() as outside:
@@ -90,15 +90,15 @@ async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocke
 
 
 async def test_without_a_network_there_is_no_door(start_docker: StartDocker) -> None:
-    assert await (await start_docker(network="none")).door() is None
+    assert await (await start_docker(network="none")).listener() is None
 
 
 async def test_a_killed_runtime_can_have_a_door_again(start_docker: StartDocker) -> None:
     runtime = await start_docker()
     await runtime.kill()
-    door = await runtime.listener()
-    assert door is not None
-    door.close()
+    listener = await runtime.listener()
+    assert listener is not None
+    listener.close()
 
 
 async def test_files_of_the_node_and_of_other_sessions_are_not_seen(

@@ -21,7 +21,7 @@ import pytest
 
 from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
-from polar.runtimes.images.catalog import Image, find
+from polar.runtimes.images.catalog import BaseImage, find
 from polar.runtimes.images.engine import engine_images
 from skips import skip_without_runtime
 from waiting import HANG_S
@@ -65,7 +65,7 @@ async def held(name: str) -> bool:
         return engine is not None and image is not None and await engine.holds(image)
 
 
-def base_image() -> Image:
+def base_image() -> BaseImage:
     image = find("polar-base")
     if image is None:
         pytest.skip("there is no image polar-base; `make image` builds it")

@@ -1,4 +1,4 @@
-"""A door: listening in a network that leads nowhere, accepting outside it."""
+"""A socket that listens in a network without routes and is accepted from outside it."""
 
 from __future__ import annotations
 

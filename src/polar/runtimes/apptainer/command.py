@@ -23,7 +23,7 @@ BY_APPTAINER = ("APPNAME", "BIND", "COMMAND", "CONTAINER", "ENVIRONMENT", "INSTA
 FOR_PROMPTS = ("PROMPT_COMMAND", "PS1", "USER_PATH")
 
 
-class Beginning:
+class StartScript:
     """The descriptors of one command, to be passed on to it."""
 
     def __init__(self, env: Mapping[str, str]) -> None:

@@ -127,7 +127,7 @@ def unprivileged() -> tuple[str, ...]:
     return ("unshare", "--user", f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}", "--")
 
 
-class WayIn(msgspec.Struct, frozen=True):
+class InstanceEntry(msgspec.Struct, frozen=True):
     argv: tuple[str, ...] = ()
     """Comes before the command line of who enters an instance."""
     fds: tuple[int, ...] = ()
@@ -149,14 +149,14 @@ class Init(msgspec.Struct, frozen=True):
         return not poll.poll(0)
 
     @contextmanager
-    def way_in(self) -> Generator[WayIn]:
+    def entry(self) -> Generator[InstanceEntry]:
         """A descriptor of its own: the instance may be ended, and its descriptors closed, meanwhile."""
         if self.outside is None:
-            yield WayIn()
+            yield InstanceEntry()
             return
         fd = os.dup(self.outside)
         try:
-            yield WayIn(("nsenter", f"--user=/proc/self/fd/{fd}", "--preserve-credentials", "--"), (fd,))
+            yield InstanceEntry(("nsenter", f"--user=/proc/self/fd/{fd}", "--preserve-credentials", "--"), (fd,))
         finally:
             os.close(fd)
 
@@ -195,42 +195,42 @@ def _parent_namespace(pid: int) -> int:
         os.close(own)
 
 
-def instance_name(place: str) -> str:
-    return f"polar.{owner()}.{place}"
+def instance_name(folders: str) -> str:
+    return f"polar.{owner()}.{folders}"
 
 
-async def end_instance(place: str, clients: Iterable[int] = ()) -> None:
+async def end_instance(folders: str, clients: Iterable[int] = ()) -> None:
     """Ends the instance of a place, whoever owns it and at whatever point of its life it is, and the commands that
     are on their way into it. Looked for until there is none: a start that is under way makes its watcher at some
     time."""
     leaders = frozenset(clients)
-    while leaders := leaders | await in_thread(_watching, place):
+    while leaders := leaders | await in_thread(_watching, folders):
         await end(Family(UNMARKED, leaders), grace_s=0)
         leaders = frozenset[int]()
 
 
-async def is_watched(place: str) -> bool:
+async def is_watched(folders: str) -> bool:
     """Without a watcher nobody is let into an instance, and what is left of it dies."""
-    return bool(await in_thread(_watching, place))
+    return bool(await in_thread(_watching, folders))
 
 
 async def sweep_instances() -> int:
     """Ends the instances of nodes that are dead. How many that were."""
     names = (_parts(name) for name in (await in_thread(_watchers)).values())
-    left = {place for node, place in names if not owner_lives(node)}
-    for place in left:
-        await end_instance(place)
+    left = {folders for node, folders in names if not owner_lives(node)}
+    for folders in left:
+        await end_instance(folders)
     return len(left)
 
 
 def _parts(name: str) -> tuple[str, str]:
     """Owner and place."""
-    _, pid, started_at, place = name.split(".", 3)
-    return f"{pid}.{started_at}", place
+    _, pid, started_at, folders = name.split(".", 3)
+    return f"{pid}.{started_at}", folders
 
 
-def _watching(place: str) -> frozenset[int]:
-    return frozenset(pid for pid, name in _watchers().items() if _parts(name)[1] == place)
+def _watching(folders: str) -> frozenset[int]:
+    return frozenset(pid for pid, name in _watchers().items() if _parts(name)[1] == folders)
 
 
 def _watchers() -> dict[int, str]:

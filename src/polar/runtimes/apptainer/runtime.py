@@ -22,7 +22,7 @@ import msgspec
 from pydantic import Field
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.apptainer.command import Beginning, last_line, why_not
+from polar.runtimes.apptainer.command import StartScript, last_line, why_not
 from polar.runtimes.apptainer.instance import (
     Init,
     Mount,
@@ -41,7 +41,7 @@ from polar.runtimes.apptainer.instance import (
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
 from polar.runtimes.files.copies import copied_in, copied_out
 from polar.runtimes.files.folders import inside, remove_tree, take_root
-from polar.runtimes.files.safe_paths import holder_beneath, read_beneath, write_beneath
+from polar.runtimes.files.safe_paths import held_inside, read_inside, write_inside
 from polar.runtimes.host.cgroups import Cgroup, Hierarchy
 from polar.runtimes.host.cgroups import sweep as sweep_cgroups
 from polar.runtimes.host.netns_listener import open_listener
@@ -80,7 +80,7 @@ class ApptainerRuntime:
     def __init__(self, options: ApptainerOptions) -> None:
         self._options = options
         self._apptainer: tuple[str, ...] = ()
-        self._place: SessionFolders | None = None
+        self._folders: SessionFolders | None = None
         self._image = Path()
         self._spawner: Spawner | None = None
         self._cgroup: Cgroup | None = None
@@ -106,74 +106,74 @@ class ApptainerRuntime:
         await sweep_cgroups()
         return swept
 
-    async def start(self, place: SessionFolders) -> None:
+    async def start(self, folders: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         program = find_program(self._options.program)
         if program is None:
             raise RuntimeFailure(f"there is no program {self._options.program or 'apptainer'}: {INSTALL}")
         self._apptainer, self._image = (program, "--silent"), _image_path(self._options.image)
-        if set(":,") & set(str(place.root.absolute())):
-            raise RuntimeFailure(f"apptainer cannot use {place.root}: there is a ':' or ',' in its path")
-        root, has_leftovers = take_root(place.root, FOLDERS)
-        self._place = msgspec.structs.replace(place, root=root)
+        if set(":,") & set(str(folders.root.absolute())):
+            raise RuntimeFailure(f"apptainer cannot use {folders.root}: there is a ':' or ',' in its path")
+        root, has_leftovers = take_root(folders.root, FOLDERS)
+        self._folders = msgspec.structs.replace(folders, root=root)
         if has_leftovers:
-            await end_instance(_place_name(self._place))
+            await end_instance(_instance_id(self._folders))
         for name in FOLDERS:
-            await in_thread(remove_tree, self._place.root / name)
-            (self._place.root / name).mkdir(mode=0o700)
-        make_layer(self._place.root / "layer")
-        place.logs.mkdir(parents=True, exist_ok=True)
-        self._spawner = Spawner(place.logs, self._options)
-        self._cgroup = Cgroup.create(_place_name(self._place), _with_pids(self._options.limits))
+            await in_thread(remove_tree, self._folders.root / name)
+            (self._folders.root / name).mkdir(mode=0o700)
+        make_layer(self._folders.root / "layer")
+        folders.logs.mkdir(parents=True, exist_ok=True)
+        self._spawner = Spawner(folders.logs, self._options)
+        self._cgroup = Cgroup.create(_instance_id(self._folders), _with_pids(self._options.limits))
         await self._fill_workspace()
         await self._running()
 
     async def listener(self) -> socket.socket | None:
-        if self._options.policy != "gateway_only":
+        if self._options.network_mode != "gateway_only":
             return None
         return await open_listener((await self._running()).pid, user=True)
 
     async def exec(self, command: Command) -> Finished:
-        place = self._alive()
-        if not inside(_folder(place), command.cwd).is_dir():
+        folders = self._alive()
+        if not inside(_folder(folders), command.cwd).is_dir():
             raise WorkspaceUnusable(f"the workspace has no folder {command.cwd!r}")
         kills, memory_kills = self._kills, self._memory_kills()
-        finished, has_begun = await self._enter(place, command)
-        if not has_begun and self._kills == kills and not await is_watched(_place_name(place)):
+        finished, has_begun = await self._enter(folders, command)
+        if not has_begun and self._kills == kills and not await is_watched(_instance_id(folders)):
             await self._kill()  # the instance ended by itself just when the command came
-            finished, has_begun = await self._enter(place, command)
+            finished, has_begun = await self._enter(folders, command)
         if not has_begun:
             raise RuntimeFailure(why_not(command.argv[0], finished))
         return msgspec.structs.replace(finished, memory_kills=self._memory_kills() - memory_kills)
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        await in_thread(write_beneath, _folder(self._started(), home=home), path, content, mode)
+        await in_thread(write_inside, _folder(self._started(), home=home), path, content, mode)
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_beneath, _folder(self._started()), path)
+        return await in_thread(read_inside, _folder(self._started()), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
         """Ends first what earlier commands have left: it could put a link to the node's files in the way."""
-        place = self._started()
+        folders = self._started()
         if self._init is not None:
             await to_the_end(self._kill())
-        await copied_in(source, inside(_folder(place), path))
+        await copied_in(source, inside(_folder(folders), path))
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        with holder_beneath(_folder(self._started(), home=home), path) as found:
+        with held_inside(_folder(self._started(), home=home), path) as found:
             return await copied_out(found, target, cap_bytes)
 
     async def kill(self) -> None:
-        if self._place is not None:
+        if self._folders is not None:
             await to_the_end(self._kill())
 
     async def stop(self) -> None:
         self._stopped = True
         if self._spawner is not None:
             self._spawner.refuse()
-        if self._place is not None:
-            await to_the_end(self._stop(self._place))
+        if self._folders is not None:
+            await to_the_end(self._stop(self._folders))
 
     def program(self, program: Program) -> str:
         return program_path(program)
@@ -187,9 +187,9 @@ class ApptainerRuntime:
         return HOME
 
     def _started(self) -> SessionFolders:
-        if self._place is None:
+        if self._folders is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._place
+        return self._folders
 
     def _alive(self) -> SessionFolders:
         if self._stopped:
@@ -199,15 +199,15 @@ class ApptainerRuntime:
     async def _fill_workspace(self) -> None:
         """With the base, or with what the image has there. It is copied: a folder that is laid over another one
         cannot be renamed, which programs do not expect."""
-        place = self._started()
-        if place.base is not None:
-            await self.put_folder(place.base, ".")
+        folders = self._started()
+        if folders.base is not None:
+            await self.put_folder(folders.base, ".")
         elif self._image.is_dir():
             own = inside(self._image.resolve(), self.workspace.lstrip("/"))
             if own.is_dir():
                 await self.put_folder(own, ".")
         else:
-            work = Mount(place.root / "work", COPY)
+            work = Mount(folders.root / "work", COPY)
             copy = ("/bin/sh", "-c", f'[ ! -d "$0" ] || cp -a "$0/." {COPY}/', self.workspace)
             flags = containing([work], network=False)
             argv = (*unprivileged(), *self._apptainer, "exec", *flags, str(self._image), *copy)
@@ -217,19 +217,19 @@ class ApptainerRuntime:
 
     async def _running(self) -> Init:
         """The instance, started where it is not alive."""
-        place = self._alive()
+        folders = self._alive()
         async with self._life:
             if self._init is not None and self._init.lives:
                 return self._init
             await self._end()
-            pid_file = place.root / "state" / "pid"
+            pid_file = folders.root / "state" / "pid"
             pid_file.unlink(missing_ok=True)
             flags = (
-                *containing(self._mounts(place), network=self._options.policy == "open"),
-                *("--home", f"{place.root / 'home'}:{HOME}", "--workdir", str(place.root / "scratch")),
-                *("--overlay", str(place.root / "layer"), "--pid-file", str(pid_file)),
+                *containing(self._mounts(folders), network=self._options.network_mode == "open"),
+                *("--home", f"{folders.root / 'home'}:{HOME}", "--workdir", str(folders.root / "scratch")),
+                *("--overlay", str(folders.root / "layer"), "--pid-file", str(pid_file)),
             )
-            names = (str(self._image), instance_name(_place_name(place)))
+            names = (str(self._image), instance_name(_instance_id(folders)))
             argv = (*unprivileged(), *self._apptainer, "instance", "start", *flags, *names)
             finished = await self._run(argv, "apptainer", self._end)
             if finished.exit_code != 0:
@@ -238,23 +238,29 @@ class ApptainerRuntime:
             await close_user_spaces(self._init.pid)
             return self._init
 
-    async def _enter(self, place: SessionFolders, command: Command) -> tuple[Finished, bool]:
+    async def _enter(self, folders: SessionFolders, command: Command) -> tuple[Finished, bool]:
         """How it ended, and whether it began: one that was killed on its way in counts as begun."""
         init = await self._running()
-        env = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp", **command.env, "POLAR_SESSION": place.session_id}
-        with Beginning(env) as beginning, init.way_in() as way_in:
-            closed = filtered(place.root / "state")
+        env = {
+            "LANG": "C.UTF-8",
+            "HOME": HOME,
+            "TMPDIR": "/tmp",
+            **command.env,
+            "POLAR_SESSION": folders.session_id,
+        }
+        with StartScript(env) as start_script, init.entry() as entry:
+            closed = filtered(folders.root / "state")
             flags = (*closed, "--cleanenv", "--no-privs", "--pwd", str(Path(self.workspace, command.cwd)))
-            instance = f"instance://{instance_name(_place_name(place))}"
-            argv = (*way_in.argv, *self._apptainer, "exec", *flags, instance, *beginning.of(command.argv))
-            fds = (*way_in.fds, *beginning.fds)
+            instance = f"instance://{instance_name(_instance_id(folders))}"
+            argv = (*entry.argv, *self._apptainer, "exec", *flags, instance, *start_script.of(command.argv))
+            fds = (*entry.fds, *start_script.fds)
             finished = await self._run(argv, command.log_name, self._kill, fds, command.argv[0])
-            return finished, finished.exit_code < 0 or beginning.was_made()
+            return finished, finished.exit_code < 0 or start_script.was_made()
 
-    def _mounts(self, place: SessionFolders) -> list[Mount]:
+    def _mounts(self, folders: SessionFolders) -> list[Mount]:
         return [
-            Mount(place.root / "work", self.workspace),
-            *(Mount(tool.source, self.program(tool), read_only=True) for tool in place.tools),
+            Mount(folders.root / "work", self.workspace),
+            *(Mount(program.source, self.program(program), read_only=True) for program in folders.programs),
         ]
 
     async def _run(
@@ -266,7 +272,7 @@ class ApptainerRuntime:
         program: str = "apptainer",
     ) -> Finished:
         """One run of Apptainer, in the session's cgroup; `end` is its end when it is cancelled."""
-        place, pids = self._started(), set[int]()
+        folders, pids = self._started(), set[int]()
         assert self._spawner is not None
 
         def began(pid: int) -> None:
@@ -280,8 +286,8 @@ class ApptainerRuntime:
             return await self._spawner.run(
                 Job(
                     self._cgroup.entering(argv) if self._cgroup is not None else argv,
-                    self._environment(place),
-                    place.root / "state",
+                    self._environment(folders),
+                    folders.root / "state",
                     log_name,
                     break_off,
                     began,
@@ -295,9 +301,9 @@ class ApptainerRuntime:
     def _memory_kills(self) -> int:
         return self._cgroup.memory_kills() if self._cgroup is not None else 0
 
-    def _environment(self, place: SessionFolders) -> dict[str, str]:
+    def _environment(self, folders: SessionFolders) -> dict[str, str]:
         """Of the program itself. Nothing it reads or writes is the user's own."""
-        state = str(place.root / "state")
+        state = str(folders.root / "state")
         folders = ("HOME", "APPTAINER_CONFIGDIR", "APPTAINER_CACHEDIR", "APPTAINER_TMPDIR")
         return {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", **dict.fromkeys(folders, state)}
 
@@ -306,7 +312,7 @@ class ApptainerRuntime:
         self._kills += 1
         if self._init is not None:
             self._init.kill()
-        await end_instance(_place_name(self._started()), self._clients)
+        await end_instance(_instance_id(self._started()), self._clients)
         async with self._life:
             await self._end()
 
@@ -316,27 +322,27 @@ class ApptainerRuntime:
         if init is not None:
             init.kill()
             init.close()
-        await end_instance(_place_name(self._started()), self._clients)
+        await end_instance(_instance_id(self._started()), self._clients)
         if self._cgroup is not None:  # what the instance's own programs have left, should one have died early
             self._cgroup.kill()
 
-    async def _stop(self, place: SessionFolders) -> None:
+    async def _stop(self, folders: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
                 await self._spawner.close()
             if self._cgroup is not None:
                 await self._cgroup.remove()
-            await in_thread(remove_tree, place.root)
+            await in_thread(remove_tree, folders.root)
 
 
-def _folder(place: SessionFolders, *, home: bool = False) -> Path:
-    return place.root / ("home" if home else "work")
+def _folder(folders: SessionFolders, *, home: bool = False) -> Path:
+    return folders.root / ("home" if home else "work")
 
 
-def _place_name(place: SessionFolders) -> str:
+def _instance_id(folders: SessionFolders) -> str:
     """Told apart from another place of the same session."""
-    return f"{place.session_id}-{hashlib.sha256(os.fsencode(place.root)).hexdigest()[:8]}"
+    return f"{folders.session_id}-{hashlib.sha256(os.fsencode(folders.root)).hexdigest()[:8]}"
 
 
 def _with_pids(limits: Limits) -> Limits:

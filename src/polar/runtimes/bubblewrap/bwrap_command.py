@@ -66,7 +66,7 @@ def closed_to_others() -> list[str]:
         ]
 
 
-class Cage:
+class BwrapCommand:
     """The options go over a file and not over the command line, which all users of the node can read."""
 
     def __init__(self, options: Iterator[str]) -> None:

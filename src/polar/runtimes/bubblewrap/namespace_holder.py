@@ -39,24 +39,24 @@ class Plan(msgspec.Struct, frozen=True):
     """A folder the workspace is laid over."""
     disk_bytes: int = 0
     """0: as much as there is."""
-    tools: tuple[tuple[str, str], ...] = ()
+    programs: tuple[tuple[str, str], ...] = ()
     """Folders of the node, and where they are inside."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HolderReply(msgspec.Struct, frozen=True):
     value: str
     descriptor: int
     """-1: none came. Whoever asked closes it."""
 
 
-class Keeper:
+class NamespaceHolder:
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self._process = process
         self._channel = channel
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def start(cls, plan: Plan, mark: dict[str, str]) -> Keeper:
+    async def start(cls, plan: Plan, mark: dict[str, str]) -> NamespaceHolder:
         """`mark` stands in its environment."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -73,15 +73,15 @@ class Keeper:
             except BaseException:
                 ours.close()
                 raise
-        keeper = cls(process, ours)
+        holder = cls(process, ours)
         try:
-            await keeper._exchange(msgspec.json.encode(plan))
+            await holder._exchange(msgspec.json.encode(plan))
             _say_who_is_who(process.pid)
-            await keeper._exchange(b"{}")
+            await holder._exchange(b"{}")
         except BaseException:
-            await to_the_end(keeper.end())
+            await to_the_end(holder.end())
             raise
-        return keeper
+        return holder
 
     @property
     def pid(self) -> int:
@@ -97,7 +97,7 @@ class Keeper:
         """The path inside of a folder under `base`; refused where there is none."""
         return (await self._ask("find_folder", base=base, path=path)).value
 
-    async def find(self, base: str, path: str) -> Answer:
+    async def find(self, base: str, path: str) -> HolderReply:
         """The folder that holds a file or folder, as a descriptor, and its name there."""
         return await self._ask("find", base=base, path=path)
 
@@ -125,10 +125,10 @@ class Keeper:
         async with self._turn:
             self._channel.close()
 
-    async def _ask(self, act: str, *, give: tuple[int, ...] = (), **request: str | int) -> Answer:
+    async def _ask(self, act: str, *, give: tuple[int, ...] = (), **request: str | int) -> HolderReply:
         return await self._exchange(json.dumps({"act": act, **request}).encode(), give)
 
-    async def _exchange(self, message: bytes, give: tuple[int, ...] = ()) -> Answer:
+    async def _exchange(self, message: bytes, give: tuple[int, ...] = ()) -> HolderReply:
         """A request that is cancelled is answered nevertheless, lest its answer be taken for the next one's."""
         async with self._turn:
             if self._channel.fileno() < 0:
@@ -141,7 +141,7 @@ class Keeper:
                 raise
 
 
-def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> Answer:
+def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> HolderReply:
     try:
         socket.send_fds(channel, [message], list(give))
         received, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
@@ -156,10 +156,10 @@ def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> 
         raise WorkspaceUnusable(reply["unusable"])
     if "refused" in reply:
         raise RuntimeFailure(reply["refused"])
-    return Answer(reply.get("value", ""), descriptors[0] if descriptors else -1)
+    return HolderReply(reply.get("value", ""), descriptors[0] if descriptors else -1)
 
 
-async def _drop(under_way: asyncio.Future[Answer]) -> None:
+async def _drop(under_way: asyncio.Future[HolderReply]) -> None:
     await asyncio.wait([under_way])
     if under_way.exception() is None and under_way.result().descriptor >= 0:
         os.close(under_way.result().descriptor)

@@ -56,15 +56,15 @@ OWN_ETC = {
 }
 
 
-class Refused(Exception):
+class HolderRefused(Exception):
     """A request that cannot be met, and why."""
 
 
-class Unusable(Refused):
+class PathUnusable(HolderRefused):
     """What a session left in its workspace is in the way."""
 
 
-class Attributes(ctypes.Structure):
+class MountAttributes(ctypes.Structure):
     """Of a mount, as the kernel takes them."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "spread", "users")]
@@ -73,7 +73,7 @@ class Attributes(ctypes.Structure):
 def kernel(what: str, call: str, *arguments: Any) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
-        raise Refused(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise HolderRefused(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def mount(kind: str, source: str, target: str, *, flags: int = 0, options: str = "") -> None:
@@ -86,7 +86,7 @@ def bind(source: str, target: str) -> None:
 
 
 def read_only(target: str, *, below: bool = True) -> None:
-    wanted = Attributes(set=READ_ONLY | NO_SETUID | NO_DEVICES)
+    wanted = MountAttributes(set=READ_ONLY | NO_SETUID | NO_DEVICES)
     where = (HERE, os.fsencode(target), BELOW_TOO if below else 0)
     attributes = (ctypes.byref(wanted), ctypes.sizeof(wanted))
     kernel(f"cannot make {target} read-only", "syscall", MOUNT_SETATTR, *where, *attributes)
@@ -134,10 +134,10 @@ def lay_in(plan: dict[str, Any]) -> None:
             overlay("lower", "work", folder(path))
         elif not owns_workspace:
             bind(parts[path], folder(path))
-    for source, path in plan["tools"]:
-        tool = folder(path)
-        bind(source, tool)
-        read_only(tool)
+    for source, path in plan["programs"]:
+        program = folder(path)
+        bind(source, program)
+        read_only(program)
 
 
 def show_the_nodes_system(plan: dict[str, Any]) -> None:
@@ -211,11 +211,11 @@ def raise_loopback() -> None:
 
 def inside(base: str, path: str) -> str:
     if not path or "\0" in path or path.startswith("/"):
-        raise Refused(f"{path!r} is not a relative path")
+        raise HolderRefused(f"{path!r} is not a relative path")
     base = os.path.realpath(base)
     found = os.path.realpath(os.path.join(base, path))
     if os.path.commonpath([base, found]) != base:
-        raise Unusable(f"{path!r} leads out of its folder")
+        raise PathUnusable(f"{path!r} leads out of its folder")
     return found
 
 
@@ -237,7 +237,7 @@ def find(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
 def find_folder(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
     found = inside(request["base"], request["path"])
     if not os.path.isdir(found):
-        raise Unusable(f"the workspace has no folder {request['path']!r}")
+        raise PathUnusable(f"the workspace has no folder {request['path']!r}")
     return found, -1
 
 
@@ -258,7 +258,7 @@ def open_to_write(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
         file = os.open(found, flags, request["mode"])
         os.fchmod(file, request["mode"])
     except OSError as error:
-        what = Refused if error.errno in OF_THE_MACHINE else Unusable
+        what = HolderRefused if error.errno in OF_THE_MACHINE else PathUnusable
         raise what(f"cannot write {os.path.basename(found)!r}: {error.strerror}") from error
     return "", file
 
@@ -322,8 +322,8 @@ def answer(channel: socket.socket, message: bytes, given: list[int]) -> None:
         reply = {"value": value}
     except FileNotFoundError as error:
         reply = {"missing": f"there is no {request['path']!r}" if error.strerror else str(error)}
-    except Refused as error:
-        reply = {"unusable" if isinstance(error, Unusable) else "refused": str(error)}
+    except HolderRefused as error:
+        reply = {"unusable" if isinstance(error, PathUnusable) else "refused": str(error)}
     except OSError as error:
         kind = "refused" if error.errno in OF_THE_MACHINE or "path" not in request else "unusable"
         reply = {kind: f"{request.get('path', request['act'])!r}: {error.strerror}"}
@@ -376,7 +376,7 @@ def main(channel: socket.socket) -> None:
         os.chroot("root")
         os.chdir("/")
         channel.send(b"{}")
-    except (OSError, Refused) as error:
+    except (OSError, HolderRefused) as error:
         channel.send(json.dumps({"refused": f"the session cannot be assembled: {error}"}).encode())
         return
     with suppress(OSError):

@@ -21,8 +21,15 @@ from pydantic import Field, field_validator
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
-from polar.runtimes.bubblewrap.bwrap_command import Cage, closed_to_others, left_behind, mark, options, refuse_nul
-from polar.runtimes.bubblewrap.namespace_holder import Keeper, Plan
+from polar.runtimes.bubblewrap.bwrap_command import (
+    BwrapCommand,
+    closed_to_others,
+    left_behind,
+    mark,
+    options,
+    refuse_nul,
+)
+from polar.runtimes.bubblewrap.namespace_holder import NamespaceHolder, Plan
 from polar.runtimes.files.copies import copied_out
 from polar.runtimes.files.folders import cannot, read_opened, remove_tree, take_root
 from polar.runtimes.host import cgroups
@@ -66,13 +73,13 @@ class BubblewrapRuntime:
 
     def __init__(self, options: BubblewrapOptions) -> None:
         self._options = options
-        self._place: SessionFolders | None = None
-        self._keeper: Keeper | None = None
+        self._folders: SessionFolders | None = None
+        self._holder: NamespaceHolder | None = None
         self._spawner: Spawner | None = None
         self._cgroup: Cgroup | None = None
         self._stopped = False
         self._stopping = asyncio.Lock()
-        self._cages: dict[Cage, asyncio.Future[Finished]] = {}
+        self._running: dict[BwrapCommand, asyncio.Future[Finished]] = {}
         self._closed: list[str] = []
 
     @classmethod
@@ -95,43 +102,43 @@ class BubblewrapRuntime:
     async def sweep(cls) -> int:
         return await _end_all(await in_thread(left_behind)) + await cgroups.sweep()
 
-    async def start(self, place: SessionFolders) -> None:
+    async def start(self, folders: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
         if reason := Hierarchy().lacking(self._options.limits):
             raise RuntimeFailure(reason)
-        root, has_leftovers = take_root(place.root, FOLDERS)
-        self._place = msgspec.structs.replace(place, root=root)
-        plan = self._plan(root, place)
+        root, has_leftovers = take_root(folders.root, FOLDERS)
+        self._folders = msgspec.structs.replace(folders, root=root)
+        plan = self._plan(root, folders)
         self._closed = await in_thread(closed_to_others)
         if has_leftovers:
-            await _end_all(await in_thread(left_behind, self._place.root))
+            await _end_all(await in_thread(left_behind, self._folders.root))
         for name in FOLDERS:
             await in_thread(remove_tree, root / name)
             (root / name).mkdir(mode=0o700)
-        place.logs.mkdir(parents=True, exist_ok=True)
-        self._keeper = await Keeper.start(plan, mark(self._place.root))
-        self._cgroup = self._limited(f"{place.session_id}.{self._keeper.pid}")
-        self._spawner = Spawner(place.logs, self._options)
-        if place.base is not None and plan.base is None:
-            await self.put_folder(place.base, ".")
+        folders.logs.mkdir(parents=True, exist_ok=True)
+        self._holder = await NamespaceHolder.start(plan, mark(self._folders.root))
+        self._cgroup = self._limited(f"{folders.session_id}.{self._holder.pid}")
+        self._spawner = Spawner(folders.logs, self._options)
+        if folders.base is not None and plan.base is None:
+            await self.put_folder(folders.base, ".")
 
-    def _plan(self, root: Path, place: SessionFolders) -> Plan:
+    def _plan(self, root: Path, folders: SessionFolders) -> Plan:
         image = root_folder(self._options.image) if self._options.image is not None else None
         if image is not None and not _is_ours(image):
             raise RuntimeFailure(f"{image} belongs to another user: an image is built by the user of the node")
-        for tool in place.tools:
-            if "/" in tool.name or tool.name in ("", ".", ".."):
-                raise RuntimeFailure(f"{tool.name!r} cannot be the name of a tool")
+        for program in folders.programs:
+            if "/" in program.name or program.name in ("", ".", ".."):
+                raise RuntimeFailure(f"{program.name!r} cannot be the name of a tool")
         return Plan(
             root=str(root),
             workspace=self._options.workspace,
             home=HOME,
-            own_network=self._options.policy != "open",
+            own_network=self._options.network_mode != "open",
             image=str(image.resolve()) if image is not None else None,
             # What belongs to others could not be changed in the workspace either: a copy can.
-            base=str(place.base.resolve()) if place.base is not None and _is_ours(place.base) else None,
+            base=str(folders.base.resolve()) if folders.base is not None and _is_ours(folders.base) else None,
             disk_bytes=int(self._options.limits.disk_bytes or 0),
-            tools=tuple((str(tool.source.resolve()), self.program(tool)) for tool in place.tools),
+            programs=tuple((str(program.source.resolve()), self.program(program)) for program in folders.programs),
         )
 
     def _limited(self, name: str) -> Cgroup | None:
@@ -143,49 +150,49 @@ class BubblewrapRuntime:
 
     async def listener(self) -> socket.socket | None:
         self._alive()
-        return await self._kept().listen() if self._options.policy == "gateway_only" else None
+        return await self._live_holder().listen() if self._options.network_mode == "gateway_only" else None
 
     async def exec(self, command: Command) -> Finished:
-        place, keeper = self._alive(), self._kept()
+        folders, holder = self._alive(), self._live_holder()
         assert self._spawner is not None
-        cwd = await keeper.folder(self.workspace, command.cwd)
-        env = self._environment(place, command)
+        cwd = await holder.folder(self.workspace, command.cwd)
+        env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        cage = Cage(options(place.root, env, cwd, self._closed))
+        bwrap = BwrapCommand(options(folders.root, env, cwd, self._closed))
         job = Job(
-            argv=self._client(keeper, cage, command.argv),
-            env=mark(place.root),
-            cwd=place.root,
+            argv=self._client(holder, bwrap, command.argv),
+            env=mark(folders.root),
+            cwd=folders.root,
             log_name=command.log_name,
-            break_off=cage.break_off,
-            began=cage.began,
-            pass_fds=cage.pass_fds,
+            break_off=bwrap.break_off,
+            began=bwrap.began,
+            pass_fds=bwrap.pass_fds,
             program=command.argv[0],
         )
-        return await self._run(cage, job)
+        return await self._run(bwrap, job)
 
-    async def _run(self, cage: Cage, job: Job) -> Finished:
+    async def _run(self, bwrap: BwrapCommand, job: Job) -> Finished:
         """The start is never cancelled: that kills bubblewrap just when it leaves a tree alive."""
         assert self._spawner is not None
         kills = self._memory_kills()
-        running = self._cages[cage] = asyncio.ensure_future(self._spawner.run(job))
+        running = self._running[bwrap] = asyncio.ensure_future(self._spawner.run(job))
         try:
             finished = await asyncio.shield(running)
         finally:
-            await to_the_end(self._leave(cage))
-        if not cage.was_entered and finished.exit_code == 1:
+            await to_the_end(self._leave(bwrap))
+        if not bwrap.was_entered and finished.exit_code == 1:
             raise RuntimeFailure(_why_not(job.program, finished.stderr_tail))
         if kills := self._memory_kills() - kills:
             said = f"{finished.stderr_tail}\n[polar: killed at the limit of memory]"
             return msgspec.structs.replace(finished, stderr_tail=said, memory_kills=kills)
         return finished
 
-    def _client(self, keeper: Keeper, cage: Cage, argv: tuple[str, ...]) -> tuple[str, ...]:
+    def _client(self, holder: NamespaceHolder, bwrap: BwrapCommand, argv: tuple[str, ...]) -> tuple[str, ...]:
         joined = ("--user", "--preserve-credentials", "--mount", "--net")
         client = (
             *self._counted(),
-            *(_program("nsenter"), "--target", str(keeper.pid), *joined),
-            *(_program("bwrap"), *cage.arguments, "--", *argv),
+            *(_program("nsenter"), "--target", str(holder.pid), *joined),
+            *(_program("bwrap"), *bwrap.arguments, "--", *argv),
         )
         return self._cgroup.entering(client) if self._cgroup is not None else client
 
@@ -199,7 +206,7 @@ class BubblewrapRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        file = await self._kept().open_to_write(self.home if home else self.workspace, path, mode)
+        file = await self._live_holder().open_to_write(self.home if home else self.workspace, path, mode)
         try:
             await in_thread(_write, file, content)
         except OSError as error:
@@ -212,13 +219,13 @@ class BubblewrapRuntime:
         return cannot("write", path, error)
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_opened, await self._kept().open_to_read(self.workspace, path), path)
+        return await in_thread(read_opened, await self._live_holder().open_to_read(self.workspace, path), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await self._kept().copy_in(source, self.workspace, path)
+        await self._live_holder().copy_in(source, self.workspace, path)
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        found = await self._kept().find(self.home if home else self.workspace, path)
+        found = await self._live_holder().find(self.home if home else self.workspace, path)
         try:
             source = Path(f"/proc/self/fd/{found.descriptor}", found.value)
             return await copied_out(source, target, cap_bytes)
@@ -232,8 +239,8 @@ class BubblewrapRuntime:
         self._stopped = True
         if self._spawner is not None:
             self._spawner.refuse()
-        if self._place is not None:
-            await to_the_end(self._stop(self._place))
+        if self._folders is not None:
+            await to_the_end(self._stop(self._folders))
 
     def program(self, program: Program) -> str:
         return program_path(program)
@@ -249,44 +256,44 @@ class BubblewrapRuntime:
     def _alive(self) -> SessionFolders:
         if self._stopped:
             raise RuntimeFailure("the runtime is stopped")
-        if self._place is None:
+        if self._folders is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._place
+        return self._folders
 
-    def _kept(self) -> Keeper:
-        if self._keeper is None:
+    def _live_holder(self) -> NamespaceHolder:
+        if self._holder is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._keeper
+        return self._holder
 
-    def _environment(self, place: SessionFolders, command: Command) -> dict[str, str]:
+    def _environment(self, folders: SessionFolders, command: Command) -> dict[str, str]:
         own = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        return {**own, **command.env, "POLAR_SESSION": place.session_id}
+        return {**own, **command.env, "POLAR_SESSION": folders.session_id}
 
     def _memory_kills(self) -> int:
         return self._cgroup.memory_kills() if self._cgroup is not None else 0
 
-    async def _leave(self, cage: Cage) -> None:
-        await _ended(cage, self._cages[cage])
-        cage.close()
-        del self._cages[cage]
+    async def _leave(self, bwrap: BwrapCommand) -> None:
+        await _ended(bwrap, self._running[bwrap])
+        bwrap.close()
+        del self._running[bwrap]
 
     async def _kill(self) -> None:
-        await asyncio.gather(*(_ended(cage, running) for cage, running in self._cages.items()))
+        await asyncio.gather(*(_ended(bwrap, running) for bwrap, running in self._running.items()))
 
-    async def _stop(self, place: SessionFolders) -> None:
+    async def _stop(self, folders: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
                 await self._spawner.close()
-            if self._keeper is not None:
-                await self._keeper.end()
-            await in_thread(remove_tree, place.root)
+            if self._holder is not None:
+                await self._holder.end()
+            await in_thread(remove_tree, folders.root)
             if self._cgroup is not None:
                 await self._cgroup.remove()
 
 
-async def _ended(cage: Cage, running: asyncio.Future[Finished]) -> None:
-    await cage.end()
+async def _ended(bwrap: BwrapCommand, running: asyncio.Future[Finished]) -> None:
+    await bwrap.end()
     await asyncio.wait([running])
 
 

@@ -23,7 +23,7 @@ CONNECT_LIMIT_S = 10.0
 PIECE_BYTES = 2**16
 
 
-class Refused(RuntimeFailure):
+class DockerRefused(RuntimeFailure):
     """The service has answered, and its answer is an error."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str]) -> None:
@@ -95,7 +95,7 @@ class DockerApi:
             ) as response:
                 if response.status >= 400:
                     message = _message(response.status, await response.read())
-                    raise Refused(response.status, message, response.headers)
+                    raise DockerRefused(response.status, message, response.headers)
                 yield response
         except TimeoutError as error:  # not the caller's deadline, which cancels
             raise RuntimeFailure(f"the engine at {self.address} does not answer") from error

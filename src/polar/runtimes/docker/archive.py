@@ -97,7 +97,7 @@ def unpack(stream: Callable[[int | None], io.RawIOBase], scratch: Path, target: 
         with _reader(stream(cap_bytes + READ_PAST_BYTES)) as tar:
             for entry in tar:
                 unpacking.take(entry, tar)
-    except TooMuch:
+    except StreamTooLong:
         unpacking.leave("what comes after", f"more than {READ_PAST_BYTES} bytes to read past")
     unpacking.make_links()
     if unpacking.root is None:
@@ -109,7 +109,7 @@ def unpack(stream: Callable[[int | None], io.RawIOBase], scratch: Path, target: 
     return Fetched(fetched.files, fetched.size_bytes, (*fetched.left_out, *unpacking.left_out)[:SHOWN_LEFT_OUT])
 
 
-class TooMuch(Exception):
+class StreamTooLong(Exception):
     """The stream is longer than anyone is ready to read."""
 
 

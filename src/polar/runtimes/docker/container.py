@@ -20,8 +20,8 @@ import msgspec
 import orjson
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.docker.api import DockerApi, Refused
-from polar.runtimes.docker.archive import TooMuch
+from polar.runtimes.docker.api import DockerApi, DockerRefused
+from polar.runtimes.docker.archive import StreamTooLong
 from polar.runtimes.host.cgroups import MOUNT, Cgroup
 from polar.runtimes.host.processes import PROC
 from polar.runtimes.host.spawn import to_the_end
@@ -49,7 +49,7 @@ class Stat(msgspec.Struct, frozen=True):
         return not self.mode & (FOLDER | LINK | OTHERS)
 
 
-class Found(msgspec.Struct, frozen=True):
+class ContainerPath(msgspec.Struct, frozen=True):
     """Where a path leads."""
 
     path: PurePosixPath
@@ -96,7 +96,7 @@ class Container:
         """Returns when all its processes are dead: the kernel ends a pid namespace with its first process."""
         try:
             await self._api.call("POST", f"{self._path}/kill")
-        except Refused:
+        except DockerRefused:
             if await self._runs():
                 raise
             return
@@ -105,7 +105,7 @@ class Container:
     async def remove(self) -> None:
         try:
             await self._api.call("DELETE", self._path, query={"force": "true", "v": "true"})
-        except Refused as error:
+        except DockerRefused as error:
             if error.status == 409:  # somebody is removing it already
                 await self._wait("removed")
             elif error.status != 404:
@@ -122,7 +122,7 @@ class Container:
     async def _runs(self) -> bool:
         try:
             return bool((await self.inspect())["State"].get("Running"))
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
             return False
@@ -130,7 +130,7 @@ class Container:
     async def _wait(self, condition: str) -> None:
         try:
             await self._api.call("POST", f"{self._path}/wait", query={"condition": condition})
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
 
@@ -138,7 +138,7 @@ class Container:
         try:
             async with self._api.request("HEAD", f"{self._path}/archive", query={"path": str(path)}) as response:
                 told = response.headers.get(STAT, "")
-        except Refused as error:
+        except DockerRefused as error:
             await self.inspect()  # a container that is gone is not a file that is missing
             if error.status != 404:
                 raise WorkspaceUnusable(f"{path.name!r} cannot be followed") from error
@@ -147,7 +147,7 @@ class Container:
                 return None
         return msgspec.convert(orjson.loads(base64.b64decode(told)), Stat)
 
-    async def find(self, base: PurePosixPath, path: str, links: int = 0) -> Found:
+    async def find(self, base: PurePosixPath, path: str, links: int = 0) -> ContainerPath:
         """`path` under `base`, links followed; refused where it leads outside."""
         if "\0" in path or not path or path.startswith("/"):
             raise RuntimeFailure(f"{path!r} is not a relative path")
@@ -159,7 +159,7 @@ class Container:
             at, rest = at / name, names[count:]
             there = await self.stat(at)
             if there is None:
-                return Found(at.joinpath(*rest), None, at.parent)
+                return ContainerPath(at.joinpath(*rest), None, at.parent)
             if there.link_target not in ("", str(at)):
                 target = PurePosixPath(there.link_target)
                 if not target.is_relative_to(base):
@@ -170,7 +170,7 @@ class Container:
             if rest and not there.is_folder:
                 raise NotADirectoryError(f"{name!r} is not a folder")
             here = there
-        return Found(at, here, at.parent if names else at)
+        return ContainerPath(at, here, at.parent if names else at)
 
     async def put(self, folder: PurePosixPath, tar: IO[bytes]) -> None:
         """Unpacks a tar in a folder; a folder is never replaced by a file, nor the other way round."""
@@ -228,6 +228,6 @@ class _Arriving(io.RawIOBase):
         if self._room_bytes is not None:
             self._room_bytes -= len(piece)
             if self._room_bytes < 0:
-                raise TooMuch
+                raise StreamTooLong
         buffer[: len(piece)] = piece
         return len(piece)

@@ -11,7 +11,7 @@ import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Finished
-from polar.runtimes.docker.api import PIECE_BYTES, DockerApi, Refused
+from polar.runtimes.docker.api import PIECE_BYTES, DockerApi, DockerRefused
 from polar.runtimes.host.cgroups import Cgroup
 from polar.runtimes.host.output import CappedLog
 
@@ -61,7 +61,7 @@ class Exec:
         }
         try:
             made = await api.call("POST", f"/containers/{container_id}/exec", body=body)
-        except Refused as error:
+        except DockerRefused as error:
             raise cannot_start(argv[0], str(error)) from error
         return cls(api, made["Id"], argv)
 
@@ -72,7 +72,7 @@ class Exec:
                 "POST", f"{self._path}/start", body={"Detach": False, "Tty": False}, limit_s=None
             ) as response:
                 beginning = await _take_apart(response.content, logs)
-        except Refused as error:
+        except DockerRefused as error:
             raise cannot_start(self._program, str(error)) from error
         ended = await self._api.call("GET", f"{self._path}/json")
         exit_code, told = int(ended["ExitCode"] or 0), beginning.decode(errors="replace")

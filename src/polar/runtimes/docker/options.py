@@ -55,11 +55,11 @@ class DockerOptions(RuntimeOptions):
         return address
 
 
-def labels(place: SessionFolders) -> dict[str, str]:
+def labels(folders: SessionFolders) -> dict[str, str]:
     """Who owns the container, and where that name means something."""
     return {
-        "polar.session": place.session_id,
-        "polar.place": str(place.root),
+        "polar.session": folders.session_id,
+        "polar.place": str(folders.root),
         "polar.owner": owner(),
         "polar.home": home(),
     }
@@ -81,18 +81,18 @@ def not_held(limits: Limits, engine: dict[str, Any]) -> str:
     return ""
 
 
-def container_config(options: DockerOptions, place: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
+def container_config(options: DockerOptions, folders: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
     """The body of the call that creates it; `image` is what the engine tells of its image. Its own process only
     waits, and its init reaps what others leave."""
     limits = options.limits
     host: dict[str, Any] = {
         "Init": True,
-        "NetworkMode": "bridge" if options.policy == "open" else "none",
+        "NetworkMode": "bridge" if options.network_mode == "open" else "none",
         "CapDrop": ["ALL"],
         "CapAdd": list(options.cap_add),
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": limits.pids or DEFAULT_PIDS,
-        "Mounts": [_mount(tool) for tool in place.tools],
+        "Mounts": [_mount(program) for program in folders.programs],
         "LogConfig": {"Type": "none"},
     }
     if limits.memory_bytes is not None:
@@ -107,14 +107,14 @@ def container_config(options: DockerOptions, place: SessionFolders, image: dict[
         "Cmd": [],
         "User": options.user or "",
         "WorkingDir": "/",
-        "Env": [f"POLAR_SESSION={place.session_id}"],
-        "Labels": labels(place),
+        "Env": [f"POLAR_SESSION={folders.session_id}"],
+        "Labels": labels(folders),
         "HostConfig": host,
     }
     # Podman sets a timer also for a check that is no check, so it is named only where there is one to switch off.
     return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.get("Healthcheck") else config
 
 
-def _mount(tool: Program) -> dict[str, Any]:
-    source = str(tool.source.resolve())
-    return {"Type": "bind", "Source": source, "Target": program_path(tool), "ReadOnly": True}
+def _mount(program: Program) -> dict[str, Any]:
+    source = str(program.source.resolve())
+    return {"Type": "bind", "Source": source, "Target": program_path(program), "ReadOnly": True}

@@ -20,9 +20,9 @@ import msgspec
 
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
-from polar.runtimes.docker.api import DockerApi, Refused, connected
+from polar.runtimes.docker.api import DockerApi, DockerRefused, connected
 from polar.runtimes.docker.archive import NewFile, Owner, pack_file, pack_folder, pack_tree, read_file, unpack
-from polar.runtimes.docker.container import Container, Found, labelled
+from polar.runtimes.docker.container import Container, ContainerPath, labelled
 from polar.runtimes.docker.exec import KILLED, Exec, Logs, NotStarted, check_words
 from polar.runtimes.docker.options import DockerOptions, container_config, not_held
 from polar.runtimes.files.folders import remove_tree, take_root
@@ -47,7 +47,7 @@ class DockerRuntime:
 
     def __init__(self, options: DockerOptions) -> None:
         self._options = options
-        self._place: SessionFolders | None = None
+        self._folders: SessionFolders | None = None
         self._api: DockerApi | None = None
         self._container: Container | None = None
         self._group = Cgroup({})
@@ -78,23 +78,23 @@ class DockerRuntime:
                 await container.remove()
         return len(dead)
 
-    async def start(self, place: SessionFolders) -> None:
+    async def start(self, folders: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is removed first."""
-        root, _ = take_root(place.root, (SCRATCH,))
-        self._place = msgspec.structs.replace(place, root=root)
+        root, _ = take_root(folders.root, (SCRATCH,))
+        self._folders = msgspec.structs.replace(folders, root=root)
         try:
             await in_thread(remove_tree, self._scratch)
             self._scratch.mkdir(mode=0o700)
-            place.logs.mkdir(parents=True, exist_ok=True)
+            folders.logs.mkdir(parents=True, exist_ok=True)
             self._api = DockerApi(self._options.engine)
             await self._api.open()
-            await self._make(self._api, self._place)
+            await self._make(self._api, self._folders)
         except BaseException:
             await self.stop()
             raise
 
     async def listener(self) -> socket.socket | None:
-        if self._options.policy == "none":
+        if self._options.network_mode == "none":
             return None
         await self._run_container()
         pid = int((await self._alive().inspect())["State"]["Pid"])
@@ -124,7 +124,7 @@ class DockerRuntime:
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        found = await self._find_place(path, home=home)
+        found = await self._find_target(path, home=home)
         if found.stat is not None and not found.stat.is_file:
             raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a file")
         packed = pack_file(NewFile(found.new, content, mode), self._owner)
@@ -137,7 +137,7 @@ class DockerRuntime:
         return await self._alive().read(found.path, read_file)
 
     async def put_folder(self, source: Path, path: str) -> None:
-        found = await self._find_place(path, home=False)
+        found = await self._find_target(path, home=False)
         if found.stat is not None and not found.stat.is_folder:
             raise WorkspaceUnusable(f"cannot write {path!r}: what is there is not a folder")
         to, below = (found.folder, found.new) if found.stat is None else (found.path, PurePosixPath("."))
@@ -159,8 +159,8 @@ class DockerRuntime:
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._place is not None:
-            await to_the_end(self._stop(self._place))
+        if self._folders is not None:
+            await to_the_end(self._stop(self._folders))
 
     def program(self, program: Program) -> str:
         return program_path(program)
@@ -174,9 +174,9 @@ class DockerRuntime:
         return HOME
 
     def _started(self) -> SessionFolders:
-        if self._place is None:
+        if self._folders is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._place
+        return self._folders
 
     def _alive(self) -> Container:
         if self._stopped:
@@ -189,12 +189,12 @@ class DockerRuntime:
     def _scratch(self) -> Path:
         return self._started().root / SCRATCH
 
-    async def _make(self, api: DockerApi, place: SessionFolders) -> None:
+    async def _make(self, api: DockerApi, folders: SessionFolders) -> None:
         image = await self._image(api)
         await self._check_limits(api)
-        for container, _ in await labelled(api, {"polar.home": home(), "polar.place": str(place.root)}):
+        for container, _ in await labelled(api, {"polar.home": home(), "polar.place": str(folders.root)}):
             await container.remove()
-        await to_the_end(self._create(api, container_config(self._options, place, image)))
+        await to_the_end(self._create(api, container_config(self._options, folders, image)))
         await self._run_container()
         self._owner = await self._ask_owner(self._options.user or image.get("User", ""))
         environment = dict(word.partition("=")[::2] for word in image.get("Env") or ())
@@ -203,14 +203,14 @@ class DockerRuntime:
             False: await self._make_folder(self._options.workspace, 0o755),
             True: await self._make_folder(HOME, 0o700),
         }
-        if place.base is not None:
-            await self.put_folder(place.base, ".")
+        if folders.base is not None:
+            await self.put_folder(folders.base, ".")
 
     async def _image(self, api: DockerApi) -> dict[str, Any]:
         name = self._options.image
         try:
             return (await api.call("GET", f"/images/{name}/json"))["Config"] or {}
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
             raise RuntimeFailure(
@@ -318,13 +318,13 @@ class DockerRuntime:
             raise WorkspaceUnusable(f"the workspace has no folder {path!r}: a file is there")
         return str(found.path)
 
-    async def _find_place(self, path: str, *, home: bool) -> Found:
+    async def _find_target(self, path: str, *, home: bool) -> ContainerPath:
         try:
             return await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
             raise WorkspaceUnusable(f"cannot write {path!r}: {error}") from error
 
-    async def _find_content(self, path: str, *, home: bool) -> Found:
+    async def _find_content(self, path: str, *, home: bool) -> ContainerPath:
         try:
             found = await self._alive().find(self._bases[home], path)
         except NotADirectoryError as error:
@@ -338,7 +338,7 @@ class DockerRuntime:
             await self._alive().kill()
             self._runs = False
 
-    async def _stop(self, place: SessionFolders) -> None:
+    async def _stop(self, folders: SessionFolders) -> None:
         async with self._turn:
             if self._api is not None:
                 await self._api.close()
@@ -348,7 +348,7 @@ class DockerRuntime:
                         await Container(api, self._container.id).remove()
                     self._container = None
             finally:
-                await in_thread(remove_tree, place.root)
+                await in_thread(remove_tree, folders.root)
 
 
 def _is_dead(owner: str) -> bool:

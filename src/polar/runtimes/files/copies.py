@@ -40,26 +40,26 @@ MAX_STEPS = 100
 BLOCK_BYTES = 2**20
 
 
-class BrokenOff(Exception):
+class CopyCancelled(Exception):
     """Whoever wanted the copy wants it no longer."""
 
 
 async def copied_in(source: Path, target: Path) -> None:
-    await _in_thread(lambda broken_off: copy_in(source, target, broken_off))
+    await _in_thread(lambda cancelled: copy_in(source, target, cancelled))
 
 
 async def copied_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
-    return await _in_thread(lambda broken_off: copy_out(source, target, cap_bytes, broken_off))
+    return await _in_thread(lambda cancelled: copy_out(source, target, cap_bytes, cancelled))
 
 
 async def _in_thread(copy: Callable[[Event], Result]) -> Result:
     """When cancelled, the thread has ended before this does: the folders it works in are about to be removed."""
-    broken_off = Event()
-    copying = asyncio.ensure_future(in_thread(copy, broken_off))
+    cancelled = Event()
+    copying = asyncio.ensure_future(in_thread(copy, cancelled))
     try:
         await asyncio.wait([copying])
     except asyncio.CancelledError:
-        broken_off.set()
+        cancelled.set()
         await to_the_end(_ended(copying))
         raise
     return copying.result()
@@ -70,29 +70,29 @@ async def _ended(copying: asyncio.Future[Any]) -> None:
     copying.exception()  # seen: nobody waits for the outcome
 
 
-def copy_in(source: Path, target: Path, broken_off: Event | None = None) -> None:
+def copy_in(source: Path, target: Path, cancelled: Event | None = None) -> None:
     """`source` over what stands at `target`, links, modes and times kept. A pipe or socket in it stays behind."""
     if not source.is_dir():
         raise RuntimeFailure(f"{source} is not a folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _lay(source, target, broken_off or Event())
+        _lay(source, target, cancelled or Event())
     except OSError as error:
         message = f"cannot copy {source} into the workspace: {error}"
         raise (WorkspaceUnusable if error.errno in IN_THE_WAY else RuntimeFailure)(message) from error
 
 
-def copy_out(source: Path, target: Path, cap_bytes: int, broken_off: Event | None = None) -> Fetched:
+def copy_out(source: Path, target: Path, cap_bytes: int, cancelled: Event | None = None) -> Fetched:
     """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile.
     Broken off, it takes back what it has copied: half a folder looks like a whole one."""
     if not os.path.lexists(source):
         raise NoSuchFile(f"there is no {source.name!r}")
-    copy = _Copy(target, cap_bytes, broken_off or Event())
+    copy = _Copy(target, cap_bytes, cancelled or Event())
     target.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         copy.take(parent, source.name, target)
-    except BrokenOff:
+    except CopyCancelled:
         remove_tree(target)
         raise
     finally:
@@ -107,12 +107,12 @@ def printable(name: str) -> str:
     return text if len(text) <= SHOWN_NAME else f"{text[:SHOWN_NAME]}..."
 
 
-def _refuse_if(broken_off: Event) -> None:
-    if broken_off.is_set():
-        raise BrokenOff
+def _refuse_if(cancelled: Event) -> None:
+    if cancelled.is_set():
+        raise CopyCancelled
 
 
-def _lay(source: Path, target: Path, broken_off: Event) -> None:
+def _lay(source: Path, target: Path, cancelled: Event) -> None:
     pending, made = [(source, target)], list[tuple[Path, Path]]()
     while pending:
         folder, into = pending.pop()
@@ -122,7 +122,7 @@ def _lay(source: Path, target: Path, broken_off: Event) -> None:
             made.append((folder, into))
         with os.scandir(folder) as entries:
             for entry in entries:
-                _refuse_if(broken_off)
+                _refuse_if(cancelled)
                 to = into / entry.name
                 if entry.is_symlink():
                     _make_way(to)
@@ -146,9 +146,9 @@ def _make_way(path: Path) -> None:
 class _Copy:
     """One copy out. It holds on to open folders instead of names: a name may lead elsewhere the next time."""
 
-    def __init__(self, root: Path, cap_bytes: int, broken_off: Event) -> None:
+    def __init__(self, root: Path, cap_bytes: int, cancelled: Event) -> None:
         self._root = root
-        self._broken_off = broken_off
+        self._broken_off = cancelled
         self._room_bytes = cap_bytes
         self._room_entries = MAX_ENTRIES
         self._links: list[Path] = []

@@ -20,7 +20,7 @@ from polar.runtimes.files.folders import cannot, inside, read_opened
 
 OPENAT2 = 437
 """The same number on every kind of machine but Alpha."""
-NO_MAGIC_LINKS, NO_LINKS, STAY_BENEATH = 0x02, 0x04, 0x08
+NO_MAGIC_LINKS, NO_LINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 TRIES = 100
 """The kernel gives up where something is renamed just then, and may be asked again."""
 
@@ -29,7 +29,7 @@ class _How(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
-def write_beneath(base: Path, path: str, content: bytes, mode: int) -> None:
+def write_inside(base: Path, path: str, content: bytes, mode: int) -> None:
     """A file, and the folders it needs. What is there and is no file gives way, but for a folder."""
     with _opened(base) as root:
         parent = str(PurePosixPath(path).parent)
@@ -52,7 +52,7 @@ def write_beneath(base: Path, path: str, content: bytes, mode: int) -> None:
             raise cannot("write", path, error) from error
 
 
-def read_beneath(base: Path, path: str) -> bytes:
+def read_inside(base: Path, path: str) -> bytes:
     """A plain file; NoSuchFile where there is none."""
     with _opened(base) as root:
         try:
@@ -63,7 +63,7 @@ def read_beneath(base: Path, path: str) -> bytes:
 
 
 @contextmanager
-def holder_beneath(base: Path, path: str) -> Generator[Path]:
+def held_inside(base: Path, path: str) -> Generator[Path]:
     """A path to the same thing that stays what it is, whatever is renamed above it: links on the way followed, its
     folder held open. NoSuchFile where there is nothing."""
     with _opened(base) as root:
@@ -117,7 +117,7 @@ def _unlink(root: int, base: Path, path: str) -> None:
 def _open(root: int, base: Path, path: str, flags: int, mode: int = 0, *, resolve: int = 0) -> int:
     if not path or "\0" in path or path.startswith("/"):
         raise RuntimeFailure(f"{path!r} is not a relative path")
-    how = _How(flags | os.O_CLOEXEC, mode, STAY_BENEATH | NO_MAGIC_LINKS | resolve)
+    how = _How(flags | os.O_CLOEXEC, mode, RESOLVE_BENEATH | NO_MAGIC_LINKS | resolve)
     handle, problem = _asked(root, path, how)
     if not problem:
         return handle

@@ -20,7 +20,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.images.busybox import BUSYBOX, busybox_tar
-from polar.runtimes.images.catalog import RECORD_FILE, Image, ImageRecord, Recipe, find, images_dir
+from polar.runtimes.images.catalog import RECORD_FILE, BaseImage, ImageRecord, Recipe, find, images_dir
 from polar.runtimes.images.debian import debian_recipe, debian_tar
 from polar.runtimes.images.engine import EngineImages, engine_images
 from polar.runtimes.images.programs import run_program
@@ -31,7 +31,7 @@ FORMS: dict[str, Form] = {"apptainer": "folder", "bubblewrap": "folder", "docker
 """What each runtime takes an image as."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class ImageOrder(msgspec.Struct, frozen=True):
     name: str
     recipe: Recipe
     forms: frozenset[Form] | None = None
@@ -40,8 +40,8 @@ class Order(msgspec.Struct, frozen=True):
     """Also where there is one of this recipe: packages may have newer versions."""
 
 
-class Built(msgspec.Struct, frozen=True):
-    image: Image
+class BuiltImage(msgspec.Struct, frozen=True):
+    image: BaseImage
     engine: str
     """The address of the engine that has it now; empty: none."""
 
@@ -64,7 +64,7 @@ def recipe(kind: str, packages: Iterable[str] | None, suite: str | None) -> Reci
     return BUSYBOX
 
 
-async def build(order: Order, tell: Callable[[str], None]) -> Built:
+async def build(order: ImageOrder, tell: Callable[[str], None]) -> BuiltImage:
     async with engine_images() as engine:
         if order.forms is not None and "engine" in order.forms and engine is None:
             raise RuntimeFailure("no container engine answers to take the image in; `make docker` starts one")
@@ -81,12 +81,12 @@ async def build(order: Order, tell: Callable[[str], None]) -> Built:
                 f"{images_dir()} cannot take the image: {error.strerror or error}; POLAR_CACHE names another place"
             ) from error
         if engine is None:
-            return Built(image, "")
+            return BuiltImage(image, "")
         await _brought_in(image, engine, tell)
-        return Built(image, engine.address)
+        return BuiltImage(image, engine.address)
 
 
-async def _made(order: Order, tell: Callable[[str], None]) -> Image:
+async def _made(order: ImageOrder, tell: Callable[[str], None]) -> BaseImage:
     if (current := _current(order)) is not None:
         tell("it is there already")
         return current
@@ -107,7 +107,7 @@ async def _made(order: Order, tell: Callable[[str], None]) -> Image:
     return image
 
 
-def _current(order: Order) -> Image | None:
+def _current(order: ImageOrder) -> BaseImage | None:
     """The image as it is, where it is what was asked for."""
     current = None if order.afresh else find(order.name)
     return current if current is not None and current.record.recipe == order.recipe else None
@@ -141,7 +141,7 @@ def _swap(fresh: Path, folder: Path) -> None:
     old.rename(fresh)
 
 
-async def _unpacked(image: Image, tell: Callable[[str], None]) -> None:
+async def _unpacked(image: BaseImage, tell: Callable[[str], None]) -> None:
     """Everything belongs to whoever builds, who can then use and remove it; devices come from the runtimes."""
 
     async def fill(folder: Path) -> None:
@@ -154,7 +154,7 @@ async def _unpacked(image: Image, tell: Callable[[str], None]) -> None:
     await cached_folder(os.path.relpath(image.root, images_dir().parent), fill)
 
 
-async def _brought_in(image: Image, engine: EngineImages, tell: Callable[[str], None]) -> None:
+async def _brought_in(image: BaseImage, engine: EngineImages, tell: Callable[[str], None]) -> None:
     if not await engine.holds(image):
         tell(f"bringing it into the engine at {engine.address}")
         await engine.bring_in(image)

@@ -46,7 +46,7 @@ class ImageRecord(Strict):
     built: float
 
 
-class Image(msgspec.Struct, frozen=True):
+class BaseImage(msgspec.Struct, frozen=True):
     name: str
     folder: Path
     record: ImageRecord
@@ -65,7 +65,7 @@ def images_dir() -> Path:
     return cache_dir() / "images"
 
 
-def find(name: str) -> Image | None:
+def find(name: str) -> BaseImage | None:
     """The image of that name, if it was built."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise RuntimeFailure(
@@ -80,7 +80,7 @@ def find(name: str) -> Image | None:
         raise RuntimeFailure(
             f"image {name!r} at {folder} cannot be read; `polar image rm {name}` removes it: {error}"
         ) from error
-    return Image(name, folder, record)
+    return BaseImage(name, folder, record)
 
 
 def root_folder(name_or_path: str) -> Path:

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.docker.api import DockerApi, Refused
-from polar.runtimes.images.catalog import Image
+from polar.runtimes.docker.api import DockerApi, DockerRefused
+from polar.runtimes.images.catalog import BaseImage
 
 DIGEST_LABEL = "polar.image.sha256"
 """Of the tar an image came from, so that it is brought in once."""
@@ -23,11 +23,11 @@ class EngineImages:
         self._api = api
         self.address = api.address
 
-    async def holds(self, image: Image) -> bool:
+    async def holds(self, image: BaseImage) -> bool:
         known = await self._known(image.name)
         return known is not None and _digest(known) == image.record.tar_sha256
 
-    async def bring_in(self, image: Image) -> None:
+    async def bring_in(self, image: BaseImage) -> None:
         """Under `<name>:latest`. What had that name before goes, unless a container needs it."""
         before = await self._known(image.name)
         query = {
@@ -43,7 +43,7 @@ class EngineImages:
         if after is None or _digest(after) != image.record.tar_sha256:
             raise RuntimeFailure(f"the engine at {self.address} took {image.tar} and does not have it")
         if before is not None and before["Id"] != after["Id"] and _digest(before):
-            with suppress(Refused):
+            with suppress(DockerRefused):
                 await self._api.call("DELETE", f"/images/{before['Id']}")
 
     async def refuse_if_taken(self, name: str) -> None:
@@ -66,7 +66,7 @@ class EngineImages:
     async def _known(self, name: str) -> dict[str, Any] | None:
         try:
             return await self._api.call("GET", f"/images/{name}:latest/json")
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
             return None

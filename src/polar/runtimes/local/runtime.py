@@ -52,7 +52,7 @@ class LocalRuntime:
 
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
-        self._place: SessionFolders | None = None
+        self._folders: SessionFolders | None = None
         self._spawner: Spawner | None = None
         self._stopped = False
         self._stopping = asyncio.Lock()
@@ -71,18 +71,18 @@ class LocalRuntime:
     async def sweep(cls) -> int:
         return await sweep_orphans()
 
-    async def start(self, place: SessionFolders) -> None:
+    async def start(self, folders: SessionFolders) -> None:
         """Begins afresh: what a node that died has left of this place is ended and removed first."""
-        await to_the_end(self._take_place(place))
-        self._spawner = Spawner(place.logs, self._options)
-        self._launcher = place.launcher or (Launcher() if Launcher.is_possible() else None)
+        await to_the_end(self._take_folders(folders))
+        self._spawner = Spawner(folders.logs, self._options)
+        self._launcher = folders.launcher or (Launcher() if Launcher.is_possible() else None)
         await self._find_view()
-        if place.base is not None:
-            await self.put_folder(place.base, ".")
+        if folders.base is not None:
+            await self.put_folder(folders.base, ".")
 
-    async def _take_place(self, place: SessionFolders) -> None:
-        root, has_leftovers = await in_thread(_take, place)
-        self._place = msgspec.structs.replace(place, root=root)
+    async def _take_folders(self, folders: SessionFolders) -> None:
+        root, has_leftovers = await in_thread(_take, folders)
+        self._folders = msgspec.structs.replace(folders, root=root)
         if has_leftovers:
             await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
             await in_thread(_make_folders, root)
@@ -109,14 +109,14 @@ class LocalRuntime:
         """The network is the node's, and so is the gateway's address."""
 
     async def exec(self, command: Command) -> Finished:
-        place, number = self._alive(), next(self._numbers)
+        folders, number = self._alive(), next(self._numbers)
         assert self._spawner is not None
-        entry = LocalCommand(self._mark(place, number), self._launcher, self._view)
+        entry = LocalCommand(self._mark(folders, number), self._launcher, self._view)
 
         job = Job(
             command.argv,
-            self._environment(place, number, command),
-            self._folder(place, command.cwd),
+            self._environment(folders, number, command),
+            self._folder(folders, command.cwd),
             command.log_name,
             partial(entry.break_off, grace_s=self._options.kill_grace_s),
             start=entry.start,
@@ -141,15 +141,15 @@ class LocalRuntime:
         return await copied_out(self._inside(path, home=home), target, cap_bytes)
 
     async def kill(self) -> None:
-        if self._place is not None:
+        if self._folders is not None:
             await to_the_end(self._kill())
 
     async def stop(self) -> None:
         self._stopped = True
         if self._spawner is not None:
             self._spawner.refuse()
-        if self._place is not None:
-            await to_the_end(self._stop(self._place))
+        if self._folders is not None:
+            await to_the_end(self._stop(self._folders))
 
     def program(self, program: Program) -> str:
         return str(program.source)
@@ -171,26 +171,26 @@ class LocalRuntime:
         return inside(self._started().root / ("home" if home else "work"), path, self._view)
 
     def _started(self) -> SessionFolders:
-        if self._place is None:
+        if self._folders is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._place
+        return self._folders
 
     def _alive(self) -> SessionFolders:
         if self._stopped:
             raise RuntimeFailure("the runtime is stopped")
         return self._started()
 
-    def _folder(self, place: SessionFolders, path: str) -> Path:
+    def _folder(self, folders: SessionFolders, path: str) -> Path:
         cwd = self._inside(path)
         if not cwd.is_dir():
             raise WorkspaceUnusable(f"the workspace has no folder {path!r}")
         if path == ".":
             return Path(self.workspace)
-        return Path(self.workspace, cwd.relative_to(place.root / "work"))
+        return Path(self.workspace, cwd.relative_to(folders.root / "work"))
 
-    def _environment(self, place: SessionFolders, number: int, command: Command) -> dict[str, str]:
+    def _environment(self, folders: SessionFolders, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        marker, _, value = self._mark(place, number).partition("=")
+        marker, _, value = self._mark(folders, number).partition("=")
         return {
             "PATH": os.defpath,
             "LANG": "C.UTF-8",
@@ -198,33 +198,33 @@ class LocalRuntime:
             "HOME": self.home,
             "TMPDIR": self._seen("tmp"),
             **command.env,
-            "POLAR_SESSION": place.session_id,
+            "POLAR_SESSION": folders.session_id,
             OWNER: owner(),
             marker: value,
         }
 
-    def _mark(self, place: SessionFolders, number: int) -> str:
+    def _mark(self, folders: SessionFolders, number: int) -> str:
         """Stands in the environment of all that a command starts; its beginning is the same for the place."""
-        return f"{MARKER}={place.root}:{number}"
+        return f"{MARKER}={folders.root}:{number}"
 
     async def _kill(self) -> None:
         grace_s = self._options.kill_grace_s
         await asyncio.gather(*(command.end(grace_s) for command in tuple(self._commands)))
 
-    async def _stop(self, place: SessionFolders) -> None:
+    async def _stop(self, folders: SessionFolders) -> None:
         async with self._stopping:
             await self._kill()
             if self._spawner is not None:
                 await self._spawner.close()
-            if self._launcher is not None and place.launcher is None:
+            if self._launcher is not None and folders.launcher is None:
                 await self._launcher.close()
-            await in_thread(remove_tree, place.root)
+            await in_thread(remove_tree, folders.root)
 
 
-def _take(place: SessionFolders) -> tuple[Path, bool]:
+def _take(folders: SessionFolders) -> tuple[Path, bool]:
     """Where the place really is, and whether something is left in it whose processes have to end first."""
-    root, has_leftovers = take_root(place.root, FOLDERS)
-    place.logs.mkdir(parents=True, exist_ok=True)
+    root, has_leftovers = take_root(folders.root, FOLDERS)
+    folders.logs.mkdir(parents=True, exist_ok=True)
     if not has_leftovers:
         _make_folders(root)
     return root, has_leftovers

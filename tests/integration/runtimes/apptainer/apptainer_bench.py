@@ -39,9 +39,9 @@ def running(sign: str) -> list[str]:
     return [line for line in processes().values() if sign in line]
 
 
-def alive_of(place: SessionFolders) -> list[str]:
+def alive_of(folders: SessionFolders) -> list[str]:
     """What stands on the node for an instance of the place."""
-    return running(f".{place.session_id}-")
+    return running(f".{folders.session_id}-")
 
 
 def make_image(root: Path) -> Path:

@@ -44,7 +44,7 @@ def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> SessionFolders:
+def folders(tmp_path: Path) -> SessionFolders:
     return SessionFolders(
         session_id=f"s{os.getpid()}-{tmp_path.name[-12:]}", root=tmp_path / "root", logs=tmp_path / "logs"
     )
@@ -56,12 +56,12 @@ def options(image: Path) -> ApptainerOptions:
 
 
 @pytest.fixture
-async def runtime(place: SessionFolders, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
+async def runtime(folders: SessionFolders, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
     made = ApptainerRuntime(options)
     try:
-        await made.start(place)
+        await made.start(folders)
         yield made
     finally:
         await made.stop()
-    assert not alive_of(place)
-    assert not place.root.exists()
+    assert not alive_of(folders)
+    assert not folders.root.exists()

@@ -171,14 +171,14 @@ async def test_an_open_network_is_the_nodes_own(image: Path, tmp_path: Path, ser
 
 async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path) as runtime:
-        door = await runtime.listener()
-        assert door is not None
-        with door:
-            address, port = door.getsockname()
+        listener = await runtime.listener()
+        assert listener is not None
+        with listener:
+            address, port = listener.getsockname()
             assert address == "127.0.0.1"
             call = asyncio.create_task(runtime.exec(reach(address, port)))
             async with hang_limit():
-                connection, _ = await asyncio.get_running_loop().sock_accept(door)
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
             with connection:
                 connection.sendall(b"hello\n")
             assert (await call).stdout_tail == "hello\n"

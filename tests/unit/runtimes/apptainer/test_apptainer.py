@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.apptainer import instance as apptainer_instance
-from polar.runtimes.apptainer.command import Beginning, first_script, why_not
+from polar.runtimes.apptainer.command import StartScript, first_script, why_not
 from polar.runtimes.apptainer.instance import Mount, containing, find_program, hold, instance_name, make_layer
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Finished, Program, Runtime, SessionFolders
@@ -30,7 +30,7 @@ def test_the_registry_knows_it() -> None:
 
 
 def test_the_default_network_is_the_strictest() -> None:
-    assert ApptainerOptions().policy == "gateway_only"
+    assert ApptainerOptions().network_mode == "gateway_only"
 
 
 def test_a_limit_of_disk_is_refused_with_the_reason() -> None:
@@ -165,10 +165,12 @@ def test_an_instance_that_is_gone_at_once_is_a_clear_failure(tmp_path: Path, tex
 
 def begun(env: dict[str, str], *argv: str) -> tuple[subprocess.CompletedProcess[str], bool]:
     """The script, run by the shell of the node."""
-    with Beginning(env) as beginning:
+    with StartScript(env) as start_script:
         own = {"PATH": os.defpath, "APPTAINER_CONTAINER": "/of/the/node", "PS1": "> ", "IMAGES": "own"}
-        ran = subprocess.run(beginning.of(argv), pass_fds=beginning.fds, env=own, capture_output=True, text=True)
-        return ran, beginning.was_made()
+        ran = subprocess.run(
+            start_script.of(argv), pass_fds=start_script.fds, env=own, capture_output=True, text=True
+        )
+        return ran, start_script.was_made()
 
 
 def test_a_command_gets_its_environment_over_the_images_own() -> None:

@@ -1,4 +1,4 @@
-"""What may be asked of the bubblewrap runtime, and what its cages are told."""
+"""Options of the bubblewrap runtime, and the command lines it builds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from polar.runtimes.host.processes import home, owner
 
 
 def test_the_strictest_network_that_reaches_the_model_is_the_default() -> None:
-    assert BubblewrapOptions().policy == "gateway_only"
+    assert BubblewrapOptions().network_mode == "gateway_only"
 
 
 def test_all_networks_and_limits_can_be_asked_for() -> None:
     limits = {"cpus": 0.5, "memory_bytes": "1GiB", "pids": 100, "disk_bytes": "2GiB"}
     for network in ("gateway_only", "open", "none"):
-        assert BubblewrapOptions.model_validate({"network": network, "limits": limits}).policy == network
+        assert BubblewrapOptions.model_validate({"network": network, "limits": limits}).network_mode == network
 
 
 @pytest.mark.parametrize("path", ["work", "", "/", "//", "/a/../..", "/a\0b", "/."])

@@ -11,7 +11,7 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
-from polar.runtimes.docker.archive import NewFile, Owner, TooMuch, pack_file, unpack
+from polar.runtimes.docker.archive import NewFile, Owner, StreamTooLong, pack_file, unpack
 
 
 class Cut(io.BytesIO):
@@ -23,7 +23,7 @@ class Cut(io.BytesIO):
 
     def readinto(self, buffer: bytearray, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.tell() >= self._limit_bytes:
-            raise TooMuch
+            raise StreamTooLong
         piece = self.read(min(len(buffer), 512))
         buffer[: len(piece)] = piece
         return len(piece)

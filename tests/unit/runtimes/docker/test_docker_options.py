@@ -20,8 +20,8 @@ def options(**given: Any) -> DockerOptions:
 
 
 def test_the_strictest_network_is_the_default() -> None:
-    assert options().policy == "gateway_only"
-    assert options(network="none").policy == "none"
+    assert options().network_mode == "gateway_only"
+    assert options(network="none").network_mode == "none"
 
 
 def test_a_disk_limit_needs_an_engine_that_holds_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.files import copies
-from polar.runtimes.files.copies import BrokenOff, copied_out, copy_in, copy_out, printable
+from polar.runtimes.files.copies import CopyCancelled, copied_out, copy_in, copy_out, printable
 from polar.runtimes.files.folders import read_file, remove_tree, write_file
 from waiting import HANG_S
 
@@ -306,7 +306,7 @@ def test_a_tree_is_laid_in_no_further_when_broken_off(work: Path, kept: Path) ->
     gate = Gate()
     gate.set()
 
-    with pytest.raises(BrokenOff):
+    with pytest.raises(CopyCancelled):
         copy_in(work, kept, gate)
 
     assert len(list(kept.iterdir())) == 2

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.images.busybox import BUSYBOX
-from polar.runtimes.images.catalog import Image, ImageRecord
+from polar.runtimes.images.catalog import BaseImage, ImageRecord
 from polar.runtimes.images.engine import engine_images
 
 
@@ -71,10 +71,10 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await runner.cleanup()
 
 
-def image(tmp_path: Path, digest: str = "aa") -> Image:
+def image(tmp_path: Path, digest: str = "aa") -> BaseImage:
     record = ImageRecord(recipe=BUSYBOX, versions={}, tar_sha256=digest, tar_bytes=3, built=0.0)
     (tmp_path / "root.tar").write_bytes(b"tar")
-    return Image("tiny", tmp_path, record)
+    return BaseImage("tiny", tmp_path, record)
 
 
 async def test_an_image_goes_in_and_is_known_again_by_its_digest(engine: FakeEngine, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polar.errors import PolarError, RuntimeFailure
-from polar.runtimes.images.build import Order, build, forms_of, recipe
+from polar.runtimes.images.build import ImageOrder, build, forms_of, recipe
 from polar.runtimes.images.busybox import BUSYBOX
 from polar.runtimes.images.catalog import RECORD_FILE, built_images, find, images_dir, remove, root_folder
 from waiting import until
@@ -47,7 +47,7 @@ class Machine:
         return len(hits.read_text().splitlines()) if hits.exists() else 0
 
     async def build(self, name: str = "tiny", *, afresh: bool = False) -> Path:
-        await build(Order(name, BUSYBOX, forms_of(["folder"]), afresh), self.told.append)
+        await build(ImageOrder(name, BUSYBOX, forms_of(["folder"]), afresh), self.told.append)
         return root_folder(name)
 
 
@@ -155,7 +155,7 @@ async def test_a_root_that_only_its_owner_may_not_touch_becomes_usable(machine: 
     assert image is not None
     await asyncio.to_thread(_add_awkward_entries, image.tar)
     _forget_root(image.root)
-    await build(Order("tiny", BUSYBOX, forms_of(["folder"])), machine.told.append)
+    await build(ImageOrder("tiny", BUSYBOX, forms_of(["folder"])), machine.told.append)
     root = root_folder("tiny")
     assert stat.S_IMODE((root / "closed").stat().st_mode) & 0o700 == 0o700
     assert not (root / "su").stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
@@ -178,7 +178,7 @@ def _forget_root(root: Path) -> None:
 
 async def test_no_engine_no_image_in_one(machine: Machine) -> None:
     with pytest.raises(RuntimeFailure, match="`make docker`"):
-        await build(Order("tiny", BUSYBOX, forms_of(["docker"])), machine.told.append)
+        await build(ImageOrder("tiny", BUSYBOX, forms_of(["docker"])), machine.told.append)
     assert machine.downloads == 0
 
 
