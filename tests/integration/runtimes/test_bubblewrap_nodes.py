@@ -93,7 +93,7 @@ async def test_what_a_killed_node_leaves_is_counted(tmp_path: Path) -> None:
 async def test_nor_does_a_node_leave_anything_that_is_killed_at_a_bad_moment(
     tmp_path: Path, delay_ms: int
 ) -> None:
-    """Bubblewrap that loses its parent in its first moments leaves its tree alive; the namespace holder ends it."""
+    """Bubblewrap that loses its parent in its first moments leaves its tree alive; the holder ends it."""
     node = DoomedNode(tmp_path)
     await asyncio.sleep(delay_ms / 1000)
     node.die()
@@ -101,7 +101,7 @@ async def test_nor_does_a_node_leave_anything_that_is_killed_at_a_bad_moment(
 
 
 async def test_nor_what_has_shed_all_its_ties(tmp_path: Path) -> None:
-    """From inside, the first process of a command can be made to outlive bubblewrap and to forget its environment."""
+    """The first process of a command can be made from inside to outlive bubblewrap and clear its environment."""
     node = DoomedNode(tmp_path)
     target = ("--target", str(min(alive_in(node.network))))
     hidden = await asyncio.create_subprocess_exec(

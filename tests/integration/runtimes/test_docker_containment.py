@@ -14,7 +14,7 @@ from docker_machine import StartDocker, container_of, processes_in, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.docker.api import connected
-from polar.runtimes.docker.archive import NewFile, Owner, pack_file
+from polar.runtimes.docker.archive import Owner, pack
 from polar.runtimes.docker.container import Container
 from polar.runtimes.docker.runtime import DockerRuntime
 
@@ -131,7 +131,7 @@ async def test_the_engine_follows_no_link_to_the_node(
         await runtime.kill()
     async with connected() as api:
         for folder, name in (("/work/link", "x"), ("/work/up", "x"), ("/work", "link/x"), ("/work", "file")):
-            packed = pack_file(NewFile(PurePosixPath(name), b"x", 0o644), Owner(0, 0))
+            packed = pack(PurePosixPath(name), 0o644, Owner(0, 0), b"x")
             with suppress(RuntimeFailure):
                 await Container(api, container_id).put(PurePosixPath(folder), packed)
     assert list(target.iterdir()) == []
@@ -174,7 +174,7 @@ async def test_a_memory_hog_is_killed_and_the_neighbour_goes_on(start_docker: St
     hog, neighbour = await start_docker(limits={"memory_bytes": "40MiB"}), await start_docker()
     finished = await hog.exec(sh(HOG))
     assert finished.exit_code == 137
-    assert "over its limit of memory" in finished.stderr_tail
+    assert "over its memory limit" in finished.stderr_tail
     assert (await hog.exec(sh("echo alive"))).stdout_tail == "alive\n"
     assert (await neighbour.exec(sh("x=$(seq 3000000); echo ${#x}"))).stdout_tail == "22888895\n"
 

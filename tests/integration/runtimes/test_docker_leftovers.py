@@ -103,7 +103,7 @@ async def test_a_start_that_is_broken_off_leaves_nothing(
     [
         ({"image": "polar-no-such-image"}, "no image 'polar-no-such-image': `polar image build`"),
         ({"user": "nobody-here"}, "nobody-here"),
-        ({"workspace": "/etc/passwd"}, "something else than a folder"),
+        ({"workspace": "/etc/passwd"}, "/etc/passwd of the image is not a folder"),
         ({"limits": {"cpus": 1000}}, "1000 CPUs is more than the"),
     ],
 )

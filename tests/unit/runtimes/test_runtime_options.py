@@ -26,7 +26,7 @@ def test_the_default_network_is_the_strictest_that_reaches_the_model() -> None:
 
 
 def test_a_network_that_cannot_be_held_is_refused_with_those_that_can() -> None:
-    with pytest.raises(ValidationError, match=r"network 'open' cannot be held here, only gateway_only or none"):
+    with pytest.raises(ValidationError, match=r"cannot enforce network 'open', only gateway_only or none"):
         ContainedOptions(network="open")
     with pytest.raises(ValidationError, match="the local runtime contains nothing; bubblewrap"):
         LocalOptions(network="gateway_only")
@@ -34,9 +34,9 @@ def test_a_network_that_cannot_be_held_is_refused_with_those_that_can() -> None:
 
 def test_a_limit_that_cannot_be_held_is_refused_with_the_reason() -> None:
     assert ContainedOptions(limits=Limits(pids=10)).limits.asked == ("pids",)
-    with pytest.raises(ValidationError, match=r"limit cpus cannot be held here, only pids"):
+    with pytest.raises(ValidationError, match=r"cannot enforce the limit cpus, only pids"):
         ContainedOptions(limits=Limits(cpus=0.5))
-    with pytest.raises(ValidationError, match="disk_bytes cannot be held here, only pids: there is no quota"):
+    with pytest.raises(ValidationError, match="cannot enforce the limit disk_bytes, only pids: there is no quota"):
         ContainedOptions(limits=Limits(disk_bytes=2**20))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValidationError, match="nor any other limit: the local runtime contains nothing"):
         LocalOptions(limits=Limits(pids=10))

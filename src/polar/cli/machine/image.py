@@ -179,6 +179,6 @@ async def _taken_out(name: str) -> str:
     from polar.runtimes.images.engine import engine_images
 
     async with engine_images() as engine:
-        if engine is not None and await engine.take_out(name):
+        if engine is not None and await engine.remove(name):
             return f", also from the engine at {engine.address}"
     return ""

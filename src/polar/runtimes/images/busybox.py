@@ -1,6 +1,6 @@
-"""A root file system of one static program, as a tar: made in a second, for tests and for trying things out.
+"""A tar of a root file system with one static program: built in a second, for tests and first tries.
 
-It has a shell and the usual commands and no C library, so most programs of other images do not run in it.
+It has a shell and the usual commands but no C library, so most programs of other images do not run in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES = {
 
 
 async def busybox_tar(tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
-    """The versions of what is in it."""
+    """Writes the tar and returns the versions of its packages."""
     scratch = tar.with_name("busybox")
     scratch.mkdir()
     try:
@@ -58,12 +58,12 @@ def write_tar(tar: Path, program: bytes, applets: list[str]) -> None:
 
 
 async def _program(scratch: Path, tell: Callable[[str], None]) -> tuple[Path, str]:
-    """From the package, which needs no root and changes nothing on the machine."""
+    """Extracts the program from its package, without root and without changing the machine."""
     tell(f"downloading {PACKAGE}")
     await run_program(("apt-get", "download", "--quiet", PACKAGE), cwd=scratch)
     packages = list(scratch.glob("*.deb"))
     if len(packages) != 1:
-        raise RuntimeFailure(f"apt-get download {PACKAGE} left {len(packages)} packages where one was expected")
+        raise RuntimeFailure(f"apt-get download {PACKAGE} left {len(packages)} packages instead of one")
     await run_program(("dpkg-deb", "--extract", str(packages[0]), str(scratch)))
     program = next(
         (path for path in (scratch / "bin/busybox", scratch / "usr/bin/busybox") if path.is_file()), None

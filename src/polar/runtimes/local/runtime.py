@@ -1,9 +1,9 @@
-"""The `local` runtime: plain processes in a folder of their own. It contains nothing, and says so.
+"""The `local` runtime: plain processes in a folder of the node. It contains nothing.
 
-It gives a session its own workspace, home and temporary folder, a small environment, logs with a cap, and a
-total end; it does not keep a process from reading the node's files or using its network.
+It gives a session its own workspace, home and temporary folder, a small environment, capped logs, and an end that
+leaves no process. It does not keep a process from reading the node's files or from using its network.
 
-A child that a command leaves in the background lives on after the command: a harness may start a server in one
+A child that a command leaves in the background lives on after the command, so a harness may start a server in one
 step and use it in the next. It ends with `kill` or `stop`, or when the command that started it is cancelled.
 """
 
@@ -16,14 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
-
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Command, Fetched, Finished, Program, SessionFolders
+from polar.runtimes.builtin import BuiltinRuntime, file_mode
 from polar.runtimes.files.copies import copied_in, copied_out
-from polar.runtimes.files.folders import inside, read_file, remove_tree, take_root, write_file
+from polar.runtimes.files.folders import inside, read_file, write_file
 from polar.runtimes.host.processes import OWNER, Family, end, owner, sweep_orphans
-from polar.runtimes.host.spawn import Job, Spawner, to_the_end
+from polar.runtimes.host.spawn import Job
 from polar.runtimes.host.supervisor import Launcher, View
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.local.command import LocalCommand
@@ -32,8 +31,10 @@ from polar.runtimes.options import Capabilities, RuntimeOptions
 
 FOLDERS = ("work", "home", "tmp")
 MARKER = "POLAR_PLACE"
+"""A variable in the environment of all that a command starts: the session's root folder and the command's
+number."""
 INHERITED = ("PATH", "LANG", "LC_ALL")
-UNEQUAL_PATHS = "each session sees its workspace at a path of its own, so prompts of a task's samples may differ"
+UNEQUAL_PATHS = "each session sees its workspace at a different path, so prompts of a task's samples may differ"
 CONTAINS_NOTHING = "the local runtime contains nothing; bubblewrap, docker and apptainer do"
 
 
@@ -43,25 +44,20 @@ class LocalOptions(RuntimeOptions):
     )
 
     same_paths: bool = True
-    """All sessions see workspace, home and temporary folder at the same paths, where the kernel lets them. Where
-    the node's user is not root, programs that run as another user (sudo) do not work in a session then."""
+    """All sessions see workspace, home and temporary folder at the same paths, where the kernel permits it. If the
+    node's user is not root, programs that run as another user (sudo) then do not work in a session."""
 
 
-class LocalRuntime:
+class LocalRuntime(BuiltinRuntime[LocalOptions]):
     Options: type[RuntimeOptions] = LocalOptions
 
     def __init__(self, options: LocalOptions) -> None:
-        self._options = options
-        self._folders: SessionFolders | None = None
-        self._spawner: Spawner | None = None
-        self._stopped = False
-        self._stopping = asyncio.Lock()
+        super().__init__(options)
         self._numbers = itertools.count(1)
         self._launcher: Launcher | None = None
         self._view: View | None = None
-        self.notes: tuple[str, ...] = ()
         self._commands: set[LocalCommand] = set()
-        """Those of which something may be alive."""
+        """Those that may have living processes."""
 
     @classmethod
     async def lacking(cls) -> str:
@@ -72,28 +68,17 @@ class LocalRuntime:
         return await sweep_orphans()
 
     async def start(self, folders: SessionFolders) -> None:
-        """Begins afresh: what a node that died has left of this place is ended and removed first."""
-        await to_the_end(self._take_folders(folders))
-        self._spawner = Spawner(folders.logs, self._options)
+        await self._take_folders(folders, FOLDERS)
         self._launcher = folders.launcher or (Launcher() if Launcher.is_possible() else None)
-        await self._find_view()
+        try:
+            self._view = await self._tried_view()
+        except (RuntimeFailure, OSError) as error:
+            self.notes = (f"{UNEQUAL_PATHS}: {error}",)
         if folders.base is not None:
             await self.put_folder(folders.base, ".")
 
-    async def _take_folders(self, folders: SessionFolders) -> None:
-        root, has_leftovers = await in_thread(_take, folders)
-        self._folders = msgspec.structs.replace(folders, root=root)
-        if has_leftovers:
-            await end(Family(f"{MARKER}={root}:".encode(), leaders=frozenset()), grace_s=0)
-            await in_thread(_make_folders, root)
-
-    async def _find_view(self) -> None:
-        try:
-            self._view, reason = await self._tried_view(), ""
-        except (RuntimeFailure, OSError) as error:
-            reason = str(error)
-        if reason:
-            self.notes = (f"{UNEQUAL_PATHS}: {reason}",)
+    async def _end_leftovers(self, folders: SessionFolders) -> None:
+        await end(Family(f"{MARKER}={folders.root}:".encode(), leaders=frozenset()), grace_s=0)
 
     async def _tried_view(self) -> View:
         if not self._options.same_paths:
@@ -102,17 +87,15 @@ class LocalRuntime:
             raise RuntimeFailure("only Linux has mount namespaces")
         target = mount_point()
         if reason := await self._launcher.why_no_view(target):
-            raise RuntimeFailure(f"the kernel gives no mount namespace ({reason})")
+            raise RuntimeFailure(f"the kernel permits no mount namespace ({reason})")
         return View(self._started().root, target)
 
     async def listener(self) -> None:
-        """The network is the node's, and so is the gateway's address."""
+        """The session shares the node's network and reaches the gateway at its address."""
 
     async def exec(self, command: Command) -> Finished:
         folders, number = self._alive(), next(self._numbers)
-        assert self._spawner is not None
-        entry = LocalCommand(self._mark(folders, number), self._launcher, self._view)
-
+        entry = LocalCommand(self._marker(folders, number), self._launcher, self._view)
         job = Job(
             command.argv,
             self._environment(folders, number, command),
@@ -123,12 +106,12 @@ class LocalRuntime:
         )
         self._commands = {known for known in self._commands if not known.is_empty} | {entry}
         try:
-            return await self._spawner.run(job)
+            return await self._run_job(job)
         finally:
             entry.exited()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
+        mode = file_mode(home=home, executable=executable)
         await in_thread(lambda: write_file(self._inside(path, home=home), content, mode))
 
     async def get(self, path: str) -> bytes:
@@ -139,17 +122,6 @@ class LocalRuntime:
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
         return await copied_out(self._inside(path, home=home), target, cap_bytes)
-
-    async def kill(self) -> None:
-        if self._folders is not None:
-            await to_the_end(self._kill())
-
-    async def stop(self) -> None:
-        self._stopped = True
-        if self._spawner is not None:
-            self._spawner.refuse()
-        if self._folders is not None:
-            await to_the_end(self._stop(self._folders))
 
     def program(self, program: Program) -> str:
         return str(program.source)
@@ -163,22 +135,12 @@ class LocalRuntime:
         return self._seen("home")
 
     def _seen(self, folder: str) -> str:
-        """As processes inside see it."""
+        """Its path for processes inside."""
         return f"{self._view.target if self._view is not None else self._started().root}/{folder}"
 
     def _inside(self, path: str, *, home: bool = False) -> Path:
-        """As the node sees it."""
+        """Its path for the node."""
         return inside(self._started().root / ("home" if home else "work"), path, self._view)
-
-    def _started(self) -> SessionFolders:
-        if self._folders is None:
-            raise RuntimeFailure("the runtime is not started")
-        return self._folders
-
-    def _alive(self) -> SessionFolders:
-        if self._stopped:
-            raise RuntimeFailure("the runtime is stopped")
-        return self._started()
 
     def _folder(self, folders: SessionFolders, path: str) -> Path:
         cwd = self._inside(path)
@@ -190,7 +152,7 @@ class LocalRuntime:
 
     def _environment(self, folders: SessionFolders, number: int, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        marker, _, value = self._mark(folders, number).partition("=")
+        marker, _, value = self._marker(folders, number).partition("=")
         return {
             "PATH": os.defpath,
             "LANG": "C.UTF-8",
@@ -203,34 +165,13 @@ class LocalRuntime:
             marker: value,
         }
 
-    def _mark(self, folders: SessionFolders, number: int) -> str:
-        """Stands in the environment of all that a command starts; its beginning is the same for the place."""
+    def _marker(self, folders: SessionFolders, number: int) -> str:
         return f"{MARKER}={folders.root}:{number}"
 
     async def _kill(self) -> None:
         grace_s = self._options.kill_grace_s
         await asyncio.gather(*(command.end(grace_s) for command in tuple(self._commands)))
 
-    async def _stop(self, folders: SessionFolders) -> None:
-        async with self._stopping:
-            await self._kill()
-            if self._spawner is not None:
-                await self._spawner.close()
-            if self._launcher is not None and folders.launcher is None:
-                await self._launcher.close()
-            await in_thread(remove_tree, folders.root)
-
-
-def _take(folders: SessionFolders) -> tuple[Path, bool]:
-    """Where the place really is, and whether something is left in it whose processes have to end first."""
-    root, has_leftovers = take_root(folders.root, FOLDERS)
-    folders.logs.mkdir(parents=True, exist_ok=True)
-    if not has_leftovers:
-        _make_folders(root)
-    return root, has_leftovers
-
-
-def _make_folders(root: Path) -> None:
-    for name in FOLDERS:
-        remove_tree(root / name)
-        (root / name).mkdir(mode=0o700)
+    async def _release(self, folders: SessionFolders) -> None:
+        if self._launcher is not None and folders.launcher is None:
+            await self._launcher.close()

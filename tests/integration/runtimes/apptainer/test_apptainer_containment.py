@@ -229,7 +229,7 @@ async def test_a_limit_that_this_node_cannot_hold_fails_the_start_with_the_reaso
     if not Hierarchy().lacking(Limits(memory_bytes=64 * MIB)):
         monkeypatch.setattr(Hierarchy, "_own_homes", lambda _: {})
         monkeypatch.setattr(Hierarchy, "_shared_home", lambda *_: {})
-    with pytest.raises(RuntimeFailure, match="no control group for memory can be made here: run the node as root"):
+    with pytest.raises(RuntimeFailure, match="cannot create a control group for memory here: run the node"):
         async with started(image, tmp_path, limits={"memory_bytes": 64 * MIB}):
             pass
     assert not (tmp_path / "root").exists()

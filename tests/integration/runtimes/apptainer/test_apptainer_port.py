@@ -84,7 +84,7 @@ async def test_a_command_may_bring_its_own_path_and_home(runtime: ApptainerRunti
 
 
 async def test_a_name_that_no_shell_can_export_is_refused(runtime: ApptainerRuntime) -> None:
-    with pytest.raises(RuntimeFailure, match=r"'a\.b' cannot be the name of a variable"):
+    with pytest.raises(RuntimeFailure, match=r"'a\.b' is not a valid variable name"):
         await runtime.exec(Command(argv=("true",), env={"a.b": "c"}))
 
 

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.bubblewrap.bwrap_command import mark, options
+from polar.runtimes.bubblewrap.bwrap_command import marker, options
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.host.processes import owner, owner_scope
 
 
 def test_the_strictest_network_that_reaches_the_model_is_the_default() -> None:
@@ -45,7 +45,7 @@ async def test_a_machine_without_the_programs_is_told_what_installs_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert await BubblewrapRuntime.lacking() == "there is no bwrap; `make bubblewrap` installs it"
+    assert await BubblewrapRuntime.lacking() == "bwrap is not installed; `make bubblewrap` installs it"
 
 
 def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: 
 
 
 def test_a_mark_says_where_by_whom_and_for_what() -> None:
-    assert mark(Path("/a/b")) == {"POLAR_CAGE": f"{home()}/{owner()}//a/b"}
+    assert marker(Path("/a/b")) == {"POLAR_CAGE": f"{owner_scope()}/{owner()}//a/b"}

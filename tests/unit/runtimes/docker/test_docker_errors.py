@@ -15,7 +15,7 @@ from polar.runtimes.base import Command, Program, SessionFolders
 from polar.runtimes.docker import runtime as docker
 from polar.runtimes.docker.options import DockerOptions
 from polar.runtimes.docker.runtime import DockerRuntime
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.host.processes import owner, owner_scope
 
 HELLO = b"\x01\0\0\0\0\0\0\x03hi\n" + b"\x02\0\0\0\0\0\0\x02no"
 
@@ -54,7 +54,7 @@ async def test_an_engine_of_another_machine_is_of_no_use(monkeypatch: pytest.Mon
 async def test_something_else_at_the_address_is_told(engine: FakeEngine) -> None:
     assert await DockerRuntime.lacking() == ""
     engine.version = None
-    assert "no container engine" in await DockerRuntime.lacking()
+    assert "is not a Docker Engine" in await DockerRuntime.lacking()
 
 
 async def test_a_missing_image_names_both_remedies_and_nothing_is_pulled(
@@ -89,7 +89,7 @@ async def test_an_engine_that_cannot_hold_a_limit_is_not_trusted_with_it(
     engine: FakeEngine, folders: SessionFolders
 ) -> None:
     engine.answers["GET /info"] = (200, {"MemoryLimit": False, "PidsLimit": True})
-    with pytest.raises(RuntimeFailure, match="does not hold the limit memory_bytes"):
+    with pytest.raises(RuntimeFailure, match="does not enforce the limit memory_bytes"):
         await started(folders, limits={"memory_bytes": "64MiB", "pids": 10})
     assert "POST /containers/create" not in engine.asked
 
@@ -106,7 +106,7 @@ async def test_a_container_is_closed_and_carries_its_owner(
         "polar.session": "s-1",
         "polar.place": str(folders.root),
         "polar.owner": owner(),
-        "polar.home": home(),
+        "polar.home": owner_scope(),
     }
     host = asked["HostConfig"]
     assert (host["NetworkMode"], host["CapDrop"], host["CapAdd"]) == ("none", ["ALL"], [])
@@ -139,7 +139,7 @@ async def test_output_that_breaks_off_is_a_failure_and_ends_the_command(
 ) -> None:
     engine.answers["POST /exec/e1/start"] = content
     runtime = await started(folders)
-    with pytest.raises(RuntimeFailure, match="broken off"):
+    with pytest.raises(RuntimeFailure, match="in the middle of the output"):
         await runtime.exec(Command(("greet",)))
     assert "POST /containers/c1/kill" in engine.asked
     await runtime.stop()
@@ -178,12 +178,12 @@ async def test_a_stop_that_fails_can_be_tried_again(engine: FakeEngine, folders:
     assert engine.asked == ["DELETE /containers/c1"]
 
 
-async def test_a_process_that_is_not_the_containers_gets_no_door(
+async def test_a_process_that_is_not_the_containers_gets_no_listener(
     engine: FakeEngine, folders: SessionFolders
 ) -> None:
     engine.answers["GET /containers/c1/json"] = (200, {"State": {"Pid": os.getpid()}})
     runtime = await started(folders)
-    with pytest.raises(RuntimeFailure, match="not among the processes that the node sees"):
+    with pytest.raises(RuntimeFailure, match="the node does not see the processes"):
         await runtime.listener()
     await runtime.stop()
 
@@ -202,7 +202,10 @@ async def test_only_containers_of_dead_owners_seen_from_here_are_swept(engine: F
     owners = {"mine": owner(), "dead": f"{os.getpid()}.1", "strange": "x.y", "unnamed": ""}
     engine.answers["GET /containers/json"] = (
         200,
-        [{"Id": name, "Labels": {"polar.home": home(), "polar.owner": mark}} for name, mark in owners.items()],
+        [
+            {"Id": name, "Labels": {"polar.home": owner_scope(), "polar.owner": mark}}
+            for name, mark in owners.items()
+        ],
     )
     assert await DockerRuntime.sweep() == 1
     assert [call for call in engine.asked if call.startswith("DELETE")] == ["DELETE /containers/dead"]

@@ -25,7 +25,7 @@ def test_the_strictest_network_is_the_default() -> None:
 
 
 def test_a_disk_limit_needs_an_engine_that_holds_it() -> None:
-    with pytest.raises(ConfigError, match=r"disk_bytes cannot be held here, only cpus.*xfs with pquota"):
+    with pytest.raises(ConfigError, match=r"cannot enforce the limit disk_bytes, only cpus.*xfs with pquota"):
         options(limits={"disk_bytes": "1GiB"})
     assert options(limits={"disk_bytes": "1GiB"}, quota=True).limits.disk_bytes == 2**30
 

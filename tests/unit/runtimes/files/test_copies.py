@@ -132,8 +132,8 @@ class TestOut:
         fetched = copy_out(work, kept, PLENTY)
         assert fetched.files == 8, "the two folders count as well"
         assert fetched.left_out == (
-            "many: too many files, the rest of it is not there",
-            "here: too many files, the rest of it is not there",
+            "many: too many files; the rest is missing",
+            "here: too many files; the rest is missing",
         )
 
     def test_not_every_loss_is_named(self, work: Path, kept: Path) -> None:
@@ -325,5 +325,5 @@ def test_a_file_is_written_in_place_of_a_pipe(work: Path) -> None:
 def test_a_file_of_any_length_is_not_read(work: Path) -> None:
     with (work / "huge").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(RuntimeFailure, match=r"'huge' has \d+ bytes, more than"):
+    with pytest.raises(RuntimeFailure, match=r"'huge' has \d+ bytes; at most"):
         read_file(work / "huge")

@@ -15,12 +15,12 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.host.cgroups import MOUNT, Cgroup, Hierarchy, sweep
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.host.processes import owner, owner_scope
 from polar.runtimes.options import Limits
 from skips import needs_kernel
 from waiting import until
 
-NODE = f"{home().rpartition('.')[2]}-{owner()}"
+NODE = f"{owner_scope().rpartition('.')[2]}-{owner()}"
 
 
 def limits(**asked: Any) -> Limits:
@@ -74,7 +74,7 @@ def test_a_folder_with_processes_of_its_own_cannot_hold_limited_groups(single: t
     Cgroup.create("s-1", limits(pids=5), Hierarchy(*single))
 
     assert (mount / "user.slice" / "polar" / NODE / "s-1" / "pids.max").read_text() == "5"
-    assert "no control group for cpu" in Hierarchy(*single).lacking(ALL)
+    assert "cannot create a control group for cpu" in Hierarchy(*single).lacking(ALL)
 
 
 def test_only_what_is_asked_for_is_switched_on(single: tuple[Path, Path]) -> None:
@@ -237,8 +237,8 @@ def is_alive(pid: str) -> bool:
 
 
 def test_names_that_are_no_nodes_are_left_alone(tmp_path: Path) -> None:
-    for name in ("someone", "1-2", f"{home().rpartition('.')[2]}-x.y", "12-1.1"):
+    for name in ("someone", "1-2", f"{owner_scope().rpartition('.')[2]}-x.y", "12-1.1"):
         (tmp_path / "pids" / "polar" / name).mkdir(parents=True)
-    gone = tmp_path / "pids" / "polar" / f"{home().rpartition('.')[2]}-{os.getpid()}.1"
+    gone = tmp_path / "pids" / "polar" / f"{owner_scope().rpartition('.')[2]}-{os.getpid()}.1"
     gone.mkdir()
     assert Hierarchy(tmp_path).left_behind() == [gone]
