@@ -238,7 +238,7 @@ async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
 async def test_without_a_limit_asked_for_there_is_one_nevertheless(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.runtimes.bubblewrap.runtime.DEFAULT_PIDS", 30)
+    monkeypatch.setattr("polar.runtimes.host.cgroups.DEFAULT_PIDS", 30)
     runtime = await sessions.start()
     many = "n=0; while [ $n -lt 50 ]; do sleep 1000 & n=$((n+1)); done; echo all"
     assert "all" not in (await runtime.exec(sh(many))).stdout_tail

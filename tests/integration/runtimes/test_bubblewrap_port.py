@@ -126,9 +126,9 @@ async def test_tools_are_there_to_be_read(sessions: Sessions, tmp_path: Path) ->
     assert (program.source / "greet").read_text() == "#!/bin/sh\necho hello\n"
 
 
-async def test_a_tool_cannot_be_put_elsewhere_by_its_name(sessions: Sessions, tmp_path: Path) -> None:
+async def test_a_program_cannot_be_put_elsewhere_by_its_name(sessions: Sessions, tmp_path: Path) -> None:
     for name in ("", "..", "../../etc"):
-        with pytest.raises(RuntimeFailure, match="name of a tool"):
+        with pytest.raises(RuntimeFailure, match="is not a valid program name"):
             await sessions.start(sessions.folders(programs=(Program(name, tmp_path),)))
 
 
@@ -178,7 +178,7 @@ async def test_an_image_that_is_not_there_is_a_clear_failure(sessions: Sessions)
 # The network
 
 
-async def test_a_session_calls_through_its_door(runtime: BubblewrapRuntime) -> None:
+async def test_a_session_calls_through_its_listener(runtime: BubblewrapRuntime) -> None:
     listener = await runtime.listener()
     assert listener is not None
     port = listener.getsockname()[1]

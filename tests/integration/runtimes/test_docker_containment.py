@@ -89,7 +89,7 @@ async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocke
                 await asyncio.get_running_loop().sock_connect(outside, ("127.0.0.1", port))
 
 
-async def test_without_a_network_there_is_no_door(start_docker: StartDocker) -> None:
+async def test_without_a_network_there_is_no_listener(start_docker: StartDocker) -> None:
     assert await (await start_docker(network="none")).listener() is None
 
 

@@ -12,9 +12,9 @@ from msgspec import structs
 from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
+from polar.harnesses.packaged import reply_tokens
 from polar.harnesses.programs.machine import fitting
-from polar.harnesses.programs.node_runtime import NODE_PACKS, node_pack, node_program
-from polar.harnesses.window import reply_tokens
+from polar.harnesses.programs.nodejs import NODE_PACKS, node_pack, node_program
 
 MakeContext = Callable[..., HarnessContext]
 
@@ -67,7 +67,7 @@ def test_node_is_chosen_by_the_machine(on_machine: Callable[..., None], machine:
 
 def test_a_machine_without_a_package_is_named(on_machine: Callable[..., None]) -> None:
     on_machine("linux", "riscv64")
-    with pytest.raises(HarnessError, match="Node is not packed for linux on riscv64"):
+    with pytest.raises(HarnessError, match=r"there is no Node\.js package for linux on riscv64"):
         node_pack()
     assert fitting({("linux", "riscv64"): "some-package"}, "Some CLI") == "some-package"
 

