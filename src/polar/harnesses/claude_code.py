@@ -24,7 +24,7 @@ from polar.harnesses.packaged import (
     literal_dollars,
     reply_tokens,
 )
-from polar.harnesses.programs.machine import fitting
+from polar.harnesses.programs.native import fitting
 from polar.types import ArgumentRewrite, CallProfile, HeaderRule, LastWordRule, Matching, Slot
 
 CLAUDE_PACKAGES = {

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness
-from polar.harnesses.programs.machine import fitting
+from polar.harnesses.programs.native import fitting
 from polar.types import CallProfile, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"

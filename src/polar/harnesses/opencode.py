@@ -16,8 +16,7 @@ from pydantic import BaseModel, Field
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness, reply_tokens
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.programs.ripgrep import finding_ripgrep, ripgrep_pack
+from polar.harnesses.programs.native import finding_ripgrep, fitting, ripgrep_pack
 from polar.types import CallProfile, HeaderRule, Matching, Slot, VolatileLine
 
 OPENCODE_PACKAGES = {

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
 from pydantic import Field, field_validator, model_validator
 
 from polar.harnesses.base import NpmPack
-from polar.harnesses.programs.nodejs import node_pack, node_program
+from polar.harnesses.programs.native import node_pack, node_program
 from polar.types import Slot, Strict
 
 Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]

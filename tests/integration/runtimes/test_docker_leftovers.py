@@ -104,7 +104,7 @@ async def test_a_start_that_is_broken_off_leaves_nothing(
         ({"image": "polar-no-such-image"}, "no image 'polar-no-such-image': `polar image build`"),
         ({"user": "nobody-here"}, "nobody-here"),
         ({"workspace": "/etc/passwd"}, "/etc/passwd of the image is not a folder"),
-        ({"limits": {"cpus": 1000}}, "1000 CPUs is more than the"),
+        ({"limits": {"cpus": 1000}}, "the limit is 1000 CPUs, but the machine has"),
     ],
 )
 async def test_a_start_that_fails_says_why_and_leaves_nothing(

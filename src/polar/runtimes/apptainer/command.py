@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shlex
 from collections.abc import Mapping
 from typing import Self
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Finished
-from polar.runtimes.host.child_program import memory_file
+from polar.runtimes.host.descriptors import is_readable, memory_file
 
 NO_PROGRAM = 127
 BY_APPTAINER = ("APPNAME", "BIND", "COMMAND", "CONTAINER", "ENVIRONMENT", "INSTANCE", "NAME", "NO_EVAL")
@@ -47,9 +46,7 @@ class StartScript:
 
     def has_started(self) -> bool:
         """Whether the program was found."""
-        poll = select.poll()
-        poll.register(self._read_end, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable(self._read_end)
 
 
 def script_for(env: Mapping[str, str]) -> str:

@@ -13,7 +13,6 @@ import fcntl
 import os
 import pwd
 import re
-import select
 import shutil
 import signal
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.host.descriptors import closing_fd, is_readable
 from polar.runtimes.host.processes import PROC, Family, end, is_dead_owner, owner, pid_namespace, process_ids
 from polar.runtimes.host.spawn import complaint_of
 from polar.runtimes.host.threads import in_thread
@@ -143,9 +143,7 @@ class Init(msgspec.Struct, frozen=True):
 
     @property
     def lives(self) -> bool:
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return not poll.poll(0)
+        return not is_readable(self.fd)
 
     @contextmanager
     def entry(self) -> Generator[InstanceEntry]:
@@ -153,11 +151,8 @@ class Init(msgspec.Struct, frozen=True):
         if self.outside is None:
             yield InstanceEntry()
             return
-        fd = os.dup(self.outside)
-        try:
+        with closing_fd(os.dup(self.outside)) as fd:
             yield InstanceEntry(("nsenter", f"--user=/proc/self/fd/{fd}", "--preserve-credentials", "--"), (fd,))
-        finally:
-            os.close(fd)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -187,11 +182,8 @@ def hold(pid_file: Path) -> Init:
 
 
 def _parent_namespace(pid: int) -> int:
-    own = os.open(PROC / str(pid) / "ns/user", os.O_RDONLY)
-    try:
+    with closing_fd(os.open(PROC / str(pid) / "ns/user", os.O_RDONLY)) as own:
         return fcntl.ioctl(own, GET_PARENT)
-    finally:
-        os.close(own)
 
 
 def instance_name(instance_id: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.bubblewrap.namespace_holder_main import MARKER
-from polar.runtimes.host.child_program import memory_file
+from polar.runtimes.host.descriptors import memory_file
 from polar.runtimes.host.processes import PROC, environment_of, is_dead_owner, owner, owner_scope, process_ids
 from polar.runtimes.host.spawn import Child
 from polar.runtimes.host.system_calls import without_keys

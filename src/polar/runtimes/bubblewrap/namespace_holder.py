@@ -19,7 +19,7 @@ import msgspec
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.bubblewrap import namespace_holder_main
 from polar.runtimes.bubblewrap.namespace_holder_main import MAX_MESSAGE_BYTES
-from polar.runtimes.host.child_program import start_child_program
+from polar.runtimes.host.descriptors import closing_fd, start_child_program
 from polar.runtimes.host.threads import in_thread, to_the_end
 
 
@@ -96,10 +96,8 @@ class NamespaceHolder:
             descriptor = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise RuntimeFailure(f"{source} is not a folder: {error.strerror}") from error
-        try:
+        with closing_fd(descriptor):
             await self._ask("copy_in", give=(descriptor,), base=base, path=path)
-        finally:
-            os.close(descriptor)
 
     async def end(self) -> None:
         """The namespaces end with the last process in them."""

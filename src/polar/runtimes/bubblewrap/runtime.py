@@ -36,6 +36,7 @@ from polar.runtimes.files.copies import copied_out
 from polar.runtimes.files.folders import cannot, read_opened
 from polar.runtimes.host import cgroups
 from polar.runtimes.host.cgroups import Cgroup, Hierarchy, with_default_pids
+from polar.runtimes.host.descriptors import closing_fd
 from polar.runtimes.host.processes import Family, end
 from polar.runtimes.host.spawn import Job
 from polar.runtimes.host.threads import in_thread, to_the_end
@@ -205,11 +206,8 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
         found = await self._holder.find(self.home if home else self.workspace, path)
-        try:
-            source = Path(f"/proc/self/fd/{found.descriptor}", found.value)
-            return await copied_out(source, target, cap_bytes)
-        finally:
-            os.close(found.descriptor)
+        with closing_fd(found.descriptor) as folder:
+            return await copied_out(Path(f"/proc/self/fd/{folder}", found.value), target, cap_bytes)
 
     @property
     def workspace(self) -> str:
@@ -245,7 +243,7 @@ async def _ended(bwrap: BwrapCommand, running: asyncio.Future[Finished]) -> None
 
 async def _end_all(markers: set[bytes]) -> int:
     for found in markers:
-        await end(Family(found, leaders=frozenset()), grace_s=0)
+        await end(Family(found), grace_s=0)
     return len(markers)
 
 

@@ -23,6 +23,7 @@ from typing import IO, TypeVar
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Fetched
 from polar.runtimes.files.folders import IN_THE_WAY, remove_tree
+from polar.runtimes.host.descriptors import closing_fd
 from polar.runtimes.host.threads import in_thread, to_the_end
 
 Result = TypeVar("Result")
@@ -85,14 +86,12 @@ def copy_out(source: Path, target: Path, cap_bytes: int, cancelled: Event | None
         raise NoSuchFile(f"there is no {source.name!r}")
     copy = _Copy(target, cap_bytes, cancelled or Event())
     target.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        copy.take(parent, source.name, target)
-    except CopyCancelled:
-        remove_tree(target)
-        raise
-    finally:
-        os.close(parent)
+    with closing_fd(os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)) as parent:
+        try:
+            copy.take(parent, source.name, target)
+        except CopyCancelled:
+            remove_tree(target)
+            raise
     copy.drop_links_outside()
     return copy.fetched()
 
@@ -184,8 +183,8 @@ class _Copy:
     def _folder(self, folder: int, name: str, target: Path, depth: int) -> None:
         if depth > MAX_DEPTH:
             return self._leave(target, f"deeper than {MAX_DEPTH} folders")
-        here = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-        try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        with closing_fd(os.open(name, flags, dir_fd=folder)) as here:
             target.mkdir()
             with os.scandir(here) as entries:
                 names = sorted(entry.name for entry in islice(entries, self._room_entries + 1))
@@ -193,8 +192,6 @@ class _Copy:
                 if self._room_entries <= 0:
                     return self._leave(target, "too many files; the rest is missing")
                 self.take(here, inner, target / inner, depth + 1)
-        finally:
-            os.close(here)
 
     def _file(self, folder: int, name: str, target: Path) -> None:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

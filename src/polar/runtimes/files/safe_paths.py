@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.files.folders import cannot, inside, read_opened
+from polar.runtimes.host.descriptors import closing_fd
 
 OPENAT2 = 437
 """Its number on every architecture except Alpha."""
@@ -32,7 +33,7 @@ class _OpenHow(ctypes.Structure):
 
 def write_inside(base: Path, path: str, content: bytes, mode: int) -> None:
     """Writes a file and creates the folders it needs. Replaces a pipe that no process reads."""
-    with _opened(base) as root:
+    with closing_fd(os.open(base, FOLDER)) as root:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
         try:
             _make_folders(root, base, str(PurePosixPath(path).parent))
@@ -41,7 +42,7 @@ def write_inside(base: Path, path: str, content: bytes, mode: int) -> None:
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                with _parent_of(root, base, path) as parent:
+                with closing_fd(_open(root, base, str(PurePosixPath(path).parent), FOLDER)) as parent:
                     os.unlink(PurePosixPath(path).name, dir_fd=parent)
                 handle = _open(root, base, path, flags, mode)
             with open(handle, "wb") as file:
@@ -55,7 +56,7 @@ def write_inside(base: Path, path: str, content: bytes, mode: int) -> None:
 
 def read_inside(base: Path, path: str) -> bytes:
     """Reads a plain file. Raises NoSuchFile if there is none."""
-    with _opened(base) as root:
+    with closing_fd(os.open(base, FOLDER)) as root:
         try:
             handle = _open(root, base, path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -67,47 +68,26 @@ def read_inside(base: Path, path: str) -> bytes:
 def held_inside(base: Path, path: str) -> Generator[Path]:
     """A path to the same file or folder that stays valid whatever is renamed above it: links are resolved and the
     parent folder is held open. Raises NoSuchFile if there is nothing."""
-    with _opened(base) as root:
+    with closing_fd(os.open(base, FOLDER)) as root:
         try:
             found = _open(root, base, path, os.O_PATH)
         except OSError as error:
             raise cannot("read", path, error) from error
-        try:
+        with closing_fd(found):
             real = Path(os.readlink(f"/proc/self/fd/{found}"))
-        finally:
-            os.close(found)
         if not real.is_relative_to(base.resolve()):
             raise WorkspaceUnusable(f"{path!r} leads out of its folder")
         relative = real.relative_to(base.resolve())
         folder = _open(root, base, str(relative.parent), FOLDER, resolve=RESOLVE_NO_SYMLINKS)
-    try:
+    with closing_fd(folder):
         yield Path(f"/proc/self/fd/{folder}") / relative.name if relative.name else real
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _opened(base: Path) -> Generator[int]:
-    handle = os.open(base, FOLDER)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _parent_of(root: int, base: Path, path: str) -> Generator[int]:
-    handle = _open(root, base, str(PurePosixPath(path).parent), FOLDER)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _make_folders(root: int, base: Path, path: str) -> None:
     for folder in reversed([PurePosixPath(path), *PurePosixPath(path).parents]):
         if folder.name:
-            with suppress(FileExistsError), _parent_of(root, base, str(folder)) as parent:
+            parent_fd = closing_fd(_open(root, base, str(folder.parent), FOLDER))
+            with suppress(FileExistsError), parent_fd as parent:
                 os.mkdir(folder.name, 0o755, dir_fd=parent)
 
 

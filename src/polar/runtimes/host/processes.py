@@ -37,7 +37,7 @@ class Family(msgspec.Struct, frozen=True):
 
     marker: bytes
     """Bytes that follow a NUL in the environment of each."""
-    leaders: frozenset[int]
+    leaders: frozenset[int] = frozenset()
     """Process ids of running commands; each leads a process group and a session."""
     gone_leaders: frozenset[int] = frozenset()
     """Process ids of commands that ended; their children may live on in the group."""
@@ -101,7 +101,7 @@ async def sweep_orphans(*, grace_s: float = 0.0) -> int:
     """Ends all processes on this machine whose owner is dead. Returns the number of dead owners."""
     dead = await in_thread(_dead_owners)
     for name in dead:
-        await end(Family(f"{OWNER}={name}\0".encode(), leaders=frozenset()), grace_s=grace_s)
+        await end(Family(f"{OWNER}={name}\0".encode()), grace_s=grace_s)
     return len(dead)
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.host import supervisor_main
-from polar.runtimes.host.child_program import memory_file, start_child_program
+from polar.runtimes.host.descriptors import closing_fd, memory_file, start_child_program
 from polar.runtimes.host.processes import OWNER, owner
 from polar.runtimes.host.supervisor_main import MAX_MESSAGE_BYTES
 
@@ -162,26 +162,20 @@ class Launcher:
     async def start(self, program: SupervisedProgram, out: int, err: int) -> SupervisedCommand:
         """Sends the request; `started` waits for its outcome."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = memory_file(program.encoded())
-        try:
-            await self._send((theirs.fileno(), request, out, err))
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(request)
+        with theirs, closing_fd(memory_file(program.encoded())) as request:
+            try:
+                await self._send((theirs.fileno(), request, out, err))
+            except BaseException:
+                ours.close()
+                raise
         return SupervisedCommand(ours)
 
     async def why_no_view(self, target: str) -> str:
         """Why no folder can be mounted at `target` in a command's view; empty: it can. Tried once."""
         if target not in self._refused_views:
             program = SupervisedProgram((), {}, "/", View(Path(target), target))
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            try:
+            with closing_fd(os.open(os.devnull, os.O_WRONLY)) as devnull:
                 trial = await self.start(program, devnull, devnull)
-            finally:
-                os.close(devnull)
             try:
                 await trial.started()
                 self._refused_views[target] = ""

@@ -54,7 +54,7 @@ class LocalCommand:
             try:
                 return await self._supervised.end(grace_s)
             except SupervisorLost:
-                await end(Family(self._marker, leaders=frozenset()), grace_s=grace_s)
+                await end(Family(self._marker), grace_s=grace_s)
         elif self._direct is not None:
             pid = frozenset({self._direct.pid})
             family = Family(self._marker, frozenset(), pid) if self._has_exited else Family(self._marker, pid)

@@ -78,7 +78,7 @@ class LocalRuntime(BuiltinRuntime[LocalOptions]):
             await self.put_folder(folders.base, ".")
 
     async def _end_leftovers(self, folders: SessionFolders) -> None:
-        await end(Family(f"{MARKER}={folders.root}:".encode(), leaders=frozenset()), grace_s=0)
+        await end(Family(f"{MARKER}={folders.root}:".encode()), grace_s=0)
 
     async def _tried_view(self) -> View:
         if not self._options.same_paths:

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from polar.cli.app import app
-from polar.harnesses.programs import machine
+from polar.harnesses.programs import native
 from waiting import HANG_S, blocked_until
 
 AGENT = """\
@@ -39,8 +39,8 @@ with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native.sys, "platform", "linux")
+    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
     monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "npm"
 
@@ -94,7 +94,7 @@ def test_all_that_polar_knows_are_listed(cache: Path) -> None:
 
 
 def test_a_machine_for_which_nothing_is_published(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platform, "machine", lambda: "s390x")
+    monkeypatch.setattr(native.platform, "machine", lambda: "s390x")
     assert "package for linux on s390x" in listed()["pi"]["problem"]
     assert "package for linux on s390x" in harness("ls").stdout
 

@@ -1,11 +1,28 @@
-"""Starting Polar's own small programs as child processes, and files in memory to hand to children."""
+"""File descriptors: closed at the end of a block, files in memory, and a channel to a child process."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def closing_fd(descriptor: int) -> Generator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def memory_file(content: bytes) -> int:
