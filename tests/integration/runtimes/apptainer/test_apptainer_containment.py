@@ -227,8 +227,8 @@ async def test_a_limit_that_this_node_cannot_hold_fails_the_start_with_the_reaso
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Hierarchy().lacking(Limits(memory_bytes=64 * MIB)):
-        monkeypatch.setattr(Hierarchy, "_own_homes", lambda _: {})
-        monkeypatch.setattr(Hierarchy, "_shared_home", lambda *_: {})
+        monkeypatch.setattr(Hierarchy, "_parent_by_controller", lambda _: {})
+        monkeypatch.setattr(Hierarchy, "_single_parent", lambda *_: {})
     with pytest.raises(RuntimeFailure, match="cannot create a control group for memory here: run the node"):
         async with started(image, tmp_path, limits={"memory_bytes": 64 * MIB}):
             pass
