@@ -3,13 +3,13 @@
     python benchmarks/runtimes.py [--rounds 10] [--parallel bubblewrap=100 --parallel docker=20] [--write]
 
 Every runtime that this machine has, with the image it wants, is measured with its default options; the others are
-named with what is missing. A round starts a session, opens its listener, runs `true`, puts and gets a file of 10 kB, and
-stops it, one runtime after another, so that all have the same neighbours on the machine. Ratios are against
-`local` in the same run.
+named with what is missing. A round starts a session, opens its listener, runs `true`, puts and gets a file of
+10 kB, and stops it, one runtime after another, so that all have the same neighbours on the machine. Ratios are
+against `local` in the same run.
 
-Then that many sessions are started (at most 16 starts under way), each runs a command that leaves a child behind, and
-all are stopped. What is left is counted: processes, mounts, cgroups, containers, folders, and file descriptors of
-the node. `--write` puts the tables into docs/performance.md.
+Then that many sessions are started (at most 16 starts under way), each runs a command that leaves a child behind,
+and all are stopped. What is left is counted: processes, mounts, cgroups, containers, folders, and file descriptors
+of the node. `--write` puts the tables into docs/performance.md.
 """
 
 from __future__ import annotations

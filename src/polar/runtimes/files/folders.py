@@ -17,21 +17,10 @@ from polar.runtimes.host.supervisor import View
 
 MAX_READ_BYTES = 256 * 2**20
 """Protects the node's memory from a file that grows without end."""
-IN_THE_WAY = frozenset(
-    {
-        errno.EACCES,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.ENOTEMPTY,
-        errno.ENXIO,
-        errno.EPERM,
-        errno.ETXTBSY,
-    }
-)
+IN_THE_WAY = {
+    *(errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT),
+    *(errno.ENOTDIR, errno.ENOTEMPTY, errno.ENXIO, errno.EPERM, errno.ETXTBSY),
+}
 """Errors caused by what the session's processes left there, not by the machine."""
 MAX_LINKS = 40
 """Links followed in one path, as in the kernel."""

@@ -225,18 +225,17 @@ def start(request: dict[str, Any], out: int, err: int) -> int:
     if pid == 0:
         try:
             become(request, out, err)
-        except OSError as error:
-            os.write(write_end, json.dumps([error.errno, error.strerror]).encode())
-        except ValueError as error:
-            os.write(write_end, json.dumps([0, str(error)]).encode())
+        except (OSError, ValueError) as error:
+            os.write(write_end, refusal(error))
         finally:
             os._exit(127)
     os.close(write_end)
     with open(read_end, "rb") as file:
-        failure = file.read()  # executing the program closes the other end
-    if failure:
+        message = file.read()  # executing the program closes the other end
+    if message:
         os.waitpid(pid, 0)
-        raise OSError(*json.loads(failure))
+        failure = json.loads(message)
+        raise OSError(failure["errno"], failure["refused"])
     return pid
 
 

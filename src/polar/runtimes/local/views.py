@@ -26,7 +26,10 @@ def mount_point(target: Path = TARGET) -> str:
     if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
         raise RuntimeFailure(f"every user can rename folders in {target.parent}")
     ours = target.with_name(f"{target.name}-{os.geteuid()}")
-    return str(target if _is_trusted(target) else _trusted(ours))
+    for path in (target, ours):
+        if _is_trusted(path):
+            return str(path)
+    raise RuntimeFailure(f"{ours} belongs to another user")
 
 
 def _is_trusted(path: Path) -> bool:
@@ -43,9 +46,3 @@ def _is_trusted(path: Path) -> bool:
     with suppress(PermissionError):  # it belongs to root
         os.utime(path)  # so that no cleaner of old temporary files removes it during a session
     return True
-
-
-def _trusted(path: Path) -> Path:
-    if not _is_trusted(path):
-        raise RuntimeFailure(f"{path} belongs to another user")
-    return path
