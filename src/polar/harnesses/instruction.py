@@ -27,6 +27,6 @@ def refuse_commands(instruction: str, harness: str) -> None:
     Which names are commands depends on version and workspace, so any word after a slash counts, but not a path."""
     if found := COMMAND_PATTERN.match(instruction):
         raise HarnessError(
-            f"{harness} would take {found[0].strip()!r}, where the instruction begins, for a command of its own;"
+            f"{harness} would run {found[0].strip()!r}, the start of the instruction, as a command of its own;"
             " begin with another word"
         )

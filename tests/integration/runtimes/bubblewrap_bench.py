@@ -1,4 +1,4 @@
-"""What tests of the bubblewrap runtime share: sessions made in passing, and a look at what is alive in them."""
+"""What tests of the bubblewrap runtime share: starting sessions, and the living processes in them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def sh(script: str, **env: str) -> Command:
 
 
 def bash(script: str) -> Command:
-    """It can open connections by itself."""
+    """bash can open connections without another program."""
     return Command(argv=("bash", "-c", script))
 
 
 class Network:
-    """A session's network namespace: every process of the session is in it, and nobody else. It is held open, lest
-    its number be given to the next one."""
+    """A session's network namespace: every process of the session is in it, and no other. It is held open, so that
+    its number is not reused."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -75,7 +75,7 @@ async def test_nothing_outside_can_be_written(runtime: BubblewrapRuntime) -> Non
 
 
 async def test_the_kernels_settings_cannot_be_opened_for_writing(runtime: BubblewrapRuntime) -> None:
-    """A node that runs as root makes the session root by its id; these files ask for no more than that."""
+    """If the node is root, so is the session by its id, which is enough to open these files."""
     settings = ["kernel/panic", "kernel/core_pattern", "vm/drop_caches", "net/ipv4/ip_forward"]
     triggers = [name for name in ("/proc/sysrq-trigger",) if Path(name).exists()]
     for path in [*(f"/proc/sys/{name}" for name in settings), *triggers]:
@@ -115,7 +115,7 @@ mine, join, search = -3, 1, 10
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="calls have other numbers here")
 def test_the_nodes_keys_are_not_there(tmp_path: Path) -> None:
-    """They are handed down from parent to child, so a node of its own has one."""
+    """Keyrings are inherited, so this starts a node with a keyring of its own."""
     node = tmp_path / "node.py"
     node.write_text(
         KEYS
@@ -182,7 +182,7 @@ async def test_the_nodes_servers_cannot_be_reached(sessions: Sessions, network_m
 
 
 def own_address() -> str:
-    """The one that others see; nothing is sent."""
+    """The node's outside address; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             any_socket.connect(("192.0.2.1", 9))
@@ -205,7 +205,7 @@ async def test_the_nodes_nameless_sockets_are_not_there(runtime: BubblewrapRunti
         assert (await runtime.exec(sh(f"grep {name} /proc/net/unix"))).exit_code == 1
 
 
-async def test_a_door_opens_to_its_own_session_only(sessions: Sessions) -> None:
+async def test_a_listener_serves_its_own_session_only(sessions: Sessions) -> None:
     mine, other = await sessions.start(), await sessions.start(sessions.folders("s-2"))
     listener = await mine.listener()
     assert listener is not None
@@ -245,7 +245,7 @@ async def test_without_a_limit_asked_for_there_is_one_nevertheless(
 
 
 @needs_cgroups
-async def test_who_takes_too_much_memory_is_killed_and_nobody_else(sessions: Sessions) -> None:
+async def test_only_the_session_over_its_memory_limit_is_killed(sessions: Sessions) -> None:
     hog = await sessions.start(limits={"memory_bytes": "48MiB"})
     neighbour = await sessions.start(sessions.folders("s-2"), limits={"memory_bytes": "48MiB"})
     task = await begin(neighbour, "touch ready; sleep 1000")

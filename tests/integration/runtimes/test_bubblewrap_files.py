@@ -1,4 +1,4 @@
-"""Files of a bubblewrap session: put and got back, copy-on-write over a base or an image, links that lead away."""
+"""Files of a bubblewrap session: put and get, copy-on-write over a base or an image, links that lead outside."""
 
 from __future__ import annotations
 

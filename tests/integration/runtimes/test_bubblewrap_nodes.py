@@ -1,4 +1,4 @@
-"""Bubblewrap sessions and the node they belong to: one that is killed leaves nothing, one needs not be root."""
+"""Bubblewrap sessions and their node: a killed node leaves nothing, and a node need not be root."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 def a_python_for_all() -> str:
-    """One that other users may run too, of our version: the packages are built for it."""
+    """A Python of the same version that other users may run too."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = [os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}"]
     is_open = [path for path in found if all(_is_open(part) for part in (Path(path), *Path(path).parents))]

@@ -1,4 +1,4 @@
-"""The bubblewrap runtime keeps the port: commands, their output and environment, and a total end."""
+"""The bubblewrap runtime: commands, their output and environment, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_the_environment_is_the_commands_own(
 
 
 async def test_the_environment_is_not_on_the_nodes_command_lines(runtime: BubblewrapRuntime) -> None:
-    """Everybody on the node can read those, and a harness gets its key in the environment."""
+    """Every user of the node can read command lines, and a harness gets its key in the environment."""
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.exec(sh("touch ready; sleep 1000", KEY="sk-4711")))
     await until(lambda: len(alive_in(network)) > 2)
@@ -192,7 +192,7 @@ async def test_a_session_calls_through_its_listener(runtime: BubblewrapRuntime) 
     assert finished.stdout_tail == "hello from outside\n"
 
 
-async def test_without_a_network_there_is_no_door_but_a_loopback(sessions: Sessions) -> None:
+async def test_without_a_network_there_is_no_listener_but_a_loopback(sessions: Sessions) -> None:
     runtime = await sessions.start(network="none")
     assert await runtime.listener() is None
     assert (await runtime.exec(sh("cat /proc/net/fib_trie"))).stdout_tail.count("127.0.0.1") > 0

@@ -1,4 +1,4 @@
-"""Commands in a container: output, environment, exit codes, and an end that is total."""
+"""Commands in a container: output, environment, exit codes, and no process left at the end."""
 
 from __future__ import annotations
 

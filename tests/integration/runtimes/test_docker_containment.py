@@ -1,4 +1,4 @@
-"""What a container holds back: files, processes, networks and limits, tried from inside."""
+"""What a container prevents: files, processes, networks and limits, tried from inside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOG = "x=$(seq 100000000)"
 
 @pytest.fixture
 async def service() -> AsyncIterator[int]:
-    """Something of the node that listens on every address and answers with a secret; gives its port."""
+    """A server of the node on every address that answers with a secret; returns its port."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"secret\n")
@@ -37,7 +37,7 @@ async def service() -> AsyncIterator[int]:
 
 
 def addresses() -> list[str]:
-    """Of the machine: loopback, its bridges and its cards."""
+    """Addresses of the machine: loopback, bridges and network cards."""
     told = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
     return [word.split("/")[0] for line in told.splitlines() for word in line.split()[3:4]]
 
@@ -70,7 +70,7 @@ async def test_an_open_network_reaches_the_nodes_addresses_and_not_its_loopback(
 
 
 @pytest.mark.parametrize("network", ["gateway_only", "open"])
-async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
+async def test_the_listener_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
     first, second = await start_docker(network=network), await start_docker(network=network)
     listener = await first.listener()
     assert listener is not None
@@ -93,7 +93,7 @@ async def test_without_a_network_there_is_no_listener(start_docker: StartDocker)
     assert await (await start_docker(network="none")).listener() is None
 
 
-async def test_a_killed_runtime_can_have_a_door_again(start_docker: StartDocker) -> None:
+async def test_a_killed_runtime_can_open_a_listener_again(start_docker: StartDocker) -> None:
     runtime = await start_docker()
     await runtime.kill()
     listener = await runtime.listener()
@@ -122,7 +122,7 @@ async def test_what_is_written_outside_the_workspace_stays_in_the_session(start_
 async def test_the_engine_follows_no_link_to_the_node(
     start_docker: StartDocker, tmp_path: Path, is_killed: bool
 ) -> None:
-    """An agent may lay a link between the node's look at a path and its writing there."""
+    """An agent may create a link between the node's check of a path and its write."""
     runtime, target = await start_docker(), tmp_path / "target"
     target.mkdir()
     await runtime.exec(sh(f"ln -s {target} link; ln -s ../../../../..{target} up; ln -s {target}/file file"))

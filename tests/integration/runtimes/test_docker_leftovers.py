@@ -1,4 +1,4 @@
-"""Containers that nobody owns any more, starts that fail or are broken off, and many at once."""
+"""Containers of dead nodes, starts that fail or are cancelled, and many at once."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CONNECT = (
 
 @pytest.fixture
 def island() -> Iterator[int]:
-    """The process id of a shell in a network of its own, owned by whoever runs the test."""
+    """The process id of a shell in a network of its own, owned by the user who runs the test."""
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         pytest.skip("unshare and nsenter are missing: install util-linux")
     shell = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A session for harnesses to be launched in, on a machine of the test's choice."""
+"""A session in which harnesses are launched, on a machine that the test chooses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_machine(monkeypatch: pytest.MonkeyPatch) -> OnMachine:
 
 @pytest.fixture
 def session(on_machine: OnMachine) -> MakeContext:
-    """A context on Linux, whose packages all lie under `/cache/<package>`."""
+    """A context on Linux, whose packages are all in `/cache/<package>`."""
     on_machine("linux", "x86_64")
 
     def make(

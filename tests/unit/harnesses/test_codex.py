@@ -1,4 +1,4 @@
-"""What Codex CLI is launched with, and what its headers tell."""
+"""What Codex CLI is launched with, and what its headers mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An instruction on its way to a harness, and what comes before it: the machine, Node, the window."""
+"""How an instruction reaches a harness; packages for the machine, Node.js, the reply limit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_fits_an_argument(text: str, fits: bool) -> None:
 
 @pytest.mark.parametrize("instruction", ["/help", "/help me", " \n/init\nx", "/a:b-c.d e", "/Users"])
 def test_a_word_after_a_slash_may_be_a_command(instruction: str) -> None:
-    with pytest.raises(HarnessError, match="Some CLI would take '/"):
+    with pytest.raises(HarnessError, match="Some CLI would run '/"):
         refuse_commands(instruction, "Some CLI")
 
 

@@ -1,4 +1,4 @@
-"""What pi is launched with. How the real one takes it is told in tests/integration/harnesses."""
+"""What pi is launched with. Tests with the real pi are in tests/integration/harnesses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_it_writes_about_itself_is_kept() -> None:
 
 
 def test_servers_of_tools() -> None:
-    """pi would put something in the place of `$HOME`, and run what follows `!`."""
+    """pi would expand `$HOME` and run what follows `!`."""
     made = launch(mcp_servers=SERVERS)
     assert made.argv[made.argv.index("--no-extensions") + 1 :][:2] == ("--extension", "builtin:mcp")
     assert json.loads(made.home_files[".pi/agent/mcp.json"])["mcpServers"] == {

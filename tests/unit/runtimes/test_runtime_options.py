@@ -1,4 +1,4 @@
-"""A runtime declares what it can hold; a spec that asks for more is refused before anything runs."""
+"""A runtime declares what it can enforce; a spec that asks for more is refused before anything runs."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def end(family: Family, *, grace_s: float) -> None:
 async def _outlive(
     family: Family, known: set[int], limit_s: float, *, again: signal.Signals | None = None
 ) -> set[int]:
-    """Who is alive after `limit_s`. Returns early when two scans in a row find nobody: a process shows no
+    """Who is alive after `limit_s`. Returns early when two scans in a row find none: a process shows no
     environment while it replaces its program. Sends `again` after each scan."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s

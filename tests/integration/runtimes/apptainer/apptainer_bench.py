@@ -1,4 +1,4 @@
-"""A small image of the node's own programs, which needs no download; and what of a session is alive."""
+"""A small image of the node's own programs, without a download, and the living processes of a session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sh(script: str, **env: str) -> Command:
 
 
 def processes() -> dict[int, str]:
-    """Those of the machine that live, with their command lines."""
+    """Living processes of the machine, with their command lines."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -40,7 +40,7 @@ def running(sign: str) -> list[str]:
 
 
 def alive_of(folders: SessionFolders) -> list[str]:
-    """What stands on the node for an instance of the place."""
+    """Processes of the session's instance on the node."""
     return running(f".{folders.session_id}-")
 
 

@@ -26,7 +26,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as one file, which is mounted by programs of the node."""
+    """The same as one image file, which programs of the node mount."""
     if missing := [name for name in ("mksquashfs", "squashfuse", "fuse-overlayfs") if shutil.which(name) is None]:
         pytest.skip(f"{missing[0]} is missing: `make apptainer` installs it")
     if not Path("/dev/fuse").exists():

@@ -1,4 +1,5 @@
-"""What the apptainer runtime declares, it holds: the node's files, processes and network stay out of reach."""
+"""The apptainer runtime enforces what it declares: the session cannot reach the node's files, processes and
+network."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ async def started(image: Path, folder: Path, **chosen: object) -> AsyncIterator[
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """Greets whoever reaches it at any address of the node; its port."""
+    """A server that listens on all addresses of the node; returns its port."""
     with socket.create_server(("0.0.0.0", 0)) as listener:
         listener.settimeout(0.1)
         over = threading.Event()
@@ -103,7 +104,7 @@ async def test_nothing_is_written_outside_the_session(
 
 
 async def test_the_nodes_settings_cannot_be_changed(runtime: ApptainerRuntime) -> None:
-    """Also by a node that is root: what is there is written back, should it be possible after all."""
+    """Even if the node is root. Writes the same values back, in case it succeeds after all."""
     script = (
         "for f in /proc/sys/kernel/panic /proc/sys/vm/swappiness; do v=$(cat $f) && echo $v >$f; done; ls /sys"
     )
@@ -184,7 +185,7 @@ async def test_the_gateway_is_reached_through_its_listener(image: Path, tmp_path
             assert (await call).stdout_tail == "hello\n"
 
 
-async def test_without_a_network_there_is_no_door_and_loopback_is_up(image: Path, tmp_path: Path) -> None:
+async def test_without_a_network_there_is_no_listener_and_loopback_is_up(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path, network="none") as runtime:
         assert await runtime.listener() is None
         finished = await runtime.exec(reach("127.0.0.1", 9))

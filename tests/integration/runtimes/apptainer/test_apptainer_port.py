@@ -1,4 +1,4 @@
-"""The apptainer runtime does what every runtime does: commands, files, logs, and a total end."""
+"""The apptainer runtime: commands, files, logs, and no process left at the end."""
 
 from __future__ import annotations
 

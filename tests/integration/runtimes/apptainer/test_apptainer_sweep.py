@@ -1,4 +1,4 @@
-"""A node that is killed leaves its instances running; whoever comes next ends them, and nobody else's."""
+"""A killed node leaves its instances running; the next node ends them, and no others."""
 
 from __future__ import annotations
 

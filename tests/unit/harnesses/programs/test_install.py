@@ -1,4 +1,4 @@
-"""Packages come from an `npm` on PATH; here it is a small script that packs what the test has laid out."""
+"""Packages come from an `npm` on PATH; here a small script packs the test's files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def npm(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script in the place of npm; it notes its calls and hands out `package.tgz` of its folder."""
+    """A fake npm; it records its calls and copies `package.tgz` of its folder."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")

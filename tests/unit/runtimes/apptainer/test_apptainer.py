@@ -114,7 +114,7 @@ async def test_nothing_is_done_before_a_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "match"), [("a:b", "':' or ','"), ("a,b", "':' or ','")])
-async def test_a_place_that_apptainer_cannot_spell_is_refused(
+async def test_a_root_folder_that_apptainer_cannot_mount_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, match: str
 ) -> None:
     runtime = ApptainerRuntime(ApptainerOptions(image=str(tmp_path), program="/bin/sh"))
@@ -167,7 +167,7 @@ def test_an_instance_that_is_gone_at_once_is_a_clear_failure(tmp_path: Path, tex
         hold(tmp_path / "pid")
 
 
-# How a command begins
+# The start script
 
 
 def begun(env: dict[str, str], *argv: str) -> tuple[subprocess.CompletedProcess[str], bool]:

@@ -41,9 +41,7 @@ async def test_a_runtime_that_is_not_started_says_so(tmp_path: Path) -> None:
         await runtime.listener()
 
 
-async def test_a_machine_without_the_programs_is_told_what_installs_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_missing_programs_are_reported_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert await BubblewrapRuntime.lacking() == "bwrap is not installed; `make bubblewrap` installs it"
 

@@ -1,4 +1,4 @@
-"""Tars that come out of a container are an agent's work: none makes the node write where it should not."""
+"""Tars from a container are written by an agent: none makes the node write outside its target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polar.runtimes.docker.archive import Owner, StreamTooLong, pack, unpack
 
 
 class Cut(io.BytesIO):
-    """Gives up after some bytes, as a stream does that is too long."""
+    """A stream that raises StreamTooLong after its limit."""
 
     def __init__(self, content: bytes, limit_bytes: int) -> None:
         super().__init__(content)
@@ -107,6 +107,6 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
 
 
 def test_nothing_follows_the_end_of_a_tar() -> None:
-    """Podman takes what it has not read for a broken pipe."""
+    """Podman does not read padding after the end, which would break the pipe."""
     packed = pack(PurePosixPath("file"), 0o644, Owner(0, 0), b"x").read()
     assert len(packed) == 4 * tarfile.BLOCKSIZE, "a header, its content, and two empty blocks"

@@ -1,4 +1,4 @@
-"""What the docker runtime makes of an engine that is missing, refuses, lies or breaks off."""
+"""The docker runtime with a Docker Engine that is missing, refuses, lies or closes the connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def started(folders: SessionFolders, **options: Any) -> DockerRuntime:
     return runtime
 
 
-async def test_a_missing_engine_is_told_with_what_installs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_engine_is_reported_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     lacking = await DockerRuntime.lacking()
     assert "unix:///nowhere/docker.sock" in lacking
@@ -51,7 +51,7 @@ async def test_an_engine_of_another_machine_is_of_no_use(monkeypatch: pytest.Mon
     assert "ssh://me@elsewhere" in await DockerRuntime.lacking()
 
 
-async def test_something_else_at_the_address_is_told(engine: FakeEngine) -> None:
+async def test_another_server_at_the_address_is_reported(engine: FakeEngine) -> None:
     assert await DockerRuntime.lacking() == ""
     engine.version = None
     assert "is not a Docker Engine" in await DockerRuntime.lacking()
@@ -117,9 +117,7 @@ async def test_a_container_is_closed_and_carries_its_owner(
     assert runtime.program(program) == "/opt/polar/pi"
 
 
-async def test_a_quota_is_passed_on_where_the_engine_is_said_to_hold_it(
-    engine: FakeEngine, folders: SessionFolders
-) -> None:
+async def test_a_quota_is_passed_on_if_the_engine_enforces_it(engine: FakeEngine, folders: SessionFolders) -> None:
     runtime = await started(folders, quota=True, limits={"disk_bytes": "1GiB"})
     await runtime.stop()
     assert engine.bodies["POST /containers/create"]["HostConfig"]["StorageOpt"] == {"size": str(2**30)}

@@ -1,4 +1,4 @@
-"""Where engines of the same API differ: podman's ways, told by a fake one."""
+"""Where Podman's service differs from Docker's, with a fake."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_an_images_health_check_is_switched_off_and_none_is_made_up(
 async def test_limits_that_would_be_ignored_without_root_are_refused(
     engine: FakeEngine, start: Any, rootless: dict[str, Any]
 ) -> None:
-    """On cgroup v1 it says that it has limits, and goes on without them."""
+    """With cgroup v1 it claims to have limits and ignores them."""
     engine.answers["GET /info"] = (200, {"MemoryLimit": True, "PidsLimit": True, "CgroupVersion": "1", **rootless})
     with pytest.raises(RuntimeFailure, match="does not enforce the limit memory_bytes, pids"):
         await start(limits={"memory_bytes": "64MiB", "pids": 10})

@@ -1,4 +1,4 @@
-"""Trees that agents leave behind, read with suspicion; and trees laid over what agents left."""
+"""Copies out of a session, which do not trust its files, and copies over what a session left."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """Where things go; it is not there yet."""
+    """The target of a copy; it does not exist yet."""
     return tmp_path / "kept" / "here"
 
 
 def deepen(folder: Path, levels: int) -> None:
-    """Folders within folders, further than a path can name."""
+    """Folders nested deeper than a path can name."""
     here = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d", dir_fd=here)
@@ -191,7 +191,7 @@ class TestLinksOut:
 
 @pytest.fixture
 def folder_of_nobody() -> Iterator[Path]:
-    """Root may read everything, so a test that is root steps down to an ordinary user meanwhile."""
+    """Root may read everything, so a test that runs as root switches to an ordinary user."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -201,7 +201,7 @@ def folder_of_nobody() -> Iterator[Path]:
     remove_tree(folder)
 
 
-def test_what_cannot_be_read_is_said(folder_of_nobody: Path) -> None:
+def test_what_cannot_be_read_is_listed(folder_of_nobody: Path) -> None:
     work, kept = folder_of_nobody / "work", folder_of_nobody / "kept"
     (work / "closed").mkdir(parents=True)
     (work / "secret").write_text("x")
@@ -274,7 +274,7 @@ class TestIn:
 
 
 class Gate(Event):
-    """Lets two entries pass, and holds the copy there until it is broken off."""
+    """Copies two entries, then blocks until the copy is cancelled."""
 
     passed = 0
 

@@ -1,4 +1,4 @@
-"""Files below a folder that somebody is changing meanwhile: nothing outside is ever read or written."""
+"""Files in a folder that another process is changing: nothing outside is read or written."""
 
 from __future__ import annotations
 

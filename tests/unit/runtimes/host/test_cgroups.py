@@ -1,4 +1,4 @@
-"""Control groups: where they are made on either kind of machine, what is written there, and what is swept."""
+"""Control groups in v1 and v2: where they are created, what is written there, and what is swept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fake(folder: Path, **files: str) -> Path:
 
 @pytest.fixture
 def single(tmp_path: Path) -> tuple[Path, Path]:
-    """A machine with one tree, its mount and /proc/self/cgroup: a shell in its scope, in a slice of the user's."""
+    """A cgroup v2 machine, its mount and /proc/self/cgroup: a shell in its scope, in a slice of the user."""
     mount = fake(tmp_path / "cgroup", cgroup_controllers="cpuset cpu io memory pids\n", cgroup_procs="1\n2\n")
     kept = {"cgroup_type": "domain\n", "cgroup_controllers": "cpu memory pids\n"}
     fake(mount / "user.slice" / "app.slice", cgroup_procs="", **kept)
@@ -48,7 +48,7 @@ def single(tmp_path: Path) -> tuple[Path, Path]:
     return mount, tmp_path / "self"
 
 
-# One tree
+# cgroup v2
 
 
 def test_in_the_single_tree_groups_are_made_beside_the_nodes_own(single: tuple[Path, Path]) -> None:
@@ -92,7 +92,7 @@ def test_kills_for_want_of_memory_are_counted(single: tuple[Path, Path]) -> None
     assert group.memory_kills() == 2
 
 
-# A tree for each controller
+# cgroup v1
 
 
 def test_in_the_old_trees_each_controller_has_its_own_folder(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_machine_without_control_groups_says_what_helps(tmp_path: Path) -> Non
         Cgroup.create("s-1", ALL, hierarchy)
 
 
-# The kernel's own
+# Real control groups
 
 WHY_NOT = Hierarchy().lacking(ALL)
 real = needs_kernel(WHY_NOT)

@@ -1,4 +1,4 @@
-"""A command's supervisor: nothing that the command starts gets away, and nobody else's processes are looked at."""
+"""A command's supervisor: no process of the command escapes, and no other processes are scanned."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked_before", [True, False])
 async def test_a_supervisor_that_ends_as_it_is_asked_is_not_taken_for_killed(asked_before: bool) -> None:
-    """Its last words count, also where the node's request reached it too late to be read."""
+    """Its last messages count, even if it ended before it read the node's request."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = SupervisedCommand(ours)
     ending = asyncio.create_task(command.end(0.1))

@@ -92,7 +92,7 @@ def test_a_machine_may_call_its_release_stable() -> None:
     assert mirrored(sources, "bookworm", "bookworm") == [Source("u:/debian", ("bookworm",), "main")]
 
 
-def test_a_machine_without_such_a_source_is_told() -> None:
+def test_a_machine_without_such_a_source_is_refused() -> None:
     with pytest.raises(RuntimeFailure, match="no source of bookworm packages from which to get trixie"):
         mirrored([Source("u:/security", ("bookworm-security",), "main")], "bookworm", "trixie")
 

@@ -1,4 +1,4 @@
-"""Images in a container engine, against one that answers as the real ones do; the real one is in `integration`."""
+"""Images in the Docker Engine, against a fake; tests with a real one are in `tests/integration`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Built images: found by name or path, made once and whole, made again when asked, gone when removed."""
+"""Built images: found by name or path, built once and completely, built again on request, removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ esac
 
 
 class Machine:
-    """One where apt has a package with a small program in it, and no container engine answers."""
+    """apt has a package with a small program, and no Docker Engine answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Machine:
         (folder / "dpkg-deb").chmod(0o755)
 
     def before(self, command: str) -> None:
-        """What apt does first when it is asked."""
+        """Called first by the fake apt."""
         script = APT_GET.replace("$HITS", str(self.folder / "hits")).replace("$BEFORE", command)
         (self.folder / "apt-get").write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / "apt-get").chmod(0o755)
@@ -62,7 +62,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def left() -> list[str]:
-    """What lies among the images, their locks apart."""
+    """The content of the images folder, without locks."""
     return sorted(path.name for path in images_dir().iterdir() if not path.name.endswith(".lock"))
 
 
@@ -114,7 +114,7 @@ async def test_a_build_that_fails_leaves_what_was_there(machine: Machine) -> Non
     assert (before / "bin/sh").is_symlink() and left() == ["tiny"]
 
 
-async def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
+async def test_a_cache_that_cannot_be_written_is_an_error(machine: Machine) -> None:
     (images_dir() / ".tiny.lock").mkdir(parents=True)
     with pytest.raises(PolarError, match="cannot be written: Is a directory; POLAR_CACHE names another"):
         await machine.build()
@@ -149,7 +149,7 @@ async def test_what_a_killed_build_left_is_removed_by_the_next(machine: Machine)
 
 
 async def test_a_root_that_only_its_owner_may_not_touch_becomes_usable(machine: Machine) -> None:
-    """Modes that lock the owner out go, and so do the bits by which a program acts for its owner."""
+    """Modes that lock the owner out and setuid bits are removed."""
     await machine.build()
     image = find("tiny")
     assert image is not None

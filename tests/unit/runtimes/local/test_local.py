@@ -1,4 +1,4 @@
-"""The local runtime: a folder, a small environment, logs with a cap, and a total end."""
+"""The local runtime: folders, a small environment, capped logs, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ async def test_nothing_outlives_stop_after_its_command_has_gone(
 
 
 def named(program: str, folders: SessionFolders) -> set[int]:
-    """Processes of that name which started in the place's workspace, whatever their environment says."""
+    """Processes of that name in the session's workspace, whatever their environment."""
     if not (folders.root / "work").exists():
         return set()
     workspace, found = os.stat(folders.root / "work"), set[int]()
