@@ -1,15 +1,15 @@
-"""What a session's place costs: cold start, door, exec, files, teardown of each runtime; many at once, no leaks.
+"""What a runtime costs: cold start, listener, exec, files, teardown of each runtime; many at once, no leaks.
 
     python benchmarks/runtimes.py [--rounds 10] [--parallel bubblewrap=100 --parallel docker=20] [--write]
 
 Every runtime that this machine has, with the image it wants, is measured with its default options; the others are
-named with what is missing. A round starts a place, opens its door, runs `true`, puts and gets a file of 10 kB, and
-stops it, one runtime after another, so that all have the same neighbours on the machine. Ratios are against
-`local` in the same run.
+named with what is missing. A round starts a session, opens its listener, runs `true`, puts and gets a file of
+10 kB, and stops it, one runtime after another, so that all have the same neighbours on the machine. Ratios are
+against `local` in the same run.
 
-Then so many places are started (at most 16 starts under way), each runs a command that leaves a child behind, and
-all are stopped. What is left is counted: processes, mounts, cgroups, containers, folders, and file descriptors of
-the node. `--write` puts the tables into docs/performance.md.
+Then that many sessions are started (at most 16 starts under way), each runs a command that leaves a child behind,
+and all are stopped. What is left is counted: processes, mounts, cgroups, containers, folders, and file descriptors
+of the node. `--write` puts the tables into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from polar.runtimes.base import Command, Runtime, SessionFolders
 from polar.runtimes.host.processes import OWNER, Family, find, owner
 from polar.types import Spec
 
-STEPS = ("start", "door", "exec", "put and get", "stop")
+STEPS = ("start", "listener", "exec", "put and get", "stop")
 STARTS_AT_ONCE = 16
 
 
@@ -57,14 +57,14 @@ class Clock:
 
 async def one_round(name: str, clock: Clock, folder: Path) -> None:
     runtime: Runtime = registry.make("runtime", Spec(name=name))
-    with ExitStack() as doors:
+    with ExitStack() as listeners:
         try:
             await clock.time(
                 name, "start", runtime.start(SessionFolders("bench", folder / "place", folder / "logs"))
             )
-            listener = await clock.time(name, "door", runtime.listener())
+            listener = await clock.time(name, "listener", runtime.listener())
             if listener is not None:
-                doors.enter_context(listener)  # pyright: ignore[reportArgumentType]
+                listeners.enter_context(listener)  # pyright: ignore[reportArgumentType]
             finished = await clock.time(name, "exec", runtime.exec(Command(argv=("true",))))
             assert finished.exit_code == 0, finished  # pyright: ignore[reportAttributeAccessIssue]
             await clock.time(name, "put and get", put_and_get(runtime))
@@ -119,14 +119,14 @@ async def crowd(name: str, sessions: int, folder: Path) -> Crowd:
     before = leftovers(folder)
     runtimes: list[Runtime] = [registry.make("runtime", Spec(name=name)) for _ in range(sessions)]
     gate = asyncio.Semaphore(STARTS_AT_ONCE)
-    doors = ExitStack()
+    listeners = ExitStack()
 
     async def start(number: int, runtime: Runtime) -> None:
         async with gate:
             base = folder / f"{name}-{number}"
             await runtime.start(SessionFolders(f"bench-{number}", base / "place", base / "logs"))
             if (listener := await runtime.listener()) is not None:
-                doors.enter_context(listener)
+                listeners.enter_context(listener)
 
     async def use(_: int, runtime: Runtime) -> None:
         finished = await runtime.exec(Command(argv=("sh", "-c", "sleep 600 & echo here > file")))
@@ -135,7 +135,7 @@ async def crowd(name: str, sessions: int, folder: Path) -> Crowd:
     async def end(_: int, runtime: Runtime) -> None:
         await runtime.stop()
 
-    with doors:
+    with listeners:
         start_s, failed_starts = await timed(runtimes, start)
         exec_s, failed_uses = await timed(runtimes, use)
         stop_s, failed_stops = await timed(runtimes, end)

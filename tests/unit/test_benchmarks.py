@@ -45,7 +45,7 @@ ROWS = {
     "outage": ("6 results: 6 COMPLETED", "| engine | no connection to vLLM"),
     "peers": ("| turn 3, 1 an event, streamed |", "| calls/s, 4 sessions at once |", "after `kill -9`"),
     "pipeline": ("| 0.2 / 0.1 / 0.05 | 10 / 4 / 3 |",),
-    "runtimes": ("| runtime | start, ms | door, ms |", "| local | 3 |"),
+    "runtimes": ("| runtime | start, ms | listener, ms |", "| local | 3 |"),
 }
 SCRIPTS = {"gateway sessions": "gateway", "in flight": "in_flight"}
 """Of tables that are not named after theirs."""

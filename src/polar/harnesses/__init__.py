@@ -1,1 +1,1 @@
-"""Plug point: the agent programs, unmodified."""
+"""Plug point: agent programs, unmodified."""

@@ -1,4 +1,4 @@
-"""The harness port. A harness runs nothing: it says what to install and returns a `Launch`."""
+"""The harness port. A harness runs nothing itself: it names the packages to install and returns a `Launch`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from polar.types import CallProfile, Slot
 
 
 class NpmPack(msgspec.Struct, frozen=True):
-    """One tarball of the npm registry, unpacked as it is: no dependency is resolved, no script is run."""
+    """One tarball of the npm registry, unpacked without resolving dependencies or running scripts."""
 
     package: str
     version: str
 
 
 class HarnessContext(msgspec.Struct, frozen=True):
-    """All a harness may know of its session."""
+    """What a harness may know about its session."""
 
     instruction: str
     slot: Slot
@@ -27,7 +27,7 @@ class HarnessContext(msgspec.Struct, frozen=True):
     workspace: str
     home: str
     installed: dict[str, Path]
-    """Package name to the folder its tarball was unpacked into, as the runtime sees it."""
+    """Package name to the folder of its unpacked tarball, as the runtime sees it."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Launch(msgspec.Struct, frozen=True):
     """Files of the harness's home, such as its settings: relative path to text."""
     workspace_files: dict[str, str] = {}
     logs: tuple[str, ...] = ()
-    """Files and folders of the home that tell what the harness did; kept after the session where they are."""
+    """Files and folders of the home that record what the harness did; kept after the session if they exist."""
 
 
 class Harness(Protocol):
@@ -48,7 +48,7 @@ class Harness(Protocol):
     def requirements(self) -> tuple[NpmPack, ...]: ...
 
     def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        """What every command line of it begins with; behind it `--version` tells the version."""
+        """The start of each of its command lines; with `--version` it prints the version."""
         ...
 
     def launch(self, context: HarnessContext) -> Launch: ...

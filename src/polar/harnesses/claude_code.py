@@ -1,7 +1,7 @@
 """The `claude_code` harness: Claude Code in print mode, at its slot through the Messages API.
 
-It asks a command of its settings for the key, so the key stands in no environment, where the tools the model calls
-would find it. The instruction comes by stdin.
+It gets the key from a command in its settings, so the key is in no environment where the model's tools would find
+it. It reads the instruction from stdin.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from typing import Any
 
 from pydantic import BaseModel, Field, model_validator
 
-from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
-from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.skills import skill_files
-from polar.harnesses.window import reply_tokens
+from polar.harnesses.packaged import (
+    MCP_START_MS,
+    Api,
+    HarnessOptions,
+    McpServer,
+    PackagedHarness,
+    literal_dollars,
+    reply_tokens,
+)
+from polar.harnesses.programs.native import fitting
 from polar.types import ArgumentRewrite, CallProfile, HeaderRule, LastWordRule, Matching, Slot
 
 CLAUDE_PACKAGES = {
@@ -37,48 +42,44 @@ MODEL_VARIABLES = (
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "CLAUDE_CODE_SUBAGENT_MODEL",
 )
-"""Whatever name the harness or a sub-agent's description asks for, it is the slot's model."""
+"""All set to the slot's model, whichever name the harness or a sub-agent's description asks for."""
 SETTINGS_FILE = ".claude/settings.json"
 KEY_FILE = ".claude/polar-key"
 PROMPT_FILE = ".claude/polar-append-system-prompt.md"
 MCP_FILE = ".claude/polar-mcp.json"
-DOLLAR = "${POLAR_UNSET:-$}"
-"""In the settings of servers: what stands there if there is no such variable."""
-MCP_START_MS = 60_000
-"""What a server of tools has to be ready."""
 LINE_ENDS = r"(?<![^\S\n])[^\S\n]+(?=\n|\Z)"
-"""White space at the end of a line, the carriage return of a line from Windows with it. It begins only where white
-space does: tried again from each space of a long run, it would take the square of the run's length."""
+"""White space at the end of a line, including the carriage return of a Windows line. It matches only from the
+start of a run of white space: trying each space of a long run would take quadratic time."""
 MATCHING = Matching(
-    # `replace_all: false` comes with every edit that does not say so.
+    # It adds `replace_all: false` to every edit without it.
     adds_defaults=True,
-    # It calls its tools with "5000" as 5000, "true" as true and "[]" as a list, and says so afterwards.
+    # It converts "5000" to 5000, "true" to true and "[]" to a list, and sends the converted values back.
     coerces_arguments=True,
     argument_rewrites=(
-        # Except in Markdown, where the end of a line has a meaning.
+        # Except in Markdown, where white space at the end of a line has a meaning.
         ArgumentRewrite("Write", "content", LINE_ENDS),
         ArgumentRewrite("Edit", "new_string", LINE_ENDS),
-        # A command that first goes where the shell is anyway; one such beginning is cut, and another may follow.
+        # It drops a leading `cd` to the current folder; another may follow.
         ArgumentRewrite("Bash", "command", r"\A(?:cd [^&|;\n]+ && )+"),
-        # An end of `find -exec` that is escaped once too often.
+        # An end of `find -exec` that is escaped twice.
         ArgumentRewrite("Bash", "command", r"(?<!\\)\\+;", r"\\;"),
     ),
 )
-"""What it does to calls of its tools, seen in the pinned version."""
+"""How the pinned version changes calls of its tools."""
 
 
 class ClaudeCodeOptions(HarnessOptions):
     version: str = "2.1.325"
     bare: bool = False
-    """Three tools and a short prompt, without hooks, skills, memory and sub-agents."""
+    """Three tools and a short prompt; no hooks, skills, memory or sub-agents."""
     max_turns: int | None = Field(default=None, gt=0)
     """More turns end the harness with exit code 1."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """What is asked for at most in one reply; none: a quarter of the window, at most 32k."""
+    """The most tokens of one reply; None: a quarter of the window, at most 32k."""
     append_system_prompt: str | None = Field(default=None, min_length=1)
     context_files: bool = False
-    """Whether CLAUDE.md is read. It is looked for from the workspace up to the root of the disk, so a runtime that
-    contains nothing would mix the node's own into the prompt."""
+    """Whether CLAUDE.md is read. It is searched for from the workspace up to the root of the disk, so in the
+    `local` runtime the node's own files would get into the prompt."""
 
     @model_validator(mode="after")
     def _bare_has_no_skills(self) -> ClaudeCodeOptions:
@@ -87,23 +88,15 @@ class ClaudeCodeOptions(HarnessOptions):
         return self
 
 
-class ClaudeCode:
+class ClaudeCode(PackagedHarness[ClaudeCodeOptions]):
     Options: type[BaseModel] = ClaudeCodeOptions
     name = "claude_code"
     apis: tuple[Api, ...] = ("anthropic-messages",)
 
-    def __init__(self, options: ClaudeCodeOptions) -> None:
-        self._options = options
-        self.version = options.version
-
-    def requirements(self) -> tuple[NpmPack, ...]:
-        if self._options.program is not None:
-            return ()
+    def _packs(self) -> tuple[NpmPack, ...]:
         return (NpmPack(fitting(CLAUDE_PACKAGES, "Claude Code"), self.version),)
 
-    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        if self._options.program is not None:
-            return self._options.program
+    def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         return (str(installed[fitting(CLAUDE_PACKAGES, "Claude Code")] / "claude"),)
 
     def launch(self, context: HarnessContext) -> Launch:
@@ -112,20 +105,19 @@ class ClaudeCode:
             SETTINGS_FILE: json.dumps(self._settings(context.home)),
             KEY_FILE: context.slot.key,
             INSTRUCTION_FILE: context.instruction,
-            **skill_files(".claude/skills", self._options.skills),
+            **self._skill_files(".claude/skills"),
         }
         if self._options.append_system_prompt is not None:
             home_files[PROMPT_FILE] = self._options.append_system_prompt
         if self._options.mcp_servers:
-            servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            home_files[MCP_FILE] = json.dumps({"mcpServers": servers})
+            home_files[MCP_FILE] = json.dumps({"mcpServers": self._mcp_settings(_server)})
         argv = reading_stdin((*self.program(context.installed), *self._flags(context.home)), context)
         return Launch(argv, self._env(context.slot), home_files, logs=(".claude/projects",))
 
     def profile(self) -> CallProfile:
         return CallProfile(
             kind_rules=(
-                # A summary is asked for with the tools, the system prompt and the headers of any turn.
+                # A request for a summary has the tools, system prompt and headers of any turn.
                 LastWordRule(r"\ACRITICAL: Respond with TEXT ONLY\.[\s\S]*<summary>", "compaction"),
                 HeaderRule("x-claude-code-agent-id", "subagent"),
             ),
@@ -140,11 +132,11 @@ class ClaudeCode:
     def _settings(self, home: str) -> dict[str, Any]:
         settings: dict[str, Any] = {
             "apiKeyHelper": f"cat {shlex.quote(f'{home}/{KEY_FILE}')}",
-            # Its tool that fetches pages asks its maker first whether a host is safe.
+            # Otherwise its web fetch tool first asks the publisher whether a host is safe.
             "skipWebFetchPreflight": True,
         }
         if self._options.skills:
-            # Of a smaller share its own skills leave nothing, and the others stand there as bare names.
+            # Its own skills would use up a smaller share, and the others would appear only as names.
             settings["skillListingBudgetFraction"] = 1
         return settings
 
@@ -167,13 +159,13 @@ class ClaudeCode:
             **dict.fromkeys(MODEL_VARIABLES, slot.model),
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(slot.context_tokens),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(reply_tokens(slot, self._options.max_tokens)),
-            # After a broken stream a second, whole reply could run a tool twice.
+            # After a broken stream, a second request without streaming could run a tool twice.
             "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            # A line in front of the system prompt that differs by prompt, so no two sessions share a prefix.
+            # It would put a line before the system prompt that differs by prompt, so no sessions share a prefix.
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "DISABLE_AUTOUPDATER": "1",
-            # Root may skip permissions only where this says so.
+            # Without it, root may not skip permissions.
             "IS_SANDBOX": "1",
         }
         if self._options.mcp_servers:
@@ -182,17 +174,12 @@ class ClaudeCode:
 
 
 def _server(server: McpServer) -> dict[str, Any]:
-    """`alwaysLoad`: the first request waits for the tools and offers them. Without it the model would only be told
-    their names, and would have to search for the rest."""
-    if server.command is not None:
-        program, *arguments = map(_plain, server.command)
-        env = {name: _plain(text) for name, text in server.env.items()}
-        return {"type": "stdio", "command": program, "args": arguments, "env": env, "alwaysLoad": True}
-    # Variables in headers are looked for twice.
-    headers = {name: _plain(_plain(text)) for name, text in server.headers.items()}
-    return {"type": "http", "url": _plain(server.url or ""), "headers": headers, "alwaysLoad": True}
+    """`alwaysLoad`: the first request waits for the tools and offers them. Without it the model only sees their
+    names and has to search for the rest."""
+    kind, value = ("stdio", literal_dollars) if server.command is not None else ("http", _in_header)
+    return {"type": kind, **server.settings(text=literal_dollars, value=value), "alwaysLoad": True}
 
 
-def _plain(text: str) -> str:
-    """Claude Code puts the values of variables into these settings; a dollar can only be had as such a value."""
-    return text.replace("$", DOLLAR)
+def _in_header(text: str) -> str:
+    """Claude Code expands variables in headers twice."""
+    return literal_dollars(literal_dollars(text))

@@ -1,7 +1,7 @@
 """The `codex` harness: Codex CLI in exec mode, at its slot through the Responses API.
 
-Codex reads all it needs from `~/.codex/config.toml`, the key included, and its instruction from stdin, which it
-takes as it is. The model's name should be none that Codex knows: for those it has prompts and tools of their own.
+Codex reads its settings and the key from `~/.codex/config.toml`, and its instruction from stdin, unchanged. Do not
+use a model name that Codex knows: it has special prompts and tools for those.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from polar.harnesses.apis import Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
-from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.skills import skill_files
+from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness
+from polar.harnesses.programs.native import fitting
 from polar.types import CallProfile, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"
@@ -29,41 +27,31 @@ BUILDS = {
     ("darwin", "x86_64"): ("darwin-x64", "x86_64-apple-darwin"),
     ("darwin", "arm64"): ("darwin-arm64", "aarch64-apple-darwin"),
 }
-"""The end of the version that holds the programs for a machine, and the folder they stand in."""
+"""The suffix of the version with the programs for a machine, and their folder."""
 IDLE_TIMEOUT_MS = 3_600_000
-"""A reply may wait long for its engine."""
-MCP_START_S = 60
-"""What a server of tools has to be ready. Codex holds its first request back for it."""
+"""A reply may wait long for the engine."""
 
 
 class CodexOptions(HarnessOptions):
     version: str = "0.166.0"
     append_system_prompt: str | None = Field(default=None, min_length=1)
-    """Stands behind Codex's own as a developer message."""
+    """Follows Codex's own prompt as a developer message."""
     context_files: bool = False
     """Whether Codex reads AGENTS.md."""
     extra_args: tuple[str, ...] = ()
-    """Stand behind `codex exec`; `-c name=value` changes any setting."""
+    """Follow `codex exec`; `-c name=value` changes any setting."""
 
 
-class Codex:
+class Codex(PackagedHarness[CodexOptions]):
     Options: type[BaseModel] = CodexOptions
     name = "codex"
     apis: tuple[Api, ...] = ("openai-responses",)
 
-    def __init__(self, options: CodexOptions) -> None:
-        self._options = options
-        self.version = options.version
-
-    def requirements(self) -> tuple[NpmPack, ...]:
-        if self._options.program is not None:
-            return ()
+    def _packs(self) -> tuple[NpmPack, ...]:
         build, _ = fitting(BUILDS, "Codex CLI")
         return (NpmPack(CODEX_PACKAGE, f"{self.version}-{build}"),)
 
-    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        if self._options.program is not None:
-            return self._options.program
+    def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         _, target = fitting(BUILDS, "Codex CLI")
         return (str(installed[CODEX_PACKAGE] / "vendor" / target / "bin/codex"),)
 
@@ -77,7 +65,7 @@ class Codex:
         home_files = {
             ".codex/config.toml": toml_of(self._settings(context.slot)),
             INSTRUCTION_FILE: context.instruction,
-            **skill_files(".codex/skills", self._options.skills),
+            **self._skill_files(".codex/skills"),
         }
         return Launch(reading_stdin(command, context), home_files=home_files, logs=(".codex/sessions",))
 
@@ -87,7 +75,7 @@ class Codex:
                 HeaderRule("x-codex-turn-metadata", "compaction", r'"request_kind"\s*:\s*"compaction"'),
                 HeaderRule("x-openai-subagent", "compaction", "^compact$"),
                 HeaderRule("x-openai-subagent", "subagent", "^collab_spawn$"),
-                # Reviews, approvals and the keeping of memories are no part of the task.
+                # Reviews, approvals and memory upkeep are not part of the task.
                 HeaderRule("x-openai-subagent", "auxiliary"),
             ),
             attribution_headers=("session-id", "thread-id", "x-codex-parent-thread-id", "x-openai-subagent"),
@@ -105,12 +93,12 @@ class Codex:
             "model": slot.model,
             "model_provider": PROVIDER,
             "model_context_window": slot.context_tokens,
-            # By itself it goes on to nine tenths of the window, which leaves a small one no room for a summary.
+            # By default it fills nine tenths of the window, which leaves a small one no room for a summary.
             "model_auto_compact_token_limit": slot.context_tokens - min(16384, slot.context_tokens // 4),
             "check_for_update_on_startup": False,
             "model_providers": {PROVIDER: provider},
             "analytics": {"enabled": False},
-            # Plugins are cloned from outside; and with a gateway that is gone Codex is to end, not to wait.
+            # Plugins would be downloaded; and without its gateway Codex should end instead of waiting.
             "features": {"plugins": False, "unbounded_connection_retries": False},
         }
         if not self._options.context_files:
@@ -118,17 +106,14 @@ class Codex:
         if self._options.append_system_prompt is not None:
             settings["developer_instructions"] = self._options.append_system_prompt
         if self._options.mcp_servers:
-            settings["mcp_servers"] = {name: _server(server) for name, server in self._options.mcp_servers.items()}
+            settings["mcp_servers"] = self._mcp_settings(_server)
         return settings
 
 
 def _server(server: McpServer) -> dict[str, Any]:
-    """`required`: a server that does not start ends Codex with 1, where it would go on without the tools."""
-    settings: dict[str, Any] = {"required": True, "startup_timeout_sec": MCP_START_S}
-    if server.command is not None:
-        program, *arguments = server.command
-        return {"command": program, "args": arguments, "env": server.env, **settings}
-    return {"url": server.url, "http_headers": server.headers, **settings}
+    """`required`: Codex exits with 1 if the server does not start, instead of going on without its tools."""
+    settings = server.settings(headers="http_headers")
+    return {**settings, "required": True, "startup_timeout_sec": MCP_START_MS // 1000}
 
 
 def toml_of(settings: dict[str, Any]) -> str:
@@ -140,7 +125,7 @@ def _toml_key(name: str) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """JSON's texts, numbers, truth values and lists of them are TOML's too, but for the one letter TOML wants
+    """JSON strings, numbers, booleans and lists of them are also TOML, except for one character that TOML wants
     escaped."""
     if isinstance(value, dict):
         entries = cast(dict[str, Any], value).items()

@@ -1,7 +1,7 @@
 """The `opencode` harness: OpenCode's `run`, at its slot through any of four APIs.
 
-Provider and key stand in `~/.config/opencode/opencode.json`. The instruction comes by stdin, which OpenCode takes
-as it is; an argument it would put into quotes.
+Provider and key are in `~/.config/opencode/opencode.json`. The instruction comes from stdin, which OpenCode reads
+unchanged; it would put an argument into quotes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from polar.harnesses.apis import ALL_APIS, Api
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
-from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.programs.ripgrep import finding_ripgrep, ripgrep_pack
-from polar.harnesses.skills import skill_files
-from polar.harnesses.window import reply_tokens
+from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness, reply_tokens
+from polar.harnesses.programs.native import finding_ripgrep, fitting, ripgrep_pack
 from polar.types import CallProfile, HeaderRule, Matching, Slot, VolatileLine
 
 OPENCODE_PACKAGES = {
@@ -29,7 +25,7 @@ OPENCODE_PACKAGES = {
     ("darwin", "x86_64"): "opencode-darwin-x64-baseline",
     ("darwin", "arm64"): "opencode-darwin-arm64",
 }
-"""The baseline builds need no AVX2, which not every node of a fleet has."""
+"""The baseline builds need no AVX2, which not every machine has."""
 PROVIDER = "polar"
 SDKS: dict[Api, str] = {
     "openai-completions": "@ai-sdk/openai-compatible",
@@ -37,45 +33,34 @@ SDKS: dict[Api, str] = {
     "anthropic-messages": "@ai-sdk/anthropic",
     "google-generative-ai": "@ai-sdk/google",
 }
-"""Those packed into OpenCode; it would fetch any other while it runs."""
+"""Those bundled with OpenCode; it would download others while it runs."""
 CONFIG_FOLDER = ".config/opencode"
 PLUGIN_PACKAGE = "@opencode-ai/plugin"
 PROMPT_FILE = f"{CONFIG_FOLDER}/polar-append-system-prompt.md"
 DATA_FOLDER = ".local/share/opencode"
 LOGS = tuple(f"{DATA_FOLDER}/{name}" for name in ("log", "opencode.db", "opencode.db-wal", "opencode.db-shm"))
-MCP_START_MS = 60_000
-"""What a server of tools has to be ready. OpenCode holds its first request back for it."""
 
 
 class OpenCodeOptions(HarnessOptions):
     version: str = "1.18.33"
     api: Api = "openai-completions"
     max_tokens: int | None = Field(default=None, gt=0)
-    """What is asked for at most in one reply; none: a quarter of the window, at most 32k."""
+    """The most tokens of one reply; None: a quarter of the window, at most 32k."""
     append_system_prompt: str | None = Field(default=None, min_length=1)
     title_call: bool = False
-    """Whether OpenCode asks the model for a title beside the first turn, a call without tools."""
+    """Whether OpenCode asks the model for a title with the first turn, in a call without tools."""
     context_files: bool = False
     """Whether AGENTS.md, CLAUDE.md and the workspace's own opencode.json and skills are read."""
 
 
-class OpenCode:
+class OpenCode(PackagedHarness[OpenCodeOptions]):
     Options: type[BaseModel] = OpenCodeOptions
     name = "opencode"
-    apis = ALL_APIS
 
-    def __init__(self, options: OpenCodeOptions) -> None:
-        self._options = options
-        self.version = options.version
-
-    def requirements(self) -> tuple[NpmPack, ...]:
-        if self._options.program is not None:
-            return ()
+    def _packs(self) -> tuple[NpmPack, ...]:
         return (NpmPack(fitting(OPENCODE_PACKAGES, "OpenCode"), self.version), ripgrep_pack())
 
-    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        if self._options.program is not None:
-            return self._options.program
+    def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         return (str(installed[fitting(OPENCODE_PACKAGES, "OpenCode")] / "bin/opencode"),)
 
     def launch(self, context: HarnessContext) -> Launch:
@@ -87,9 +72,9 @@ class OpenCode:
             *options.extra_args,
         )
         home_files = {
-            f"{CONFIG_FOLDER}/opencode.json": as_it_is(self._settings(context)),
+            f"{CONFIG_FOLDER}/opencode.json": literal_json(self._settings(context)),
             **looks_installed(self.version),
-            **skill_files(f"{CONFIG_FOLDER}/skills", options.skills),
+            **self._skill_files(f"{CONFIG_FOLDER}/skills"),
             INSTRUCTION_FILE: context.instruction,
         }
         if options.append_system_prompt is not None:
@@ -100,15 +85,15 @@ class OpenCode:
 
     def profile(self) -> CallProfile:
         return CallProfile(
-            # Summaries of a long history have no tools, and neither has a title, where one is asked for.
+            # Requests for summaries have no tools, and neither have requests for a title.
             kind_without_tools="auxiliary" if self._options.title_call else "compaction",
             kind_rules=(HeaderRule("x-parent-session-id", "subagent"),),
             attribution_headers=("x-session-id", "x-parent-session-id"),
             matching=Matching(
-                # Its system prompt is written anew for each call and says what day it is.
+                # Its system prompt is made for each call and contains the date.
                 volatile_lines=(VolatileLine("system", r" *Today's date: \w{3} \w{3} \d\d \d{4}"),),
-                # A call of `Bash` becomes one of `bash`. One that cannot be repaired becomes one of `invalid`,
-                # which is another call: it matches nothing, and the request forks.
+                # It changes a call of `Bash` to `bash`. A call that it cannot repair becomes one of `invalid`,
+                # which matches nothing, so the request forks.
                 lowers_tool_names=True,
             ),
         )
@@ -136,15 +121,15 @@ class OpenCode:
             "small_model": model,
             "autoupdate": False,
             "share": "disabled",
-            "snapshot": False,  # only for undoing by hand; it copies a git workspace at each step
-            # What is not allowed is asked for, and refused where no one can answer: the run then ends.
+            "snapshot": False,  # only for manual undo; it copies a git workspace at each step
+            # It would ask for anything not allowed, be refused without a terminal, and end.
             "permission": {"*": "allow"},
             "provider": {PROVIDER: self._provider(slot)},
         }
         if options.append_system_prompt is not None:
             settings["instructions"] = [f"{context.home}/{PROMPT_FILE}"]
         if options.mcp_servers:
-            settings["mcp"] = {name: _server(server) for name, server in options.mcp_servers.items()}
+            settings["mcp"] = self._mcp_settings(_server)
         return settings
 
     def _provider(self, slot: Slot) -> dict[str, Any]:
@@ -158,7 +143,7 @@ class OpenCode:
 
 
 def looks_installed(version: str) -> dict[str, str]:
-    """Else OpenCode would fetch a package for plugins into its folder, though there are none."""
+    """Otherwise OpenCode would download a package for plugins, even if there are none."""
     lock = {"packages": {"": {"dependencies": {PLUGIN_PACKAGE: version}}}}
     return {f"{CONFIG_FOLDER}/package-lock.json": json.dumps(lock), f"{CONFIG_FOLDER}/node_modules/.keep": ""}
 
@@ -171,7 +156,6 @@ def _server(server: McpServer) -> dict[str, Any]:
     return {**kind, "enabled": True, "timeout": MCP_START_MS}
 
 
-def as_it_is(settings: dict[str, Any]) -> str:
-    """JSON in whose texts OpenCode finds no `{env:NAME}` or `{file:PATH}` to put something in the place of: it
-    looks for them before it reads the JSON."""
+def literal_json(settings: dict[str, Any]) -> str:
+    """JSON in which OpenCode expands no `{env:NAME}` or `{file:PATH}`: it does that before it parses the JSON."""
     return re.sub(r"\{(?=env:|file:)", r"\\u007b", json.dumps(settings))

@@ -1,39 +1,34 @@
 """The `pi` harness: pi-coding-agent in print mode, at its slot through any of four APIs.
 
-pi is told all it needs by `~/.pi/agent`: provider and key by `models.json`, manners by `settings.json`. The key
-stands on no command line and in no environment, so that no tool the model calls prints it by accident.
+pi reads its settings from `~/.pi/agent`: provider and key from `models.json`, the rest from `settings.json`. The
+key is on no command line and in no environment, so that none of the model's tools prints it by accident.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from polar.errors import HarnessError
-from polar.harnesses.apis import ALL_APIS, Api
-from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.harnesses.base import HarnessContext, Launch
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
-from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.programs.node_runtime import compiled_code, node_pack, node_program
-from polar.harnesses.skills import skill_files
+from polar.harnesses.packaged import Api, HarnessOptions, McpServer, NodejsHarness
 from polar.types import CallProfile, Matching, Slot
 
-PI_PACKAGE = "@earendil-works/pi-coding-agent"
 PROVIDER = "polar"
 AGENT_FOLDER = ".pi/agent"
 VERSION_SEGMENTS: dict[Api, str] = {"anthropic-messages": "", "google-generative-ai": "/v1beta"}
-"""Where pi does not want the usual one."""
+"""Where it is not the usual `/v1`."""
 CONTEXT_MARGIN_TOKENS = 4096
-"""pi asks for no more tokens than fit the window less this margin: with 8k, single tokens from half-way on. The
-window it is told is larger by the margin; the gateway knows the true one and holds the true limit."""
+"""pi keeps this margin free in the window: of 8k, only single tokens would be left from half-way on. So the window
+in its settings is larger by the margin; the gateway enforces the true limit."""
 JS_SPACE = (
     "\t\n\v\f\r \u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
-"""What JavaScript's `trim` takes away."""
+"""What JavaScript's `trim` removes."""
 LOGS = (f"{AGENT_FOLDER}/sessions",)
 
 
@@ -41,38 +36,25 @@ class PiOptions(HarnessOptions):
     version: str = "1.5.0"
     api: Api = "openai-completions"
     tools: tuple[str, ...] | None = None
-    """Those of pi's own tools that the model sees; none: pi's choice (read, bash, edit, write). Empty: no tools.
-    The tools of MCP servers are always there."""
+    """Which of pi's own tools the model sees; None: pi's default (read, bash, edit, write). Empty: no tools. The
+    tools of MCP servers are always available."""
     system_prompt: str | None = Field(default=None, min_length=1)
-    """Stands in place of pi's own."""
+    """Replaces pi's own."""
     append_system_prompt: str | None = Field(default=None, min_length=1)
     max_tokens: int = Field(default=1024, gt=0)
-    """What pi asks for at most in one reply. A reply cut off there ends pi with exit code 1."""
+    """The most tokens of one reply. A reply that is cut off there ends pi with exit code 1."""
     compaction: bool = True
-    """Whether pi summarises old turns when less than a quarter of the window, or 16k, is left."""
+    """Whether pi summarizes old turns when less than a quarter of the window, or 16k, is left."""
     context_files: bool = False
-    """Whether pi reads AGENTS.md and CLAUDE.md. It looks for them from the workspace up to the root of the disk,
-    so a runtime that contains nothing would mix the node's own into the prompt."""
+    """Whether pi reads AGENTS.md and CLAUDE.md. It searches for them from the workspace up to the root of the
+    disk, so in the `local` runtime the node's own files would get into the prompt."""
 
 
-class Pi:
+class Pi(NodejsHarness[PiOptions]):
     Options: type[BaseModel] = PiOptions
     name = "pi"
-    apis = ALL_APIS
-
-    def __init__(self, options: PiOptions) -> None:
-        self._options = options
-        self.version = options.version
-
-    def requirements(self) -> tuple[NpmPack, ...]:
-        if self._options.program is not None:
-            return ()
-        return (node_pack(), NpmPack(PI_PACKAGE, self.version))
-
-    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        if self._options.program is not None:
-            return self._options.program
-        return (node_program(installed), str(installed[PI_PACKAGE] / "dist/bundle/cli.js"))
+    package = "@earendil-works/pi-coding-agent"
+    entry = "dist/bundle/cli.js"
 
     def launch(self, context: HarnessContext) -> Launch:
         agent_files = {
@@ -81,31 +63,30 @@ class Pi:
         }
         if self._options.mcp_servers:
             _refuse_mcp_command(context.instruction)
-            servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            agent_files["mcp.json"] = json.dumps({"mcpServers": servers})
+            agent_files["mcp.json"] = json.dumps({"mcpServers": self._mcp_settings(_server)})
         command = (*self.program(context.installed), *self._flags(context, agent_files))
         home_files = {f"{AGENT_FOLDER}/{name}": text for name, text in agent_files.items()}
-        home_files |= skill_files(f"{AGENT_FOLDER}/skills", self._options.skills)
+        home_files |= self._skill_files(f"{AGENT_FOLDER}/skills")
         env = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
-        env |= compiled_code(context.installed, PI_PACKAGE)
+        env |= self._compile_cache(context.installed)
         if _can_be_a_message(context.instruction):
             return Launch((*command, "--", context.instruction), env, home_files, logs=LOGS)
         home_files[INSTRUCTION_FILE] = context.instruction
-        return Launch(_told_by_stdin(command, context), env, home_files, logs=LOGS)
+        return Launch(_reading_stdin(command, context), env, home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
-        """Summaries of a long history have no tools; without any of its own, neither has the agent."""
+        """Requests for summaries have no tools; without tools in the options, neither have the agent's."""
         return CallProfile(
             kind_without_tools="agent" if self._has_no_tools() else "compaction",
-            # A list of edits that the model wrote as a text comes back as a list.
+            # It converts a list of edits that the model wrote as a string to a list.
             matching=Matching(coerces_arguments=True),
         )
 
     def _flags(self, context: HarnessContext, agent_files: dict[str, str]) -> list[str]:
-        """Adds files for prompts, which may be longer than an argument or look like a path."""
+        """Puts prompts into files: they may be longer than an argument or look like a path."""
         options = self._options
         flags = ["-p", "--provider", PROVIDER, "--model", context.slot.model, "--offline"]
-        # Its built-in extensions would take an instruction such as "/mcp ..." for a command of theirs.
+        # Its built-in extensions would run an instruction such as "/mcp ..." as a command.
         flags.append("--no-extensions")
         if options.mcp_servers:
             flags += ["--extension", "builtin:mcp"]
@@ -127,14 +108,14 @@ class Pi:
 
     def _settings(self, slot: Slot) -> dict[str, Any]:
         return {
-            "httpIdleTimeoutMs": 0,  # a reply may wait long for its engine
+            "httpIdleTimeoutMs": 0,  # a reply may wait long for the engine
             "defaultProjectTrust": "never",
             "enableInstallTelemetry": False,
             "cacheWarming": "off",
             "quietStartup": True,
             "compaction": {
                 "enabled": self._options.compaction,
-                # pi's own sizes suit 128k windows; within 16k they would mean "always" and "nothing to summarise".
+                # pi's defaults are for 128k windows; in 16k they mean "always" and "nothing to summarize".
                 "reserveTokens": min(16384, slot.context_tokens // 4) + CONTEXT_MARGIN_TOKENS,
                 "keepRecentTokens": min(20000, slot.context_tokens // 4),
             },
@@ -160,39 +141,30 @@ def models_of(slot: Slot, options: PiOptions) -> dict[str, Any]:
 
 
 def _literal(value: str) -> str:
-    """pi reads `$NAME` as a variable and a leading `!` as a command to run; behind a `$` both are plain."""
+    """pi expands `$NAME` and runs a command after a leading `!`; a `$` before either makes it literal."""
     escaped = value.replace("$", "$$")
     return f"${escaped}" if escaped.startswith("!") else escaped
 
 
 def _server(server: McpServer) -> dict[str, Any]:
-    """`direct`: the tools stand in the prompt, where a script of the model's would have to call them. The first
-    request waits for them."""
-    if server.command is not None:
-        program, *arguments = server.command
-        kind: dict[str, Any] = {"command": program, "args": arguments, "env": _literals(server.env)}
-    else:
-        kind = {"url": server.url, "headers": _literals(server.headers)}
-    return {**kind, "exposure": "direct"}
-
-
-def _literals(values: dict[str, str]) -> dict[str, str]:
-    return {name: _literal(value) for name, value in values.items()}
+    """`direct`: the tools are in the prompt and the first request waits for them. Otherwise the model would have
+    to call them from a script."""
+    return {**server.settings(value=_literal), "exposure": "direct"}
 
 
 def _refuse_mcp_command(instruction: str) -> None:
     if re.match(r"/mcp(\s|$)", instruction):
-        raise HarnessError("with MCP servers pi takes '/mcp' for a command of its own; begin with another word")
+        raise HarnessError("with MCP servers pi runs '/mcp' as a command of its own; begin with another word")
 
 
 def _can_be_a_message(instruction: str) -> bool:
-    """Behind `--` pi takes a message as it is, a leading dash included, but `@` still names a file."""
+    """After `--` pi takes a message literally, even with a leading dash, but a leading `@` still names a file."""
     return fits_an_argument(instruction) and not instruction.startswith("@")
 
 
-def _told_by_stdin(program: tuple[str, ...], context: HarnessContext) -> tuple[str, ...]:
-    """pi trims what it reads and joins the first message to its end without a gap: so the space at the end, which
-    trimming takes, is given as the message. Space at the beginning is lost."""
+def _reading_stdin(program: tuple[str, ...], context: HarnessContext) -> tuple[str, ...]:
+    """pi trims what it reads and appends the first message without a gap. So the white space at the end, which it
+    would trim, is passed as the message. White space at the start is lost."""
     body = context.instruction.rstrip(JS_SPACE)
     end = context.instruction[len(body) :]
     return reading_stdin((*program, "--", end) if end else program, context)

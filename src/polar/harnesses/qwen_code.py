@@ -1,26 +1,20 @@
 """The `qwen_code` harness: Qwen Code without a terminal, at its slot through any of four APIs.
 
-Base URL and key stand in `~/.qwen/settings.json`, out of sight of the tools the model calls.
+Base URL and key are in `~/.qwen/settings.json`, not in the environment of the model's tools.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from polar.harnesses.apis import ALL_APIS, Api
-from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.harnesses.base import HarnessContext, Launch
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
-from polar.harnesses.options import HarnessOptions, McpServer
-from polar.harnesses.programs.node_runtime import compiled_code, node_pack, node_program
-from polar.harnesses.skills import skill_files
-from polar.harnesses.window import reply_tokens
+from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, NodejsHarness, reply_tokens
 from polar.types import CallProfile, Slot, ToolRule
 
-QWEN_PACKAGE = "@qwen-code/qwen-code"
 AUTH_TYPES: dict[Api, str] = {
     "openai-completions": "openai",
     "openai-responses": "openai-responses",
@@ -29,15 +23,13 @@ AUTH_TYPES: dict[Api, str] = {
 }
 VERSION_SEGMENTS: dict[Api, str] = {"openai-completions": "/v1", "openai-responses": "/v1"}
 NO_CONTEXT_FILE = "polar-reads-no-context-file"
-"""Qwen Code always looks for some file; this one is nowhere."""
+"""Qwen Code always looks for some file; this one does not exist."""
 REPLY_TIMEOUT_MS = 3_600_000
-"""A reply may wait long for its engine."""
+"""A reply may wait long for the engine."""
 MCP_FILE = ".qwen/polar-mcp.json"
-"""Beside the settings, in whose texts Qwen Code puts the values of variables."""
-MCP_START_MS = 60_000
-"""What a server of tools has to be ready. Qwen Code holds its first request back for it."""
+"""A file of its own, because Qwen Code expands variables in its settings."""
 ADDED_TO_STDIN = "\n\n"
-"""Qwen Code puts these behind what it reads from stdin."""
+"""Qwen Code appends these to what it reads from stdin."""
 LOGS = (".qwen/projects",)
 
 
@@ -47,30 +39,17 @@ class QwenCodeOptions(HarnessOptions):
     max_turns: int | None = Field(default=None, gt=0)
     """More turns end the harness with exit code 53."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """What is asked for at most in one reply; none: a quarter of the window, at most 32k."""
+    """The most tokens of one reply; None: a quarter of the window, at most 32k."""
     append_system_prompt: str | None = Field(default=None, min_length=1, max_length=30_000)
     context_files: bool = False
     """Whether QWEN.md and AGENTS.md are read."""
 
 
-class QwenCode:
+class QwenCode(NodejsHarness[QwenCodeOptions]):
     Options: type[BaseModel] = QwenCodeOptions
     name = "qwen_code"
-    apis = ALL_APIS
-
-    def __init__(self, options: QwenCodeOptions) -> None:
-        self._options = options
-        self.version = options.version
-
-    def requirements(self) -> tuple[NpmPack, ...]:
-        if self._options.program is not None:
-            return ()
-        return (node_pack(), NpmPack(QWEN_PACKAGE, self.version))
-
-    def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        if self._options.program is not None:
-            return self._options.program
-        return (node_program(installed), str(installed[QWEN_PACKAGE] / "cli-entry.js"))
+    package = "@qwen-code/qwen-code"
+    entry = "cli-entry.js"
 
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Qwen Code")
@@ -79,17 +58,16 @@ class QwenCode:
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
             "QWEN_STREAM_IDLE_TIMEOUT_MS": str(REPLY_TIMEOUT_MS),
             "QWEN_STREAM_MAX_LIFETIME_MS": str(REPLY_TIMEOUT_MS),
-            **compiled_code(context.installed, QWEN_PACKAGE),
+            **self._compile_cache(context.installed),
         }
         if self._options.api == "anthropic-messages":
-            env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this one API the settings are not enough
+            env["ANTHROPIC_BASE_URL"] = context.slot.base_url  # for this API the settings are not enough
         home_files = {
             ".qwen/settings.json": json.dumps(self._settings(context.slot)),
-            **skill_files(".qwen/skills", self._options.skills),
+            **self._skill_files(".qwen/skills"),
         }
         if self._options.mcp_servers:
-            servers = {name: _server(server) for name, server in self._options.mcp_servers.items()}
-            home_files[MCP_FILE] = json.dumps({"mcpServers": servers})
+            home_files[MCP_FILE] = json.dumps({"mcpServers": self._mcp_settings(_server)})
         if fits_an_argument(context.instruction):
             command = (*command, f"--prompt={context.instruction}")
         else:
@@ -98,8 +76,8 @@ class QwenCode:
         return Launch(command, env, home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
-        """Its requests say nothing of threads. Goals are the main agent's alone, so sub-agents lack the tools for
-        them. Summaries of a long history have no tools."""
+        """Its requests do not identify threads. Only the main agent has goals, so sub-agents lack the tools for
+        them. Requests for summaries have no tools."""
         return CallProfile(
             kind_without_tools="compaction", kind_rules=(ToolRule("get_goal", "subagent", offered=False),)
         )
@@ -123,7 +101,7 @@ class QwenCode:
             "privacy": {"usageStatisticsEnabled": False},
             "telemetry": {"enabled": False},
             "general": {"enableAutoUpdate": False, "preventSystemSleep": False},
-            # After the answer these would call the model again, to note what the next session should know.
+            # After the answer these would call the model again, to take notes for the next session.
             "memory": {
                 "enableManagedAutoMemory": False,
                 "enableManagedAutoDream": False,
@@ -144,10 +122,6 @@ class QwenCode:
 
 
 def _server(server: McpServer) -> dict[str, Any]:
-    """`alwaysLoadTools`: the tools stand in the prompt, where the model would have to search for them first."""
-    if server.command is not None:
-        program, *arguments = server.command
-        kind: dict[str, Any] = {"command": program, "args": arguments, "env": server.env}
-    else:
-        kind = {"httpUrl": server.url, "headers": server.headers}
-    return {**kind, "trust": True, "alwaysLoadTools": True, "discoveryTimeoutMs": MCP_START_MS}
+    """`alwaysLoadTools`: the tools are in the prompt; otherwise the model would have to search for them first."""
+    own = {"trust": True, "alwaysLoadTools": True, "discoveryTimeoutMs": MCP_START_MS}
+    return {**server.settings("httpUrl"), **own}

@@ -1,7 +1,8 @@
-"""The `shell` harness: any command of yours as the agent.
+"""The `shell` harness: any command as the agent.
 
-It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or where its command
-says `{instruction}`; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or where other SDKs look by themselves.
+It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or in place of
+`{instruction}` in its command; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or in the variables of other
+SDKs.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from pydantic import BaseModel, Field, model_validator
 
 from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument
 from polar.types import CallProfile, Slot, Strict
 
 PLACEHOLDER = "{instruction}"
-INSTRUCTION_FILE = "instruction.txt"
-MAX_STRING_BYTES = 120_000
-"""Linux takes no argument or variable of more than 128 KiB."""
 
-# A crash in the middle of a pipe must not look like success, which plain sh cannot promise. Whether there is a
-# bash is known only where the command runs.
+# A crash in the middle of a pipe must not look like success, which plain sh cannot ensure. Whether there is a bash
+# is known only where the command runs.
 RUN_WITH_PIPEFAIL = """\
 if command -v bash >/dev/null 2>&1; then exec bash -o pipefail -c "$1"; fi
 if (set -o pipefail) 2>/dev/null; then set -o pipefail; fi
@@ -31,22 +30,22 @@ eval "$1"
 
 class ShellOptions(Strict):
     command: str | None = Field(default=None, min_length=1)
-    """Run by `bash -o pipefail -c`, or by `/bin/sh -c` where there is no bash (with pipefail if it knows it).
+    """Run by `bash -o pipefail -c`, or by `/bin/sh -c` without a bash (with pipefail if supported).
     `{instruction}` becomes the instruction as one quoted word; other braces stay as they are."""
     argv: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Run without a shell; `{instruction}` becomes the instruction as it is."""
+    """Run without a shell; `{instruction}` becomes the instruction, unquoted."""
     version: str = "unversioned"
-    """What results record as the version of your command."""
+    """The version of the command, recorded in results."""
     attribution_headers: tuple[str, ...] = ()
-    """Headers by which your command tells its own threads apart. Two requests with the same body are a call and
-    its retry unless one of these differs."""
+    """Headers that distinguish the command's own threads. Two requests with the same body are a call and its retry
+    unless one of these differs."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ShellOptions:
         if (self.command is None) == (self.argv is None):
             raise ValueError("give either command or argv")
         if self.command is not None and _has_quoted_placeholder(self.command):
-            raise ValueError(f"{PLACEHOLDER} stands inside quotes; it brings its own, so write it without")
+            raise ValueError(f"{PLACEHOLDER} is inside quotes; write it without, because it is quoted already")
         return self
 
 
@@ -62,7 +61,7 @@ class Shell:
         return ()
 
     def program(self, installed: dict[str, Path]) -> tuple[str, ...]:
-        """A command of a shell has no one program that could be asked for its version."""
+        """A shell command has no single program that could print its version."""
         return self._options.argv[:1] if self._options.argv is not None else ()
 
     def launch(self, context: HarnessContext) -> Launch:
@@ -72,7 +71,7 @@ class Shell:
             "POLAR_SESSION": context.session_id,
             "POLAR_INSTRUCTION_FILE": f"{context.home}/{INSTRUCTION_FILE}",
         }
-        if _fits(instruction):
+        if fits_an_argument(instruction):
             env["POLAR_INSTRUCTION"] = instruction
         return Launch(self._argv(instruction), env, home_files={INSTRUCTION_FILE: instruction})
 
@@ -86,16 +85,12 @@ class Shell:
             filled = ("/bin/sh", "-c", RUN_WITH_PIPEFAIL, "sh", script)
         else:
             filled = tuple(word.replace(PLACEHOLDER, instruction) for word in argv or ())
-        if not all(map(_fits, filled)):
+        if not all(map(fits_an_argument, filled)):
             raise HarnessError(
-                f"the instruction is too long for a command line, or holds a NUL: let the command read"
+                f"the instruction is too long for a command line, or contains a NUL: let the command read"
                 f" $POLAR_INSTRUCTION_FILE instead of {PLACEHOLDER}"
             )
         return filled
-
-
-def _fits(text: str) -> bool:
-    return len(text.encode()) <= MAX_STRING_BYTES and "\0" not in text
 
 
 def _slot_variables(slot: Slot) -> dict[str, str]:
@@ -115,7 +110,7 @@ def _slot_variables(slot: Slot) -> dict[str, str]:
 
 
 def _has_quoted_placeholder(command: str) -> bool:
-    """Whether some placeholder stands inside quotes, where a quoted word would fall apart."""
+    """Whether a placeholder is inside quotes, where a quoted word would be split."""
     quote, position = "", 0
     while position < len(command):
         letter = command[position]

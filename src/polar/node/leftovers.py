@@ -14,7 +14,7 @@ from polar import registry
 from polar.errors import PolarError
 from polar.runtimes.base import Runtime
 from polar.runtimes.files.folders import remove_tree
-from polar.runtimes.host.processes import home, owner, owner_lives
+from polar.runtimes.host.processes import owner, owner_lives, owner_scope
 from polar.store.paths import RunPaths
 
 LOGGER = logging.getLogger("polar.node")
@@ -22,7 +22,7 @@ LOGGER = logging.getLogger("polar.node")
 
 def claim(paths: RunPaths) -> None:
     """Marks the run with this process as its owner."""
-    paths.owner.write_text(f"{home()} {owner()}\n", encoding="ascii")
+    paths.owner.write_text(f"{owner_scope()} {owner()}\n", encoding="ascii")
 
 
 def release(paths: RunPaths) -> None:
@@ -65,6 +65,6 @@ def _is_dead(mark: Path) -> bool:
     """Only for marks of this machine: elsewhere the same process id is another process."""
     try:
         where, _, name = mark.read_text(encoding="ascii").strip().partition(" ")
-        return where == home() and bool(where) and not owner_lives(name)
+        return where == owner_scope() and bool(where) and not owner_lives(name)
     except (OSError, ValueError):
         return False

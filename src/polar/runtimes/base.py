@@ -1,6 +1,6 @@
-"""The runtime port. A runtime is one session's place: a workspace, a home, and processes in them.
+"""The runtime port. A runtime holds one session: a workspace, a home, and the processes that run in them.
 
-Stopping is total: when `stop` returns, nothing started in the runtime is alive.
+When `stop` returns, nothing that was started in the runtime is alive.
 """
 
 from __future__ import annotations
@@ -14,44 +14,42 @@ import msgspec
 from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.options import RuntimeOptions
 
+HOME = "/home/polar"
+"""The session's home in a runtime with a file system of its own."""
+
 
 class Program(msgspec.Struct, frozen=True):
-    """A folder of the node that the session may read and not write: a harness, the Node program it needs."""
+    """A folder of the node that the session may read and not write: a harness, or the Node.js it needs."""
 
     name: str
-    """What a runtime with a file system of its own calls it; `Runtime.program` says where."""
     source: Path
 
-
-HOME = "/home/polar"
-"""Of a session whose runtime has a file system of its own."""
-
-
-def program_path(program: Program) -> str:
-    """Where a program is in such a runtime."""
-    return f"/opt/polar/{program.name}"
+    @property
+    def mount_point(self) -> str:
+        """Where it is in a runtime with a file system of its own."""
+        return f"/opt/polar/{self.name}"
 
 
 class SessionFolders(msgspec.Struct, frozen=True):
-    """The folders of a session on the node, made by the runtime under `root`."""
+    """A session's folders on the node. The runtime creates what is under `root`."""
 
     session_id: str
     root: Path
-    """Holds what the session writes; gone after `stop`."""
+    """Holds what the session writes; `stop` removes it."""
     logs: Path
     """Stays after `stop`."""
     base: Path | None = None
-    """A folder whose content the workspace begins with. It is shared: the session never changes it. A runtime lays
-    the workspace over it where it can and copies it where it cannot."""
-    tools: tuple[Program, ...] = ()
+    """A folder whose content the workspace starts with. Sessions share it and never change it: a runtime mounts an
+    overlay over it where it can, and copies it where it cannot."""
+    programs: tuple[Program, ...] = ()
     launcher: Launcher | None = None
-    """The node's, for a runtime that starts its commands with it. None: the runtime starts one of its own."""
+    """The node's launcher, for a runtime that starts its commands with one. None: the runtime starts its own."""
 
 
 class Command(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str] = {}
-    """All of it: nothing of the node's own environment reaches the process except PATH and the locale."""
+    """The whole environment: of the node's own, only PATH and the locale reach the process."""
     log_name: str = "command"
     """Output goes to `<logs>/<log_name>.stdout` and `.stderr`, each up to the runtime's cap; without output there
     is no file."""
@@ -60,9 +58,10 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
+    """How a command ended."""
+
     exit_code: int
-    """Negative: ended by that signal, where the runtime sees it. In a container it is 128 and the signal, as a
-    shell has it. Both mean the same."""
+    """A command that a signal ended has the negative signal number, or 128 plus the signal in a container."""
     stdout_tail: str = ""
     """The end of the output as text, for messages and patterns."""
     stderr_tail: str = ""
@@ -71,12 +70,12 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What came out of a runtime."""
+    """What was copied out of a runtime."""
 
     files: int = 0
     size_bytes: int = 0
     left_out: tuple[str, ...] = ()
-    """`path: why` of each thing that stayed behind: over the cap, a link that leads outside, not a plain file."""
+    """`path: why` of each entry that was not copied: over the cap, a link that leads outside, not a plain file."""
 
 
 class Runtime(Protocol):
@@ -84,7 +83,7 @@ class Runtime(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What this machine kept the runtime from giving, for the session's result."""
+        """What the runtime could not provide on this machine, for the session's result."""
         ...
 
     @classmethod
@@ -94,37 +93,37 @@ class Runtime(Protocol):
 
     @classmethod
     async def sweep(cls) -> int:
-        """Ends and removes what nodes that died have left of this runtime on this machine. How much that was."""
+        """Ends and removes what dead nodes left of this runtime on this machine. Returns how many leftovers."""
         ...
 
-    async def start(self, place: SessionFolders) -> None: ...
+    async def start(self, folders: SessionFolders) -> None: ...
 
     async def listener(self) -> socket.socket | None:
         """A socket that listens on loopback inside the runtime's own network, for the gateway to serve. None: the
-        runtime shares the node's network, or has none to call a model from."""
+        runtime shares the node's network, or has no network to call a model from."""
         ...
 
     async def exec(self, command: Command) -> Finished:
-        """Runs to the end. When cancelled, everything the command started is killed first. Raises
-        `WorkspaceUnusable` where there is no folder to run it in."""
+        """Runs a command to its end. When cancelled, kills everything the command started first. Raises
+        `WorkspaceUnusable` if the working folder does not exist."""
         ...
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        """Writes a file, relative to the workspace or the home; a path that leaves it is refused. Raises
-        `WorkspaceUnusable` where what stands there is in the way. Never waits for a pipe."""
+        """Writes a file, relative to the workspace or the home; refuses a path that leaves it. Raises
+        `WorkspaceUnusable` if something else is in the way. Never waits for a pipe."""
         ...
 
     async def get(self, path: str) -> bytes:
-        """Reads a file of the workspace; `NoSuchFile` where there is none, or something that is not a file."""
+        """Reads a file of the workspace. Raises `NoSuchFile` if there is none, or if it is not a plain file."""
         ...
 
     async def put_folder(self, source: Path, path: str) -> None:
-        """Copies a folder of the node, links and modes kept, over what stands at `path` of the workspace."""
+        """Copies a folder of the node over what is at `path` of the workspace; keeps links and modes."""
         ...
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        """Copies a file or folder out to `target`, which is not there yet. What comes out is safe to read: plain
-        files and folders, and links that stay inside. FileNotFoundError where there is nothing at `path`."""
+        """Copies a file or folder out to `target`, which must not exist. The copy is safe to read: plain files,
+        folders, and links that stay inside. Raises FileNotFoundError if there is nothing at `path`."""
         ...
 
     async def kill(self) -> None:
@@ -136,7 +135,7 @@ class Runtime(Protocol):
         ...
 
     def program(self, program: Program) -> str:
-        """Where processes inside find one of the session's programs."""
+        """The path at which processes inside find one of the session's programs."""
         ...
 
     @property

@@ -1,7 +1,7 @@
-"""What is asked of a runtime, and what it can give: network policy and limits.
+"""What a task may ask of a runtime: network access and limits.
 
-Each runtime declares its capabilities beside its options, so a spec that asks for more is refused where the
-options are checked: when the task is submitted.
+Each runtime declares its capabilities beside its options, so a spec that asks for more is refused when the task is
+submitted.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ Network = Literal["gateway_only", "open", "none"]
 """gateway_only: the session's model and nothing else. open: what the node reaches. none: not even the model."""
 
 Containment = Literal["files", "processes", "network"]
-"""files: of the node's files only those it is given are seen, and nothing outside the session is written.
-processes: no others are seen or signalled. network: the policy holds."""
+"""files: the session sees only the node's files that it is given, and writes nothing outside its own.
+processes: it neither sees nor signals processes of others. network: the network mode is enforced."""
 
 
 DEFAULT_PIDS = 4096
-"""Processes and threads of a session where nothing is asked and a limit can be held: a fork bomb is not to take
-the machine along."""
+"""Limit of processes and threads where the task sets none and the machine can enforce one, against fork bombs."""
 
 
 class Limits(Strict):
-    """What a session may use at most, all its processes together. None: as much as there is."""
+    """What all processes of a session together may use. None: unlimited."""
 
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_bytes: ByteSize | None = Field(default=None, ge=4 * 2**20)
-    """A number, or a text such as "512MiB". Whoever asks for more is killed."""
+    """A number, or a text such as "512MiB". The kernel kills processes that exceed it."""
     pids: int | None = Field(default=None, ge=1)
     """Processes and threads."""
     disk_bytes: ByteSize | None = Field(default=None, ge=2**20)
-    """What it writes, workspace, home and temporary files together."""
+    """What the session writes: workspace, home and temporary files together."""
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -46,32 +45,32 @@ class Capabilities(msgspec.Struct, frozen=True):
     networks: tuple[Network, ...]
     """The first is the default: the strictest under which a harness reaches its model."""
     limits: tuple[str, ...] = ()
-    """Fields of `Limits` that it holds."""
+    """Fields of `Limits` that the runtime can enforce."""
     contains: tuple[Containment, ...] = ()
     reasons: dict[str, str] = {}
-    """Why something is missing, by `network` or the limit's name, where there is more to say."""
+    """Why something is missing, by `network` or the limit's name; shown in the refusal."""
 
 
 class RuntimeOptions(Strict):
     capabilities: ClassVar[Capabilities] = Capabilities(networks=("open",))
 
     network: Network | None = None
-    """None: the strictest the runtime can hold."""
+    """None: the strictest that the runtime can enforce."""
     limits: Limits = Limits()
     output_cap_bytes: int = Field(default=10 * 2**20, gt=0)
     """Of each log file."""
     tail_bytes: int = Field(default=8192, gt=0)
     """How much of the end of each output a `Finished` carries."""
     kill_grace_s: float = Field(default=2.0, ge=0)
-    """Between asking a process to end and killing it, where a runtime asks first."""
+    """Time between SIGTERM and SIGKILL, in runtimes that send SIGTERM."""
 
     @property
-    def policy(self) -> Network:
+    def network_mode(self) -> Network:
         return self.network or self.offered.networks[0]
 
     @property
     def offered(self) -> Capabilities:
-        """A runtime whose capabilities hang on its other options says so here."""
+        """Overridden where capabilities depend on other options."""
         return self.capabilities
 
     @model_validator(mode="after")
@@ -79,13 +78,13 @@ class RuntimeOptions(Strict):
         offered = self.offered
         if self.network is not None and self.network not in offered.networks:
             raise ValueError(
-                f"network {self.network!r} cannot be held here, only {' or '.join(offered.networks)}"
+                f"this runtime cannot enforce network {self.network!r}, only {' or '.join(offered.networks)}"
                 + _because(offered, "network")
             )
         for name in self.limits.asked:
             if name not in offered.limits:
                 can = f"only {', '.join(offered.limits)}" if offered.limits else "nor any other limit"
-                raise ValueError(f"the limit {name} cannot be held here, {can}" + _because(offered, name))
+                raise ValueError(f"this runtime cannot enforce the limit {name}, {can}" + _because(offered, name))
         return self
 
 

@@ -31,8 +31,8 @@ async def init(live: LiveSession) -> None:
         harness = await call_foreign("harness", spec, _LoadedHarness, spec)
         live.harness_version = harness.version
         installed = await install(harness.packs)
-        tools = {name: Program(folder.name, folder) for name, folder in installed.items()}
-    runtime = await _start(live, tuple(tools.values()))
+        programs = {name: Program(folder.name, folder) for name, folder in installed.items()}
+    runtime = await _start(live, tuple(programs.values()))
     with _part(live, "files"):
         for path, text in live.task.files.items():
             await runtime.put(path, text.encode())
@@ -53,7 +53,7 @@ async def init(live: LiveSession) -> None:
             session_id=live.session_id,
             workspace=runtime.workspace,
             home=runtime.home,
-            installed={name: Path(runtime.program(tool)) for name, tool in tools.items()},
+            installed={name: Path(runtime.program(program)) for name, program in programs.items()},
         )
         live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
@@ -86,7 +86,7 @@ def _part(live: LiveSession, where: str) -> Generator[None]:
         yield
 
 
-async def _start(live: LiveSession, tools: tuple[Program, ...]) -> Runtime:
+async def _start(live: LiveSession, programs: tuple[Program, ...]) -> Runtime:
     with _part(live, "files"):
         base = await base_of(live.task.workspace)
     with _part(live, "runtime"):
@@ -97,7 +97,7 @@ async def _start(live: LiveSession, tools: tuple[Program, ...]) -> Runtime:
         paths = live.paths
         await in_thread(make_clear, paths)
         launcher = live.services.launcher
-        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, base, tools, launcher))
+        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, base, programs, launcher))
     return runtime
 
 

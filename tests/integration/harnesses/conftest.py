@@ -21,13 +21,13 @@ HANG = "<never answers>"
 
 
 class ModelServer:
-    """Speaks the streaming Chat Completions API by a script: each entry is a shell command for the `bash` tool if
-    it begins with `$ `, else plain text. A script that has run out says "Done.". Other APIs are refused."""
+    """A scripted server of the streaming Chat Completions API: each entry is a shell command for the `bash` tool
+    if it begins with `$ `, else plain text. A script that has run out says "Done.". Other APIs are refused."""
 
     def __init__(self) -> None:
         self.script: list[str] = []
         self.used_tokens: list[int] = []
-        """What each reply reports as used; a list that has run out reports nothing."""
+        """The usage of each reply; none after the end of the list."""
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.paths: list[str] = []
@@ -61,7 +61,7 @@ class ModelServer:
             await self.arrived.wait_for(lambda: len(self.requests) >= times)
 
     def instruction(self) -> str:
-        """What the first request says in the user's name."""
+        """The user's messages in the first request."""
         (message,) = (m for m in self.requests[0]["messages"] if m["role"] == "user")
         return "".join(part["text"] for part in message["content"])
 

@@ -113,7 +113,7 @@ async def test_the_key_arrives_as_it_is(run_pi: RunPi, model: Model, key: str) -
 
 
 async def test_a_cancelled_pi_leaves_nothing_alive(run_pi: RunPi, model: Model, tmp_path: Path) -> None:
-    """Also not the server its tool has put into a session of its own."""
+    """Not even the server that its tool started with setsid."""
     model.script = ["$ setsid sleep 1000 >/dev/null 2>&1 & echo started", "<never answers>"]
     task = asyncio.create_task(run_pi("Start a server"))
     async with hang_limit():

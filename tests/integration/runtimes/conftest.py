@@ -1,4 +1,4 @@
-"""A real container engine, an image of this machine's own programs, and containers that are gone afterwards."""
+"""A real Docker Engine, an image of this machine's own programs, and containers that are removed afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skips import skip_without_runtime
 
 @pytest.fixture(scope="session", autouse=True)
 def chosen_engine() -> Iterator[str | None]:
-    """POLAR_TEST_ENGINE is the address of the engine that is tested; without it, the machine's usual one is."""
+    """POLAR_TEST_ENGINE is the address of the tested Docker Engine; by default the machine's usual one."""
     address = os.environ.get("POLAR_TEST_ENGINE")
     with pytest.MonkeyPatch.context() as patch:
         if address is not None:
@@ -37,7 +37,7 @@ def bubblewrap() -> None:
 
 @pytest.fixture(scope="session")
 def docker_engine(chosen_engine: str | None) -> str | None:
-    """The address of an engine on this machine; None is the usual one. One that was chosen has to be there."""
+    """The address of a Docker Engine on this machine; None: the usual one. A chosen one must exist."""
     if missing := asyncio.run(DockerRuntime.lacking()):
         assert chosen_engine is None, missing
         skip_without_runtime("docker", missing)
@@ -46,7 +46,7 @@ def docker_engine(chosen_engine: str | None) -> str | None:
 
 @pytest.fixture(scope="session")
 def docker_image(docker_engine: str | None) -> Iterator[str]:
-    """A few programs of this machine with their libraries: nothing is fetched from anywhere."""
+    """A few programs of this machine with their libraries: nothing is downloaded."""
     name = f"polar-test-{uuid.uuid4().hex[:12]}"
 
     async def create() -> None:
@@ -68,15 +68,17 @@ def docker_image(docker_engine: str | None) -> Iterator[str]:
 
 @pytest.fixture
 async def start_docker(docker_engine: str | None, docker_image: str, tmp_path: Path) -> AsyncIterator[StartDocker]:
-    """Starts a session in a container of its own; takes the runtime's options, and `base` and `tools`."""
+    """Starts a session in a container of its own; takes the runtime's options, and `base` and `programs`."""
     started: list[DockerRuntime] = []
 
-    async def start(base: Path | None = None, tools: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
+    async def start(base: Path | None = None, programs: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
         options = {"image": docker_image, "engine": docker_engine, "output_cap_bytes": 1000, **options}
         runtime = DockerRuntime(DockerOptions.model_validate(options))
         folder = tmp_path / f"session-{len(started)}"
         started.append(runtime)
-        await runtime.start(SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, tools))
+        await runtime.start(
+            SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, programs)
+        )
         return runtime
 
     yield start

@@ -1,4 +1,4 @@
-"""What the tests of containers share: an image made of this machine's own programs, and a look from outside."""
+"""What tests of containers share: an image of this machine's own programs, and its processes seen from outside."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def sh(script: str, **env: str) -> Command:
 
 
 async def containers(**labels: str) -> list[dict[str, Any]]:
-    """What the engine lists with these `polar.` labels, running or not."""
+    """Containers with these `polar.` labels, running or not."""
     filters = orjson.dumps({"label": [f"polar.{name}={value}" for name, value in labels.items()]}).decode()
     async with connected() as api:
         return await api.call("GET", "/containers/json", query={"all": "true", "filters": filters})
 
 
 def processes_in(container_id: str) -> list[str]:
-    """What the machine runs in a container, apart from its init and what keeps it alive."""
+    """Processes in a container, except its init and the one that keeps it alive."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

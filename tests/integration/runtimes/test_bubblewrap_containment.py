@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
+from bubblewrap_bench import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
@@ -59,7 +59,7 @@ async def test_the_nodes_files_are_not_there(runtime: BubblewrapRuntime, tmp_pat
 
 
 async def test_another_sessions_files_are_not_there(sessions: Sessions, runtime: BubblewrapRuntime) -> None:
-    other = await sessions.start(sessions.place("s-2"))
+    other = await sessions.start(sessions.folders("s-2"))
     await other.put("answer", b"42")
     await other.put("key", b"sk-2", home=True)
     finished = await runtime.exec(sh("cat /work/answer /home/polar/key; grep -rl 42 /work /home /tmp /dev/shm"))
@@ -75,7 +75,7 @@ async def test_nothing_outside_can_be_written(runtime: BubblewrapRuntime) -> Non
 
 
 async def test_the_kernels_settings_cannot_be_opened_for_writing(runtime: BubblewrapRuntime) -> None:
-    """A node that runs as root makes the session root by its id; these files ask for no more than that."""
+    """If the node is root, so is the session by its id, which is enough to open these files."""
     settings = ["kernel/panic", "kernel/core_pattern", "vm/drop_caches", "net/ipv4/ip_forward"]
     triggers = [name for name in ("/proc/sysrq-trigger",) if Path(name).exists()]
     for path in [*(f"/proc/sys/{name}" for name in settings), *triggers]:
@@ -115,14 +115,14 @@ mine, join, search = -3, 1, 10
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="calls have other numbers here")
 def test_the_nodes_keys_are_not_there(tmp_path: Path) -> None:
-    """They are handed down from parent to child, so a node of its own has one."""
+    """Keyrings are inherited, so this starts a node with a keyring of its own."""
     node = tmp_path / "node.py"
     node.write_text(
         KEYS
         + f"""
 import asyncio, sys
 from pathlib import Path
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 TRY = {KEYS!r} + "print(libc.syscall(control, search, mine, b'user', b'polar', 0), end=' ')"
@@ -130,7 +130,7 @@ TRY += "; print(libc.syscall(add, b'user', b'more', b'x', 1, mine))"
 
 async def main(folder):
     runtime = BubblewrapRuntime(BubblewrapOptions())
-    await runtime.start(Place("s-1", folder / "root", folder / "logs"))
+    await runtime.start(SessionFolders("s-1", folder / "root", folder / "logs"))
     print((await runtime.exec(Command(("python3", "-c", TRY)))).stdout_tail)
     print((await runtime.exec(Command(("cat", "/proc/keys", "/proc/key-users")))).stdout_tail)
     await runtime.stop()
@@ -150,7 +150,7 @@ asyncio.run(main(Path(sys.argv[1])))
 async def test_other_processes_are_neither_seen_nor_signalled(
     sessions: Sessions, runtime: BubblewrapRuntime
 ) -> None:
-    other = await sessions.start(sessions.place("s-2"))
+    other = await sessions.start(sessions.folders("s-2"))
     task = await begin(other, "touch ready; sleep 1000")
     finished = await runtime.exec(sh("ls /proc | grep '^[0-9]'; cat /proc/[0-9]*/cmdline | tr '\\0' ' '"))
     assert len(finished.stdout_tail.split("\n")) < 10
@@ -167,22 +167,22 @@ async def test_other_processes_are_neither_seen_nor_signalled(
 # The network
 
 
-@pytest.mark.parametrize("policy", ["gateway_only", "none"])
-async def test_the_nodes_servers_cannot_be_reached(sessions: Sessions, policy: str) -> None:
-    runtime = await sessions.start(network=policy)
-    door = await runtime.listener()
+@pytest.mark.parametrize("network_mode", ["gateway_only", "none"])
+async def test_the_nodes_servers_cannot_be_reached(sessions: Sessions, network_mode: str) -> None:
+    runtime = await sessions.start(network=network_mode)
+    listener = await runtime.listener()
     for address in ("127.0.0.1", "0.0.0.0"):
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
             for target in ("127.0.0.1", "0.0.0.0", "localhost", own_address()):
                 finished = await runtime.exec(bash(f": </dev/tcp/{target}/{port}"))
                 assert finished.exit_code != 0, target
-    if door is not None:
-        door.close()
+    if listener is not None:
+        listener.close()
 
 
 def own_address() -> str:
-    """The one that others see; nothing is sent."""
+    """The node's outside address; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             any_socket.connect(("192.0.2.1", 9))
@@ -205,12 +205,12 @@ async def test_the_nodes_nameless_sockets_are_not_there(runtime: BubblewrapRunti
         assert (await runtime.exec(sh(f"grep {name} /proc/net/unix"))).exit_code == 1
 
 
-async def test_a_door_opens_to_its_own_session_only(sessions: Sessions) -> None:
-    mine, other = await sessions.start(), await sessions.start(sessions.place("s-2"))
-    door = await mine.listener()
-    assert door is not None
-    with door:
-        knock = bash(f": </dev/tcp/127.0.0.1/{door.getsockname()[1]}")
+async def test_a_listener_serves_its_own_session_only(sessions: Sessions) -> None:
+    mine, other = await sessions.start(), await sessions.start(sessions.folders("s-2"))
+    listener = await mine.listener()
+    assert listener is not None
+    with listener:
+        knock = bash(f": </dev/tcp/127.0.0.1/{listener.getsockname()[1]}")
         assert (await mine.exec(knock)).exit_code == 0
         assert (await other.exec(knock)).exit_code != 0
 
@@ -221,13 +221,13 @@ async def test_a_door_opens_to_its_own_session_only(sessions: Sessions) -> None:
 @needs_cgroups
 async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
     bomber = await sessions.start(limits={"pids": 40})
-    neighbour = await sessions.start(sessions.place("s-2"))
+    neighbour = await sessions.start(sessions.folders("s-2"))
     network = await network_of(bomber)
     bomb = "touch ready; bomb() { bomb | bomb & }; bomb; sleep 1000"
     task = await begin(bomber, bomb)
     for _ in range(5):
         assert (await neighbour.exec(sh("true"))).exit_code == 0
-        assert len(alive_in(network)) <= 40 + 1  # the keeper does not count
+        assert len(alive_in(network)) <= 40 + 1  # the namespace holder does not count
     await bomber.kill()
     await task
     assert len(alive_in(network)) == 1
@@ -238,31 +238,31 @@ async def test_a_fork_bomb_ends_at_the_limit(sessions: Sessions) -> None:
 async def test_without_a_limit_asked_for_there_is_one_nevertheless(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.runtimes.bubblewrap.runtime.DEFAULT_PIDS", 30)
+    monkeypatch.setattr("polar.runtimes.host.cgroups.DEFAULT_PIDS", 30)
     runtime = await sessions.start()
     many = "n=0; while [ $n -lt 50 ]; do sleep 1000 & n=$((n+1)); done; echo all"
     assert "all" not in (await runtime.exec(sh(many))).stdout_tail
 
 
 @needs_cgroups
-async def test_who_takes_too_much_memory_is_killed_and_nobody_else(sessions: Sessions) -> None:
+async def test_only_the_session_over_its_memory_limit_is_killed(sessions: Sessions) -> None:
     hog = await sessions.start(limits={"memory_bytes": "48MiB"})
-    neighbour = await sessions.start(sessions.place("s-2"), limits={"memory_bytes": "48MiB"})
+    neighbour = await sessions.start(sessions.folders("s-2"), limits={"memory_bytes": "48MiB"})
     task = await begin(neighbour, "touch ready; sleep 1000")
 
     finished = await hog.exec(sh("head -c 300000000 /dev/zero | tail"))
 
     assert finished.exit_code in (137, -9)
-    assert "limit of memory" in finished.stderr_tail
+    assert "memory limit" in finished.stderr_tail
     assert not task.done()
     assert (await hog.exec(sh("echo again"))).stdout_tail == "again\n"
     await neighbour.kill()
-    assert "limit of memory" not in (await task).stderr_tail
+    assert "memory limit" not in (await task).stderr_tail
 
 
 async def test_who_fills_the_disk_finds_it_full(sessions: Sessions) -> None:
     filler = await sessions.start(limits={"disk_bytes": "8MiB"})
-    neighbour = await sessions.start(sessions.place("s-2"), limits={"disk_bytes": "8MiB"})
+    neighbour = await sessions.start(sessions.folders("s-2"), limits={"disk_bytes": "8MiB"})
     for path in ("/work/f", "/home/polar/f", "/tmp/f", "/dev/shm/f"):
         finished = await filler.exec(sh(f"head -c 20000000 /dev/zero >{path}; rm {path}"))
         assert "No space left" in finished.stderr_tail, path
@@ -290,7 +290,7 @@ async def test_limits_that_cannot_be_held_fail_the_start(
 
 @needs_cgroups
 async def test_many_sessions_at_once(sessions: Sessions) -> None:
-    made = await asyncio.gather(*(sessions.start(sessions.place(f"s-{n}")) for n in range(12)))
+    made = await asyncio.gather(*(sessions.start(sessions.folders(f"s-{n}")) for n in range(12)))
     networks = await asyncio.gather(*map(network_of, made))
     assert len(set(networks)) == 12
     await asyncio.gather(*(runtime.stop() for runtime in made))

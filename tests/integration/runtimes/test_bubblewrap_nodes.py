@@ -1,4 +1,4 @@
-"""Bubblewrap sessions and the node they belong to: one that is killed leaves nothing, one needs not be root."""
+"""Bubblewrap sessions and their node: a killed node leaves nothing, and a node need not be root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cages import Network, Sessions, alive_in, needs_bubblewrap, network_of, sh
+from bubblewrap_bench import Network, Sessions, alive_in, needs_bubblewrap, network_of, sh
 
 import polar
 from polar.runtimes.bubblewrap.bwrap_command import left_behind
@@ -30,12 +30,12 @@ NO_CGROUPS = Hierarchy().lacking(Limits(pids=1))
 NODE = """
 import asyncio, sys
 from pathlib import Path
-from polar.runtimes.base import Command, Place
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 async def main(folder):
     runtime = BubblewrapRuntime(BubblewrapOptions())
-    await runtime.start(Place("s-1", folder / "root", folder / "logs"))
+    await runtime.start(SessionFolders("s-1", folder / "root", folder / "logs"))
     network = await runtime.exec(Command(("readlink", "/proc/self/ns/net")))
     print(network.stdout_tail.strip(), flush=True)
     endless = Command(("sh", "-c", "setsid sleep 1000 & sleep 1000"))
@@ -93,7 +93,7 @@ async def test_what_a_killed_node_leaves_is_counted(tmp_path: Path) -> None:
 async def test_nor_does_a_node_leave_anything_that_is_killed_at_a_bad_moment(
     tmp_path: Path, delay_ms: int
 ) -> None:
-    """Bubblewrap that loses its parent in its first moments leaves its tree alive; the keeper sees to that."""
+    """Bubblewrap that loses its parent in its first moments leaves its tree alive; the holder ends it."""
     node = DoomedNode(tmp_path)
     await asyncio.sleep(delay_ms / 1000)
     node.die()
@@ -101,7 +101,7 @@ async def test_nor_does_a_node_leave_anything_that_is_killed_at_a_bad_moment(
 
 
 async def test_nor_what_has_shed_all_its_ties(tmp_path: Path) -> None:
-    """From inside, the first process of a cage can be made to outlive bubblewrap and to forget its environment."""
+    """The first process of a command can be made from inside to outlive bubblewrap and clear its environment."""
     node = DoomedNode(tmp_path)
     target = ("--target", str(min(alive_in(node.network))))
     hidden = await asyncio.create_subprocess_exec(
@@ -116,13 +116,13 @@ async def test_nor_what_has_shed_all_its_ties(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5, 10, 15])
-async def test_what_a_node_and_its_keepers_leave_when_killed_together_is_swept(
+async def test_what_a_node_and_its_namespace_holders_leave_when_killed_together_is_swept(
     tmp_path: Path, delay_ms: int
 ) -> None:
     node = DoomedNode(tmp_path)
-    keeper = min(alive_in(node.network))
+    holder = min(alive_in(node.network))
     await asyncio.sleep(delay_ms / 1000)
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(holder, signal.SIGKILL)
     node.die()
     await BubblewrapRuntime.sweep()
     assert not alive_in(node.network)
@@ -137,10 +137,10 @@ async def test_a_sweep_leaves_the_living_alone(sessions: Sessions) -> None:
 
 
 async def test_two_runtimes_of_one_session_do_not_disturb_each_other(sessions: Sessions, tmp_path: Path) -> None:
-    place = sessions.place()
-    agent = await sessions.start(place)
+    folders = sessions.folders()
+    agent = await sessions.start(folders)
     evaluator = await sessions.start(
-        msgspec.structs.replace(place, root=tmp_path / "other", logs=tmp_path / "other-logs")
+        msgspec.structs.replace(folders, root=tmp_path / "other", logs=tmp_path / "other-logs")
     )
     await evaluator.stop()
     assert (await agent.exec(sh("echo here"))).stdout_tail == "here\n"
@@ -151,7 +151,7 @@ import asyncio, os, sys
 from pathlib import Path
 os.umask(0o077)
 from polar.runtimes.bubblewrap import runtime as bubblewrap
-from polar.runtimes.base import Command, Place, Tool
+from polar.runtimes.base import Command, Program, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 
 bubblewrap.DEFAULT_PIDS = 60
@@ -163,18 +163,18 @@ async def main(folder):
     (folder / "base" / "old").write_text("old")
     for limits in ({}, {"disk_bytes": "16MiB"}):
         runtime = BubblewrapRuntime(BubblewrapOptions(limits=limits))
-        tools = (Tool("tool", folder / "base"),)
-        await runtime.start(Place("s-1", folder / "root", folder / "logs", folder / "base", tools))
+        programs = (Program("tool", folder / "base"),)
+        await runtime.start(SessionFolders("s-1", folder / "root", folder / "logs", folder / "base", programs))
         script = "echo new >old; echo more >more; mkdir -m 000 closed; touch /usr/x /opt/polar/tool/x; id -u"
         finished = await runtime.exec(Command(("sh", "-c", script)))
         assert finished.stdout_tail == "0\\n", finished
         assert await runtime.get("old") == b"new\\n"
         await runtime.put("put", b"put")
         await runtime.fetch("more", folder / "out" / str(len(limits)), cap_bytes=1000)
-        door = await runtime.listener()
-        reach = f": </dev/tcp/127.0.0.1/{door.getsockname()[1]}"
+        listener = await runtime.listener()
+        reach = f": </dev/tcp/127.0.0.1/{listener.getsockname()[1]}"
         assert (await runtime.exec(Command(("bash", "-c", reach)))).exit_code == 0
-        door.close()
+        listener.close()
         many = "for i in $(seq 100); do sleep 1000 & done; echo all"
         assert (await runtime.exec(Command(("sh", "-c", many)))).stdout_tail == ""
         endless = asyncio.create_task(runtime.exec(Command(("sh", "-c", "setsid sleep 1000 & sleep 1000"))))
@@ -192,7 +192,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 def a_python_for_all() -> str:
-    """One that other users may run too, of our version: the packages are built for it."""
+    """A Python of the same version that other users may run too."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = [os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}"]
     is_open = [path for path in found if all(_is_open(part) for part in (Path(path), *Path(path).parents))]

@@ -1,4 +1,4 @@
-"""The bubblewrap runtime keeps the port: commands, their output and environment, and a total end."""
+"""The bubblewrap runtime: commands, their output and environment, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from cages import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
+from bubblewrap_bench import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
 from polar.errors import RuntimeFailure
 from polar.registry import make
@@ -28,22 +28,22 @@ async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
 
 
 @pytest.fixture
-def place(sessions: Sessions) -> SessionFolders:
-    return sessions.place()
+def folders(sessions: Sessions) -> SessionFolders:
+    return sessions.folders()
 
 
 @pytest.fixture
-async def runtime(sessions: Sessions, place: SessionFolders) -> BubblewrapRuntime:
-    return await sessions.start(place, output_cap_bytes=1000, tail_bytes=100)
+async def runtime(sessions: Sessions, folders: SessionFolders) -> BubblewrapRuntime:
+    return await sessions.start(folders, output_cap_bytes=1000, tail_bytes=100)
 
 
-async def test_a_command_runs_in_the_workspace(runtime: BubblewrapRuntime, place: SessionFolders) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: BubblewrapRuntime, folders: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
     assert finished.stdout_tail == "/work\n" == f"{runtime.workspace}\n"
     assert finished.stderr_tail == "oops\n"
-    assert (place.logs / "command.stdout").read_text() == "/work\n"
+    assert (folders.logs / "command.stdout").read_text() == "/work\n"
 
 
 async def test_the_registry_knows_it(tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ async def test_stdin_is_at_its_end(runtime: BubblewrapRuntime) -> None:
 
 
 async def test_the_environment_is_the_commands_own(
-    runtime: BubblewrapRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
+    runtime: BubblewrapRuntime, folders: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     await runtime.exec(Command(argv=("env", "-0"), env={"MINE": "a b", "POLAR_SESSION": "forged"}))
 
-    lines = (place.logs / "command.stdout").read_text().split("\0")
+    lines = (folders.logs / "command.stdout").read_text().split("\0")
     seen = dict(line.split("=", 1) for line in lines if line)
     assert seen.keys() == {"PATH", "LANG", "HOME", "TMPDIR", "PWD", "MINE", "POLAR_SESSION"}
     assert seen["HOME"] == runtime.home
@@ -90,7 +90,7 @@ async def test_the_environment_is_the_commands_own(
 
 
 async def test_the_environment_is_not_on_the_nodes_command_lines(runtime: BubblewrapRuntime) -> None:
-    """Everybody on the node can read those, and a harness gets its key in the environment."""
+    """Every user of the node can read command lines, and a harness gets its key in the environment."""
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.exec(sh("touch ready; sleep 1000", KEY="sk-4711")))
     await until(lambda: len(alive_in(network)) > 2)
@@ -114,31 +114,31 @@ async def test_no_word_can_smuggle_in_an_option(runtime: BubblewrapRuntime) -> N
 
 
 async def test_tools_are_there_to_be_read(sessions: Sessions, tmp_path: Path) -> None:
-    tool = Program("greeter+1.0", tmp_path / "greeter")
-    tool.source.mkdir()
-    (tool.source / "greet").write_text("#!/bin/sh\necho hello\n")
-    (tool.source / "greet").chmod(0o755)
-    runtime = await sessions.start(sessions.place(tools=(tool,)))
+    program = Program("greeter+1.0", tmp_path / "greeter")
+    program.source.mkdir()
+    (program.source / "greet").write_text("#!/bin/sh\necho hello\n")
+    (program.source / "greet").chmod(0o755)
+    runtime = await sessions.start(sessions.folders(programs=(program,)))
 
-    greet = f"{runtime.program(tool)}/greet"
+    greet = f"{runtime.program(program)}/greet"
     assert (await runtime.exec(Command(argv=(greet,)))).stdout_tail == "hello\n"
     assert (await runtime.exec(sh(f"echo bad >>{greet}"))).exit_code != 0
-    assert (tool.source / "greet").read_text() == "#!/bin/sh\necho hello\n"
+    assert (program.source / "greet").read_text() == "#!/bin/sh\necho hello\n"
 
 
-async def test_a_tool_cannot_be_put_elsewhere_by_its_name(sessions: Sessions, tmp_path: Path) -> None:
+async def test_a_program_cannot_be_put_elsewhere_by_its_name(sessions: Sessions, tmp_path: Path) -> None:
     for name in ("", "..", "../../etc"):
-        with pytest.raises(RuntimeFailure, match="name of a tool"):
-            await sessions.start(sessions.place(tools=(Program(name, tmp_path),)))
+        with pytest.raises(RuntimeFailure, match="is not a valid program name"):
+            await sessions.start(sessions.folders(programs=(Program(name, tmp_path),)))
 
 
 async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
-    runtime: BubblewrapRuntime, place: SessionFolders
+    runtime: BubblewrapRuntime, folders: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end; touch done"))
     assert finished.exit_code == 0
     assert await runtime.get("done") == b""
-    assert (place.logs / "command.stdout").read_text().startswith("x" * 1000 + "\n[polar: ")
+    assert (folders.logs / "command.stdout").read_text().startswith("x" * 1000 + "\n[polar: ")
     assert finished.stdout_tail == "x" * 96 + "end\n"
 
 
@@ -178,21 +178,21 @@ async def test_an_image_that_is_not_there_is_a_clear_failure(sessions: Sessions)
 # The network
 
 
-async def test_a_session_calls_through_its_door(runtime: BubblewrapRuntime) -> None:
-    door = await runtime.listener()
-    assert door is not None
-    port = door.getsockname()[1]
+async def test_a_session_calls_through_its_listener(runtime: BubblewrapRuntime) -> None:
+    listener = await runtime.listener()
+    assert listener is not None
+    port = listener.getsockname()[1]
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello from outside\n")
         writer.close()
 
-    async with await asyncio.start_server(greet, sock=door):
+    async with await asyncio.start_server(greet, sock=listener):
         finished = await runtime.exec(bash(f"cat </dev/tcp/127.0.0.1/{port}"))
     assert finished.stdout_tail == "hello from outside\n"
 
 
-async def test_without_a_network_there_is_no_door_but_a_loopback(sessions: Sessions) -> None:
+async def test_without_a_network_there_is_no_listener_but_a_loopback(sessions: Sessions) -> None:
     runtime = await sessions.start(network="none")
     assert await runtime.listener() is None
     assert (await runtime.exec(sh("cat /proc/net/fib_trie"))).stdout_tail.count("127.0.0.1") > 0
@@ -269,15 +269,15 @@ async def test_kill_ends_all_commands_and_keeps_the_files(runtime: BubblewrapRun
     assert (await runtime.exec(sh("ls"))).stdout_tail == "first\nsecond\n"
 
 
-async def test_stop_leaves_the_logs_and_nothing_else(runtime: BubblewrapRuntime, place: SessionFolders) -> None:
+async def test_stop_leaves_the_logs_and_nothing_else(runtime: BubblewrapRuntime, folders: SessionFolders) -> None:
     network = await network_of(runtime)
     task = await begin(runtime, "echo hi; touch ready; sleep 1000")
     await asyncio.gather(runtime.stop(), runtime.stop())
     await runtime.stop()
     await task
     assert not alive_in(network)
-    assert not place.root.exists()
-    assert (place.logs / "command.stdout").read_text().endswith("hi\n")
+    assert not folders.root.exists()
+    assert (folders.logs / "command.stdout").read_text().endswith("hi\n")
 
 
 async def test_a_stopped_runtime_takes_no_command_and_no_file(runtime: BubblewrapRuntime) -> None:
@@ -290,7 +290,7 @@ async def test_a_stopped_runtime_takes_no_command_and_no_file(runtime: Bubblewra
 
 @pytest.mark.parametrize("turns", range(0, 40, 5))
 async def test_a_command_that_races_with_stop_does_not_outlive_it(
-    runtime: BubblewrapRuntime, place: SessionFolders, turns: int
+    runtime: BubblewrapRuntime, folders: SessionFolders, turns: int
 ) -> None:
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
@@ -300,11 +300,11 @@ async def test_a_command_that_races_with_stop_does_not_outlive_it(
     await asyncio.wait([task])
     assert isinstance(task.exception(), RuntimeFailure) or task.result().exit_code != 0
     assert not alive_in(network)
-    assert not place.root.exists()
+    assert not folders.root.exists()
 
 
 async def test_a_cancelled_stop_still_removes_everything(
-    runtime: BubblewrapRuntime, place: SessionFolders
+    runtime: BubblewrapRuntime, folders: SessionFolders
 ) -> None:
     network = await network_of(runtime)
     task = asyncio.create_task(runtime.stop())
@@ -312,20 +312,20 @@ async def test_a_cancelled_stop_still_removes_everything(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not place.root.exists()
+    assert not folders.root.exists()
     assert not alive_in(network)
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5, 10, 15, 20, 30])
-async def test_a_start_that_is_cancelled_leaves_nothing(place: SessionFolders, delay_ms: int) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing(folders: SessionFolders, delay_ms: int) -> None:
     runtime = BubblewrapRuntime(BubblewrapOptions())
-    task = asyncio.create_task(runtime.start(place))
+    task = asyncio.create_task(runtime.start(folders))
     await asyncio.sleep(delay_ms / 1000)
     task.cancel()
     await asyncio.wait([task])
     await runtime.stop()
-    assert not place.root.exists()
-    assert not [p for p in Path("/proc").glob("[0-9]*/environ") if str(place.root).encode() in read(p)]
+    assert not folders.root.exists()
+    assert not [p for p in Path("/proc").glob("[0-9]*/environ") if str(folders.root).encode() in read(p)]
 
 
 def read(path: Path) -> bytes:
@@ -339,12 +339,12 @@ async def test_stop_before_start_is_nothing() -> None:
     await BubblewrapRuntime(BubblewrapOptions()).stop()
 
 
-async def test_a_start_clears_what_was_left_of_the_same_place(place: SessionFolders, sessions: Sessions) -> None:
-    dead = await sessions.start(place)
+async def test_a_start_clears_what_was_left_of_the_same_place(folders: SessionFolders, sessions: Sessions) -> None:
+    dead = await sessions.start(folders)
     network = await network_of(dead)
     task = await begin(dead, "touch ready; sleep 1000")
 
-    fresh = await sessions.start(place)
+    fresh = await sessions.start(folders)
 
     assert not alive_in(network)
     await asyncio.wait([task])
@@ -352,11 +352,11 @@ async def test_a_start_clears_what_was_left_of_the_same_place(place: SessionFold
         await fresh.get("ready")
 
 
-async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: SessionFolders) -> None:
-    place.root.mkdir(parents=True)
-    (place.root / "thesis.tex").write_text("years of work")
+async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(folders: SessionFolders) -> None:
+    folders.root.mkdir(parents=True)
+    (folders.root / "thesis.tex").write_text("years of work")
     runtime = BubblewrapRuntime(BubblewrapOptions())
     with pytest.raises(RuntimeFailure, match=r"thesis\.tex"):
-        await runtime.start(place)
+        await runtime.start(folders)
     await runtime.stop()
-    assert (place.root / "thesis.tex").exists()
+    assert (folders.root / "thesis.tex").exists()

@@ -1,4 +1,4 @@
-"""Commands in a container: output, environment, exit codes, and an end that is total."""
+"""Commands in a container: output, environment, exit codes, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_output_that_is_no_text_does_not_disturb(runtime: DockerRuntime) -
 
 
 async def test_a_log_name_cannot_leave_the_logs(runtime: DockerRuntime) -> None:
-    with pytest.raises(RuntimeFailure, match="name of a log"):
+    with pytest.raises(RuntimeFailure, match="is not a valid log name"):
         await runtime.exec(Command(("true",), log_name="../x"))
 
 

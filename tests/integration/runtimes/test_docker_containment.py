@@ -1,4 +1,4 @@
-"""What a container holds back: files, processes, networks and limits, tried from inside."""
+"""What a container prevents: files, processes, networks and limits, tried from inside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from docker_machine import StartDocker, container_of, processes_in, sh
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.docker.api import connected
-from polar.runtimes.docker.archive import NewFile, Owner, pack_file
+from polar.runtimes.docker.archive import Owner, pack
 from polar.runtimes.docker.container import Container
 from polar.runtimes.docker.runtime import DockerRuntime
 
@@ -25,7 +25,7 @@ HOG = "x=$(seq 100000000)"
 
 @pytest.fixture
 async def service() -> AsyncIterator[int]:
-    """Something of the node that listens on every address and answers with a secret; gives its port."""
+    """A server of the node on every address that answers with a secret; returns its port."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"secret\n")
@@ -37,7 +37,7 @@ async def service() -> AsyncIterator[int]:
 
 
 def addresses() -> list[str]:
-    """Of the machine: loopback, its bridges and its cards."""
+    """Addresses of the machine: loopback, bridges and network cards."""
     told = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
     return [word.split("/")[0] for line in told.splitlines() for word in line.split()[3:4]]
 
@@ -70,17 +70,17 @@ async def test_an_open_network_reaches_the_nodes_addresses_and_not_its_loopback(
 
 
 @pytest.mark.parametrize("network", ["gateway_only", "open"])
-async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
+async def test_the_listener_is_on_the_sessions_own_loopback(start_docker: StartDocker, network: str) -> None:
     first, second = await start_docker(network=network), await start_docker(network=network)
-    door = await first.listener()
-    assert door is not None
-    port = door.getsockname()[1]
+    listener = await first.listener()
+    assert listener is not None
+    port = listener.getsockname()[1]
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"model\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, sock=door):
+    async with await asyncio.start_server(answer, sock=listener):
         assert await heard(first, "127.0.0.1", port) == "model"
         assert await heard(second, "127.0.0.1", port) == "unreachable"
         with socket.socket() as outside:
@@ -89,16 +89,16 @@ async def test_the_door_is_on_the_sessions_own_loopback(start_docker: StartDocke
                 await asyncio.get_running_loop().sock_connect(outside, ("127.0.0.1", port))
 
 
-async def test_without_a_network_there_is_no_door(start_docker: StartDocker) -> None:
-    assert await (await start_docker(network="none")).door() is None
+async def test_without_a_network_there_is_no_listener(start_docker: StartDocker) -> None:
+    assert await (await start_docker(network="none")).listener() is None
 
 
-async def test_a_killed_runtime_can_have_a_door_again(start_docker: StartDocker) -> None:
+async def test_a_killed_runtime_can_open_a_listener_again(start_docker: StartDocker) -> None:
     runtime = await start_docker()
     await runtime.kill()
-    door = await runtime.listener()
-    assert door is not None
-    door.close()
+    listener = await runtime.listener()
+    assert listener is not None
+    listener.close()
 
 
 async def test_files_of_the_node_and_of_other_sessions_are_not_seen(
@@ -122,7 +122,7 @@ async def test_what_is_written_outside_the_workspace_stays_in_the_session(start_
 async def test_the_engine_follows_no_link_to_the_node(
     start_docker: StartDocker, tmp_path: Path, is_killed: bool
 ) -> None:
-    """An agent may lay a link between the node's look at a path and its writing there."""
+    """An agent may create a link between the node's check of a path and its write."""
     runtime, target = await start_docker(), tmp_path / "target"
     target.mkdir()
     await runtime.exec(sh(f"ln -s {target} link; ln -s ../../../../..{target} up; ln -s {target}/file file"))
@@ -131,7 +131,7 @@ async def test_the_engine_follows_no_link_to_the_node(
         await runtime.kill()
     async with connected() as api:
         for folder, name in (("/work/link", "x"), ("/work/up", "x"), ("/work", "link/x"), ("/work", "file")):
-            packed = pack_file(NewFile(PurePosixPath(name), b"x", 0o644), Owner(0, 0))
+            packed = pack(PurePosixPath(name), 0o644, Owner(0, 0), b"x")
             with suppress(RuntimeFailure):
                 await Container(api, container_id).put(PurePosixPath(folder), packed)
     assert list(target.iterdir()) == []
@@ -174,7 +174,7 @@ async def test_a_memory_hog_is_killed_and_the_neighbour_goes_on(start_docker: St
     hog, neighbour = await start_docker(limits={"memory_bytes": "40MiB"}), await start_docker()
     finished = await hog.exec(sh(HOG))
     assert finished.exit_code == 137
-    assert "over its limit of memory" in finished.stderr_tail
+    assert "over its memory limit" in finished.stderr_tail
     assert (await hog.exec(sh("echo alive"))).stdout_tail == "alive\n"
     assert (await neighbour.exec(sh("x=$(seq 3000000); echo ${#x}"))).stdout_tail == "22888895\n"
 

@@ -175,17 +175,17 @@ async def test_a_single_file_comes_out_and_one_over_the_cap_does_not(
 
 
 async def test_tools_are_read_and_not_written(start_docker: StartDocker, tmp_path: Path) -> None:
-    tool = Program("our-tool", tree(tmp_path / "tool"))
-    runtime = await start_docker(tools=(tool,))
-    at = runtime.program(tool)
+    program = Program("our-tool", tree(tmp_path / "tool"))
+    runtime = await start_docker(programs=(program,))
+    at = runtime.program(program)
     assert (await runtime.exec(Command((f"{at}/run",)))).stdout_tail == "ran\n"
     finished = await runtime.exec(sh(f"echo 3 >{at}/src/code.py || touch {at}/new || rm -rf {at}/*; ls {at}"))
     assert "new" not in finished.stdout_tail
     assert "ead-only" in finished.stderr_tail
-    assert (tool.source / "src" / "code.py").read_text() == "2\n"
+    assert (program.source / "src" / "code.py").read_text() == "2\n"
 
 
 async def test_a_file_larger_than_memory_is_not_read(runtime: DockerRuntime) -> None:
     await runtime.exec(sh("dd if=/dev/zero of=sparse bs=1 count=0 seek=1T 2>/dev/null || truncate -s 1T sparse"))
-    with pytest.raises(RuntimeFailure, match="more than the 268435456 read at once"):
+    with pytest.raises(RuntimeFailure, match="at most 268435456 can be read"):
         await runtime.get("sparse")

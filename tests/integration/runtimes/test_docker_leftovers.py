@@ -1,4 +1,4 @@
-"""Containers that nobody owns any more, starts that fail or are broken off, and many at once."""
+"""Containers of dead nodes, starts that fail or are cancelled, and many at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def place_in(folder: Path) -> SessionFolders:
+def folders_in(folder: Path) -> SessionFolders:
     return SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs")
 
 
@@ -66,14 +66,14 @@ async def test_what_a_killed_node_leaves_is_swept_and_nothing_else(
 
 
 async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(docker_image: str, tmp_path: Path) -> None:
-    place, options = place_in(tmp_path), DockerOptions(image=docker_image)
+    folders, options = folders_in(tmp_path), DockerOptions(image=docker_image)
     dead, fresh = DockerRuntime(options), DockerRuntime(options)
-    await dead.start(place)
+    await dead.start(folders)
     await dead.put("answer.txt", b"old")
 
-    await fresh.start(place)
+    await fresh.start(folders)
 
-    assert len(await containers(session=place.session_id)) == 1
+    assert len(await containers(session=folders.session_id)) == 1
     with pytest.raises(FileNotFoundError):
         await fresh.get("answer.txt")
     with pytest.raises(RuntimeFailure):  # the container is gone, which is not the same as the file
@@ -86,16 +86,16 @@ async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(docker_ima
 async def test_a_start_that_is_broken_off_leaves_nothing(
     docker_image: str, tmp_path: Path, delay_s: float
 ) -> None:
-    place = place_in(tmp_path)
+    folders = folders_in(tmp_path)
     runtime = DockerRuntime(DockerOptions(image=docker_image))
-    task = asyncio.create_task(runtime.start(place))
+    task = asyncio.create_task(runtime.start(folders))
     await asyncio.sleep(delay_s)
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():  # a machine that was quicker
         await runtime.stop()
-    assert await containers(session=place.session_id) == []
-    assert not place.root.exists()
+    assert await containers(session=folders.session_id) == []
+    assert not folders.root.exists()
 
 
 @pytest.mark.parametrize(
@@ -103,32 +103,32 @@ async def test_a_start_that_is_broken_off_leaves_nothing(
     [
         ({"image": "polar-no-such-image"}, "no image 'polar-no-such-image': `polar image build`"),
         ({"user": "nobody-here"}, "nobody-here"),
-        ({"workspace": "/etc/passwd"}, "something else than a folder"),
-        ({"limits": {"cpus": 1000}}, "1000 CPUs is more than the"),
+        ({"workspace": "/etc/passwd"}, "/etc/passwd of the image is not a folder"),
+        ({"limits": {"cpus": 1000}}, "the limit is 1000 CPUs, but the machine has"),
     ],
 )
 async def test_a_start_that_fails_says_why_and_leaves_nothing(
     docker_image: str, tmp_path: Path, options: dict[str, object], reason: str
 ) -> None:
-    place = place_in(tmp_path)
+    folders = folders_in(tmp_path)
     runtime = DockerRuntime(DockerOptions.model_validate({"image": docker_image, **options}))
     with pytest.raises(RuntimeFailure, match=reason):
-        await runtime.start(place)
-    assert await containers(session=place.session_id) == []
-    assert not place.root.exists()
+        await runtime.start(folders)
+    assert await containers(session=folders.session_id) == []
+    assert not folders.root.exists()
 
 
 async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(
     docker_image: str, tmp_path: Path
 ) -> None:
-    place = place_in(tmp_path)
-    place.root.mkdir()
-    (place.root / "thesis.tex").write_text("years of work")
+    folders = folders_in(tmp_path)
+    folders.root.mkdir()
+    (folders.root / "thesis.tex").write_text("years of work")
     runtime = DockerRuntime(DockerOptions(image=docker_image))
     with pytest.raises(RuntimeFailure, match=r"thesis\.tex"):
-        await runtime.start(place)
+        await runtime.start(folders)
     await runtime.stop()
-    assert (place.root / "thesis.tex").exists()
+    assert (folders.root / "thesis.tex").exists()
 
 
 async def test_several_at_once_do_not_disturb_each_other(start_docker: StartDocker) -> None:
@@ -142,8 +142,8 @@ async def test_several_at_once_do_not_disturb_each_other(start_docker: StartDock
 
 async def test_the_registry_knows_it(docker_image: str, tmp_path: Path) -> None:
     made: Runtime = make("runtime", Spec(name="docker", options={"image": docker_image}))
-    place = place_in(tmp_path)
-    await made.start(place)
+    folders = folders_in(tmp_path)
+    await made.start(folders)
     assert (await made.exec(Command(argv=("true",)))).exit_code == 0
     await made.stop()
-    assert not place.root.exists()
+    assert not folders.root.exists()

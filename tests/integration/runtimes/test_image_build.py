@@ -1,4 +1,5 @@
-"""Real images: from the machine's own packages, into folders and a real engine; broken off, nothing is left."""
+"""Real images: from the machine's packages, into folders and a real Docker Engine; a cancelled build leaves
+nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import pytest
 
 from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
-from polar.runtimes.images.catalog import Image, find
+from polar.runtimes.images.catalog import BaseImage, find
 from polar.runtimes.images.engine import engine_images
 from skips import skip_without_runtime
 from waiting import HANG_S
@@ -39,7 +40,7 @@ def command() -> list[str]:
 
 @pytest.fixture
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of an image in a cache of its own; gone afterwards, also from the engine."""
+    """The name of an image in a cache of its own; removed afterwards, also from the Docker Engine."""
     if shutil.which("apt-get") is None:
         pytest.skip("images are made on machines with apt")
     monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
@@ -65,7 +66,7 @@ async def held(name: str) -> bool:
         return engine is not None and image is not None and await engine.holds(image)
 
 
-def base_image() -> Image:
+def base_image() -> BaseImage:
     image = find("polar-base")
     if image is None:
         pytest.skip("there is no image polar-base; `make image` builds it")
@@ -73,7 +74,7 @@ def base_image() -> Image:
 
 
 def test_the_base_image_is_recorded_and_harmless() -> None:
-    """Everything belongs to whoever built it, nothing acts for its owner, and nothing in it names this machine."""
+    """All files belong to the builder, none is setuid, and none names this machine."""
     image = base_image()
     assert {"git", "python3-minimal", "procps", "ca-certificates"} <= image.record.versions.keys()
     for folder, _, files in os.walk(image.root):
@@ -104,7 +105,7 @@ async def test_programs_of_the_base_image_run_in_it(tmp_path: Path) -> None:
 def test_a_build_that_is_broken_off_half_way_leaves_no_process_and_no_mount(
     sent: signal.Signals, name: str, tmp_path: Path
 ) -> None:
-    """With the root half unpacked, the machine's own folders mounted into it."""
+    """The root is half unpacked, with the machine's folders mounted into it."""
     if shutil.which("mmdebstrap") is None:
         pytest.skip("there is no mmdebstrap; `make image` installs it")
     if sent is signal.SIGKILL and os.geteuid() != 0:

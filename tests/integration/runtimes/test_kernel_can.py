@@ -1,4 +1,4 @@
-"""The script that tells what a kernel cannot have from what nobody has installed."""
+"""The script that distinguishes what the kernel lacks from what is not installed."""
 
 from __future__ import annotations
 

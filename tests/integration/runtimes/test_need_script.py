@@ -1,4 +1,4 @@
-"""The script behind `make bubblewrap` and its like: with a small program in apt's place, nothing is installed."""
+"""The script behind `make bubblewrap` and others, with a fake apt that installs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that starts an engine, with a small program in the engine's place."""
+"""The script that starts a Docker Engine, with a small fake of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAMS = ("bash", "cat", "id", "mkdir", "nohup", "rm", "seq", "setsid", "sh", 
 
 
 class Machine:
-    """Its PATH holds what the script uses and nothing more: the real engine is never found."""
+    """Its PATH has only what the script uses: the real Docker Engine is never found."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ def _address(machine: Machine) -> str:
     return f"unix://{machine.state.parents[1]}/engine.sock"
 
 
-def test_what_keeps_it_from_starting_is_told(machine: Machine) -> None:
+def test_why_it_does_not_start_is_reported(machine: Machine) -> None:
     machine.has_dockerd("#!/bin/sh\necho no cgroups here\nexit 1\n")
     code, told = machine.run()
     assert code == 1 and "no cgroups here" in told

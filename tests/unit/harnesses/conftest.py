@@ -1,4 +1,4 @@
-"""A session for harnesses to be launched in, on a machine of the test's choice."""
+"""A session in which harnesses are launched, on a machine that the test chooses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polar.harnesses.base import HarnessContext
-from polar.harnesses.programs import machine
+from polar.harnesses.programs import native
 from polar.types import Slot
 
 OnMachine = Callable[[str, str], None]
@@ -18,15 +18,15 @@ MakeContext = Callable[..., HarnessContext]
 @pytest.fixture
 def on_machine(monkeypatch: pytest.MonkeyPatch) -> OnMachine:
     def choose(system: str, processor: str) -> None:
-        monkeypatch.setattr(machine.sys, "platform", system)
-        monkeypatch.setattr(machine.platform, "machine", lambda: processor)
+        monkeypatch.setattr(native.sys, "platform", system)
+        monkeypatch.setattr(native.platform, "machine", lambda: processor)
 
     return choose
 
 
 @pytest.fixture
 def session(on_machine: OnMachine) -> MakeContext:
-    """A context on Linux, whose packages all lie under `/cache/<package>`."""
+    """A context on Linux, whose packages are all in `/cache/<package>`."""
     on_machine("linux", "x86_64")
 
     def make(

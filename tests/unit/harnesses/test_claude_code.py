@@ -1,4 +1,4 @@
-"""What Claude Code is launched with, and what its headers tell."""
+"""What Claude Code is launched with, and what its headers mean."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_instruction_goes_by_stdin_as_it_is(launch: LaunchClaude, instruction
 
 @pytest.mark.parametrize("instruction", ["/help", "/compact now", "  /init", "/mcp:list\nx"])
 def test_what_would_be_a_command_is_refused(launch: LaunchClaude, instruction: str) -> None:
-    with pytest.raises(HarnessError, match=r"Claude Code would take '/.*command of its own; begin with another"):
+    with pytest.raises(HarnessError, match=r"Claude Code would run '/.*command of its own; begin with another"):
         launch(instruction)
 
 
@@ -150,7 +150,7 @@ def test_servers_of_tools(launch: LaunchClaude) -> None:
 
 
 def test_what_looks_like_a_variable_is_none(launch: LaunchClaude) -> None:
-    """Read as Claude Code does it: once, and headers twice."""
+    """Expands like Claude Code: once, and headers twice."""
     settings = {"near": {"command": ["run", "${A}"], "env": {"B": "$C"}}, "far": {"url": "http://h/${D}"}}
     settings["far"]["headers"] = {"e": "a${F}"}
     written = json.loads(launch(mcp_servers=settings).home_files[".claude/polar-mcp.json"])["mcpServers"]

@@ -1,4 +1,4 @@
-"""What Codex CLI is launched with, and what its headers tell."""
+"""What Codex CLI is launched with, and what its headers mean."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_the_build_is_chosen_by_the_machine(
 
 def test_a_machine_without_a_build_is_named(on_machine: Callable[..., None]) -> None:
     on_machine("linux", "riscv64")
-    with pytest.raises(HarnessError, match="Codex CLI is not packed for linux on riscv64"):
+    with pytest.raises(HarnessError, match="there is no Codex CLI package for linux on riscv64"):
         Codex(CodexOptions()).requirements()
 
 

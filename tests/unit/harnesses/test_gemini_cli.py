@@ -75,7 +75,7 @@ def test_an_instruction_goes_by_stdin_as_it_is(launch: LaunchGemini, instruction
 
 @pytest.mark.parametrize("instruction", ["/init", "\n/memory show"])
 def test_what_would_be_a_command_is_refused(launch: LaunchGemini, instruction: str) -> None:
-    with pytest.raises(HarnessError, match="Gemini CLI would take '/"):
+    with pytest.raises(HarnessError, match="Gemini CLI would run '/"):
         launch(instruction)
 
 
@@ -100,7 +100,8 @@ def test_servers_of_tools(launch: LaunchGemini) -> None:
 
 
 def test_what_looks_like_a_variable_is_none(launch: LaunchGemini) -> None:
-    """Read as Gemini CLI does it: all settings once, and variables and headers again, where a backslash counts."""
+    """Expands like Gemini CLI: all settings once, variables and headers twice, the second time with backslash
+    escapes."""
     settings = {"near": {"command": ["run", "${A}"], "env": {"B": "a$C"}}, "far": {"url": "http://h/${D}"}}
     settings["far"]["headers"] = {"e": "a\\${F}"}
     written = settings_of(launch(mcp_servers=settings))["mcpServers"]

@@ -1,4 +1,4 @@
-"""What every packaged harness takes, and what is refused before anything runs."""
+"""Options that every packaged harness accepts, and what is refused before anything runs."""
 
 from __future__ import annotations
 

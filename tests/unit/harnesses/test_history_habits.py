@@ -1,4 +1,4 @@
-"""What each harness was seen to do to its history, and that its profile knows it: no more and no less."""
+"""How each harness changes its history, and that its profile declares exactly that."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_every_pattern_can_be_read(harness: str) -> None:
 
 @given(st.lists(st.sampled_from([*"ab \t\r\n\\;&/", "cd /w && ", "cd ", " && "])).map("".join))
 def test_rewriting_twice_is_rewriting_once(text: str) -> None:
-    """Only then is what the harness made of a text, rewritten, the same as the text itself, rewritten."""
+    """Rewriting the harness's version of a text must give the same as rewriting the text."""
     for rule in MATCHING.argument_rewrites:
         once = re.sub(rule.pattern, rule.replacement, text)
         assert re.sub(rule.pattern, rule.replacement, once) == once
@@ -154,7 +154,7 @@ def test_rewriting_twice_is_rewriting_once(text: str) -> None:
     [("Write", "content", " "), ("Edit", "new_string", "\t"), ("Bash", "command", "\\")],
 )
 def test_a_long_run_of_one_character_is_matched_in_one_pass(name: str, argument: str, run: str) -> None:
-    """A pattern that takes the square of it would not end here."""
+    """A pattern with quadratic time would not finish here."""
     matcher = Matcher(MATCHING)
     message = Message(
         role="assistant",

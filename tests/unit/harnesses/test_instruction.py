@@ -1,4 +1,4 @@
-"""An instruction on its way to a harness, and what comes before it: the machine, Node, the window."""
+"""How an instruction reaches a harness; packages for the machine, Node.js, the reply limit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from msgspec import structs
 from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
-from polar.harnesses.programs.machine import fitting
-from polar.harnesses.programs.node_runtime import NODE_PACKS, node_pack, node_program
-from polar.harnesses.window import reply_tokens
+from polar.harnesses.packaged import reply_tokens
+from polar.harnesses.programs.native import NODE_PACKS, fitting, node_pack, node_program
 
 MakeContext = Callable[..., HarnessContext]
 
@@ -47,7 +46,7 @@ def test_what_fits_an_argument(text: str, fits: bool) -> None:
 
 @pytest.mark.parametrize("instruction", ["/help", "/help me", " \n/init\nx", "/a:b-c.d e", "/Users"])
 def test_a_word_after_a_slash_may_be_a_command(instruction: str) -> None:
-    with pytest.raises(HarnessError, match="Some CLI would take '/"):
+    with pytest.raises(HarnessError, match="Some CLI would run '/"):
         refuse_commands(instruction, "Some CLI")
 
 
@@ -67,7 +66,7 @@ def test_node_is_chosen_by_the_machine(on_machine: Callable[..., None], machine:
 
 def test_a_machine_without_a_package_is_named(on_machine: Callable[..., None]) -> None:
     on_machine("linux", "riscv64")
-    with pytest.raises(HarnessError, match="Node is not packed for linux on riscv64"):
+    with pytest.raises(HarnessError, match=r"there is no Node\.js package for linux on riscv64"):
         node_pack()
     assert fitting({("linux", "riscv64"): "some-package"}, "Some CLI") == "some-package"
 

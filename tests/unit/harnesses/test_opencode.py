@@ -1,4 +1,4 @@
-"""What OpenCode is launched with, for each API it speaks, and what its headers tell."""
+"""What OpenCode is launched with, for each API, and what its headers mean."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_servers_of_tools(launch: LaunchOpenCode) -> None:
 
 
 @pytest.mark.parametrize("key", ["{env:HOME}", "{file:/etc/passwd}", "a{env:A}b{file:~/x}", "{}", "{environment}"])
-def test_nothing_is_put_in_the_place_of_what_a_setting_says(launch: LaunchOpenCode, key: str) -> None:
+def test_settings_are_not_expanded(launch: LaunchOpenCode, key: str) -> None:
     made = launch(key=key)
     assert "{env:" not in made.home_files[CONFIG] and "{file:" not in made.home_files[CONFIG]
     assert settings_of(made)["provider"]["polar"]["options"]["apiKey"] == key
@@ -172,7 +172,7 @@ def test_skills(launch: LaunchOpenCode) -> None:
 
 
 def test_a_program_of_the_image(session: MakeContext) -> None:
-    """It finds the image's own ripgrep, or none."""
+    """It uses the image's own ripgrep, if any."""
     harness = OpenCode(OpenCodeOptions(program=("opencode",)))
     assert harness.requirements() == ()
     assert harness.program({}) == ("opencode",)

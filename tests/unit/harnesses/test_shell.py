@@ -1,4 +1,4 @@
-"""The shell harness: the instruction reaches the command whole, and its exit code is honest."""
+"""The shell harness: the instruction reaches the command complete, and the exit code is the command's."""
 
 from __future__ import annotations
 

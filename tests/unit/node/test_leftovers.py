@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polar.node.leftovers import claim, release, sweep
 from polar.runtimes.files.folders import remove_tree
-from polar.runtimes.host.processes import home
+from polar.runtimes.host.processes import owner_scope
 from polar.store.paths import RunPaths
 
 
@@ -28,7 +28,7 @@ def dead_process() -> str:
 
 async def test_places_of_a_dead_run_go_and_its_logs_stay(tmp_path: Path) -> None:
     paths = run_with_a_place(tmp_path, "dead")
-    paths.owner.write_text(f"{home()} {dead_process()}\n")
+    paths.owner.write_text(f"{owner_scope()} {dead_process()}\n")
 
     await sweep(tmp_path)
 
@@ -49,7 +49,7 @@ async def test_a_living_run_is_left_alone(tmp_path: Path) -> None:
 async def test_nodes_of_a_dead_service_are_found_in_its_run(tmp_path: Path) -> None:
     service = RunPaths.create(tmp_path, "service")
     paths = run_with_a_place(service.root / "nodes", "node")
-    paths.owner.write_text(f"{home()} {dead_process()}\n")
+    paths.owner.write_text(f"{owner_scope()} {dead_process()}\n")
 
     await sweep(tmp_path)
 

@@ -1,4 +1,4 @@
-"""A folder that something is mounted in is not removed: what is mounted is not the session's."""
+"""A folder with a mount in it is not removed: the mounted files are not the session's."""
 
 from __future__ import annotations
 

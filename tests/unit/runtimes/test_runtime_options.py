@@ -1,4 +1,4 @@
-"""A runtime declares what it can hold; a spec that asks for more is refused before anything runs."""
+"""A runtime declares what it can enforce; a spec that asks for more is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from polar.runtimes.options import Capabilities, Limits, RuntimeOptions
 from polar.types import Spec, TaskRequest
 
 
-class CageOptions(RuntimeOptions):
+class ContainedOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
         networks=("gateway_only", "none"), limits=("pids",), reasons={"disk_bytes": "there is no quota"}
     )
 
 
 def test_the_default_network_is_the_strictest_that_reaches_the_model() -> None:
-    assert CageOptions().policy == "gateway_only"
-    assert CageOptions(network="none").policy == "none"
-    assert LocalOptions().policy == "open"
+    assert ContainedOptions().network_mode == "gateway_only"
+    assert ContainedOptions(network="none").network_mode == "none"
+    assert LocalOptions().network_mode == "open"
 
 
 def test_a_network_that_cannot_be_held_is_refused_with_those_that_can() -> None:
-    with pytest.raises(ValidationError, match=r"network 'open' cannot be held here, only gateway_only or none"):
-        CageOptions(network="open")
+    with pytest.raises(ValidationError, match=r"cannot enforce network 'open', only gateway_only or none"):
+        ContainedOptions(network="open")
     with pytest.raises(ValidationError, match="the local runtime contains nothing; bubblewrap"):
         LocalOptions(network="gateway_only")
 
 
 def test_a_limit_that_cannot_be_held_is_refused_with_the_reason() -> None:
-    assert CageOptions(limits=Limits(pids=10)).limits.asked == ("pids",)
-    with pytest.raises(ValidationError, match=r"limit cpus cannot be held here, only pids"):
-        CageOptions(limits=Limits(cpus=0.5))
-    with pytest.raises(ValidationError, match="disk_bytes cannot be held here, only pids: there is no quota"):
-        CageOptions(limits=Limits(disk_bytes=2**20))  # pyright: ignore[reportArgumentType]
+    assert ContainedOptions(limits=Limits(pids=10)).limits.asked == ("pids",)
+    with pytest.raises(ValidationError, match=r"cannot enforce the limit cpus, only pids"):
+        ContainedOptions(limits=Limits(cpus=0.5))
+    with pytest.raises(ValidationError, match="cannot enforce the limit disk_bytes, only pids: there is no quota"):
+        ContainedOptions(limits=Limits(disk_bytes=2**20))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValidationError, match="nor any other limit: the local runtime contains nothing"):
         LocalOptions(limits=Limits(pids=10))
 

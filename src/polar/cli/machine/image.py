@@ -13,8 +13,8 @@ import typer
 from polar.cli.output import clock, console, print_json, print_table
 
 if TYPE_CHECKING:
-    from polar.runtimes.images.build import Built
-    from polar.runtimes.images.catalog import Image, Recipe
+    from polar.runtimes.images.build import BuiltImage
+    from polar.runtimes.images.catalog import BaseImage, Recipe
 
 image = typer.Typer(no_args_is_help=True, help="Base images without a registry: build, list, remove.")
 
@@ -45,11 +45,11 @@ def build(  # noqa: PLR0913 - each is an option of the command
     json: JsonOption = False,
 ) -> None:
     """Make a base image from Debian packages. One that is there and made of the same is not made again."""
-    from polar.runtimes.images.build import Order, forms_of
+    from polar.runtimes.images.build import ImageOrder, forms_of
     from polar.runtimes.images.build import build as build_image
 
     forms = None if uses is None else forms_of(_words(uses))
-    order = Order(name, _recipe(kind, packages, suite), forms, force)
+    order = ImageOrder(name, _recipe(kind, packages, suite), forms, force)
     started = time.monotonic()
     with _telling(name, quiet=json) as tell:
         built = asyncio.run(build_image(order, tell))
@@ -108,11 +108,11 @@ def _telling(name: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
         yield tell
 
 
-def _built_row(built: Built) -> dict[str, Any]:
+def _built_row(built: BuiltImage) -> dict[str, Any]:
     return _row(built.image, built.engine) | {"engine": built.engine, "root": _root(built.image)}
 
 
-def _root(image: Image) -> str | None:
+def _root(image: BaseImage) -> str | None:
     return str(image.root) if image.root.is_dir() else None
 
 
@@ -136,7 +136,7 @@ async def _rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _row(image: Image, engine: str) -> dict[str, Any]:
+def _row(image: BaseImage, engine: str) -> dict[str, Any]:
     from polar.runtimes.images.build import FORMS
 
     there = {"folder": image.root.is_dir(), "engine": bool(engine)}
@@ -179,6 +179,6 @@ async def _taken_out(name: str) -> str:
     from polar.runtimes.images.engine import engine_images
 
     async with engine_images() as engine:
-        if engine is not None and await engine.take_out(name):
+        if engine is not None and await engine.remove(name):
             return f", also from the engine at {engine.address}"
     return ""

@@ -1,1 +1,1 @@
-"""Programs of harnesses: fetched, unpacked and kept in the cache."""
+"""Programs of harnesses: downloaded, unpacked and kept in the cache."""

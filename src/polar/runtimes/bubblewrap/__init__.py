@@ -1,1 +1,1 @@
-"""The `bubblewrap` runtime: unprivileged namespaces around each session."""
+"""The `bubblewrap` runtime: one namespace holder per session, one bubblewrap process per command."""

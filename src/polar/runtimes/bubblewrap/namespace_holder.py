@@ -1,8 +1,8 @@
-"""The keeper of a session, seen from the node: a process that holds its namespaces and reaches its files.
+"""The node's side of a session's namespace holder: a process that holds its namespaces and opens its files.
 
-The merged view of a workspace laid over a shared folder exists in the keeper's mount namespace only. So the
-keeper opens files and hands their descriptors over; the node reads and writes through those, with no path of the
-session's that could lead it astray.
+The merged view of a workspace that is mounted over a shared folder exists only in the holder's mount namespace. So
+the holder opens files and passes their descriptors; the node reads and writes through those, and never resolves a
+path of the session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,68 +19,53 @@ import msgspec
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.bubblewrap import namespace_holder_main
 from polar.runtimes.bubblewrap.namespace_holder_main import MAX_MESSAGE_BYTES
-from polar.runtimes.host.spawn import to_the_end
-from polar.runtimes.host.threads import in_thread
+from polar.runtimes.host.descriptors import closing_fd, start_child_program
+from polar.runtimes.host.threads import in_thread, to_the_end
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What the keeper assembles."""
+class SessionPlan(msgspec.Struct, frozen=True):
+    """What the holder assembles."""
 
     root: str
-    """The place's folder on the node."""
+    """The session's root folder on the node."""
     workspace: str
-    """Where it is inside; likewise `home`."""
+    """The path inside; likewise `home`."""
     home: str
     own_network: bool
     image: str | None = None
-    """A root folder the session's root is laid over. None: the node's own system is shown, read-only."""
+    """A root folder under the session's overlay. None: the node's own system, read-only."""
     base: str | None = None
-    """A folder the workspace is laid over."""
+    """A folder under the workspace's overlay."""
     disk_bytes: int = 0
-    """0: as much as there is."""
-    tools: tuple[tuple[str, str], ...] = ()
-    """Folders of the node, and where they are inside."""
+    """0: unlimited."""
+    programs: tuple[tuple[str, str], ...] = ()
+    """Folders of the node, and their paths inside."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HolderReply(msgspec.Struct, frozen=True):
     value: str
     descriptor: int
-    """-1: none came. Whoever asked closes it."""
+    """-1: none. The caller closes it."""
 
 
-class Keeper:
+class NamespaceHolder:
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self._process = process
         self._channel = channel
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def start(cls, plan: Plan, mark: dict[str, str]) -> Keeper:
-        """`mark` stands in its environment."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", namespace_holder_main.__file__, str(theirs.fileno())),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env=mark,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        keeper = cls(process, ours)
+    async def start(cls, plan: SessionPlan, env: dict[str, str]) -> NamespaceHolder:
+        process, channel = await start_child_program(namespace_holder_main.__file__, env)
+        holder = cls(process, channel)
         try:
-            await keeper._exchange(msgspec.json.encode(plan))
-            _say_who_is_who(process.pid)
-            await keeper._exchange(b"{}")
+            await holder._exchange(msgspec.json.encode(plan))
+            _map_ids(process.pid)
+            await holder._exchange(b"{}")
         except BaseException:
-            await to_the_end(keeper.end())
+            await to_the_end(holder.end())
             raise
-        return keeper
+        return holder
 
     @property
     def pid(self) -> int:
@@ -94,11 +78,11 @@ class Keeper:
         return listener
 
     async def folder(self, base: str, path: str) -> str:
-        """The path inside of a folder under `base`; refused where there is none."""
+        """The path inside of a folder under `base`; refused if it does not exist."""
         return (await self._ask("find_folder", base=base, path=path)).value
 
-    async def find(self, base: str, path: str) -> Answer:
-        """The folder that holds a file or folder, as a descriptor, and its name there."""
+    async def find(self, base: str, path: str) -> HolderReply:
+        """The descriptor of the folder that holds a file or folder, and its name there."""
         return await self._ask("find", base=base, path=path)
 
     async def open_to_read(self, base: str, path: str) -> int:
@@ -112,24 +96,22 @@ class Keeper:
             descriptor = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise RuntimeFailure(f"{source} is not a folder: {error.strerror}") from error
-        try:
+        with closing_fd(descriptor):
             await self._ask("copy_in", give=(descriptor,), base=base, path=path)
-        finally:
-            os.close(descriptor)
 
     async def end(self) -> None:
-        """With it go the namespaces, when the last process in them is dead."""
+        """The namespaces end with the last process in them."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
         async with self._turn:
             self._channel.close()
 
-    async def _ask(self, act: str, *, give: tuple[int, ...] = (), **request: str | int) -> Answer:
+    async def _ask(self, act: str, *, give: tuple[int, ...] = (), **request: str | int) -> HolderReply:
         return await self._exchange(json.dumps({"act": act, **request}).encode(), give)
 
-    async def _exchange(self, message: bytes, give: tuple[int, ...] = ()) -> Answer:
-        """A request that is cancelled is answered nevertheless, lest its answer be taken for the next one's."""
+    async def _exchange(self, message: bytes, give: tuple[int, ...] = ()) -> HolderReply:
+        """A cancelled request still waits for its reply, which would otherwise be taken for the next one's."""
         async with self._turn:
             if self._channel.fileno() < 0:
                 raise RuntimeFailure("the runtime is stopped")
@@ -141,14 +123,14 @@ class Keeper:
                 raise
 
 
-def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> Answer:
+def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> HolderReply:
     try:
         socket.send_fds(channel, [message], list(give))
         received, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
     except OSError as error:
-        raise RuntimeFailure(f"the runtime's keeper is gone: {error.strerror}") from error
+        raise RuntimeFailure(f"the session's namespace holder has ended: {error.strerror}") from error
     if not received:
-        raise RuntimeFailure("the runtime's keeper is gone")
+        raise RuntimeFailure("the session's namespace holder has ended")
     reply: dict[str, Any] = json.loads(received)
     if "missing" in reply:
         raise NoSuchFile(reply["missing"])
@@ -156,18 +138,18 @@ def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> 
         raise WorkspaceUnusable(reply["unusable"])
     if "refused" in reply:
         raise RuntimeFailure(reply["refused"])
-    return Answer(reply.get("value", ""), descriptors[0] if descriptors else -1)
+    return HolderReply(reply.get("value", ""), descriptors[0] if descriptors else -1)
 
 
-async def _drop(under_way: asyncio.Future[Answer]) -> None:
+async def _drop(under_way: asyncio.Future[HolderReply]) -> None:
     await asyncio.wait([under_way])
     if under_way.exception() is None and under_way.result().descriptor >= 0:
         os.close(under_way.result().descriptor)
 
 
-def _say_who_is_who(pid: int) -> None:
-    """Who we are is root inside. Where the node is root itself every other id keeps its number too, so that an
-    image's files of other groups can be written to."""
+def _map_ids(pid: int) -> None:
+    """The node's user is root inside. If the node is root itself, every other id keeps its number, so that the
+    session can write to an image's files of other groups."""
     process = Path("/proc") / str(pid)
     try:
         if os.geteuid() == 0:
@@ -178,7 +160,7 @@ def _say_who_is_who(pid: int) -> None:
         (process / "uid_map").write_text(f"0 {os.geteuid()} 1")
         (process / "gid_map").write_text(f"0 {os.getegid()} 1")
     except OSError as error:
-        raise RuntimeFailure(f"no ids can be given to a user namespace: {error.strerror}") from error
+        raise RuntimeFailure(f"cannot map ids into a user namespace: {error.strerror}") from error
 
 
 def _same_ids(ids: str) -> str:

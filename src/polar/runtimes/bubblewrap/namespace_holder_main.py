@@ -1,14 +1,14 @@
-"""The keeper's own program: it makes a session's namespaces, assembles its file system and serves its files.
+"""The namespace holder's program: creates a session's namespaces, assembles its file system and serves its files.
 
-The node runs it by its path, in a Python without packages, so it imports nothing of ours and starts within
-milliseconds. It speaks over one socket: a JSON object each way, with at most one file descriptor beside it. It
-ends when the node's end of the socket does, and takes all of the session with it; with the last process in them
-the namespaces and mounts go.
+The node runs it by its path, without site packages, so it imports nothing from `polar` and starts within
+milliseconds. It talks over one socket: a JSON object each way, with at most one file descriptor. When the node's
+end of the socket closes, it kills the whole session and ends; the namespaces and mounts end with the last process
+in them.
 
-Everything is assembled in the place's own folder: `disk` takes what the session writes, `image` and `lower` show
-the folders that lie under it, and `root` is what the session sees as `/`. All paths of mounts are relative to
-it, because the options of an overlay are split at commas and colons. Once assembled, the keeper lives in `root`
-itself: whatever links an agent leaves, no path of a request leads to the node's files.
+Everything is assembled in the session's root folder: `disk` receives what the session writes, `image` and `lower`
+are mounts of the folders under its overlays, and `root` is what the session sees as `/`. All mount paths are
+relative to it, because overlay options are split at commas and colons. After that the holder changes its own root
+to `root`: whatever links an agent leaves, no path of a request leads to the node's files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-MARK = "POLAR_CAGE"
-"""In the environment of the keeper and of bubblewrap, which no process inside can change: on which machine and by
-which node it was started, and for which place."""
+MARKER = "POLAR_CAGE"
+"""A variable in the environment of the holder and of bubblewrap, which no process inside can change: the machine,
+the node and the session folder it was started for."""
 MAX_MESSAGE_BYTES = 2**20
 LINGER_S, LOOK_S = 1.0, 0.02
 NEW_USER, NEW_MOUNT, NEW_NETWORK = 0x10000000, 0x00020000, 0x40000000
@@ -39,7 +39,7 @@ READ_ONLY, NO_SETUID, NO_DEVICES = 1, 2, 4
 SET_FLAGS, UP_AND_RUNNING, GET_PARENT = 0x8914, 0x41, 0xB702
 
 OF_THE_MACHINE = (errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS)
-"""Errors that do not come of what a session left in its workspace."""
+"""Errors that are not caused by what a session left in its workspace."""
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of the node, or links into /usr, that programs need."""
@@ -47,7 +47,7 @@ ETC = """
     alternatives ca-certificates crypto-policies debian_version ld.so.cache localtime mime.types os-
     release pki/ca-trust/extracted pki/tls/certs protocols services ssl/certs ssl/openssl.cnf
 """.split()
-"""What of the node's /etc is shown: nothing that could hold a secret or tell about the node."""
+"""The parts of the node's /etc that are mounted: none holds a secret or tells about the node."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "group": "root:x:0:\nnogroup:x:65534:\n",
@@ -56,16 +56,16 @@ OWN_ETC = {
 }
 
 
-class Refused(Exception):
-    """A request that cannot be met, and why."""
+class HolderRefused(Exception):
+    """A request that cannot be met; the message says why."""
 
 
-class Unusable(Refused):
-    """What a session left in its workspace is in the way."""
+class PathUnusable(HolderRefused):
+    """Something that the session left in its workspace is in the way."""
 
 
-class Attributes(ctypes.Structure):
-    """Of a mount, as the kernel takes them."""
+class MountAttributes(ctypes.Structure):
+    """The kernel's `struct mount_attr`."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "spread", "users")]
 
@@ -73,7 +73,7 @@ class Attributes(ctypes.Structure):
 def kernel(what: str, call: str, *arguments: Any) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
-        raise Refused(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise HolderRefused(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def mount(kind: str, source: str, target: str, *, flags: int = 0, options: str = "") -> None:
@@ -86,14 +86,14 @@ def bind(source: str, target: str) -> None:
 
 
 def read_only(target: str, *, below: bool = True) -> None:
-    wanted = Attributes(set=READ_ONLY | NO_SETUID | NO_DEVICES)
+    wanted = MountAttributes(set=READ_ONLY | NO_SETUID | NO_DEVICES)
     where = (HERE, os.fsencode(target), BELOW_TOO if below else 0)
     attributes = (ctypes.byref(wanted), ctypes.sizeof(wanted))
     kernel(f"cannot make {target} read-only", "syscall", MOUNT_SETATTR, *where, *attributes)
 
 
 def overlay(lower: str, name: str, target: str) -> None:
-    """`target` shows `lower`, and what is written there goes to the disk."""
+    """Mounts `lower` at `target`; writes go to the disk."""
     upper, work = f"disk/{name}-upper", f"disk/{name}-overlay"
     os.mkdir(upper, stat.S_IMODE(os.stat(lower).st_mode) | 0o700)
     os.mkdir(work)
@@ -115,32 +115,32 @@ def assemble(plan: dict[str, Any]) -> None:
         overlay("image", "root", "root")
     else:
         mount("tmpfs", "polar", "root", options="mode=755")
-        show_the_nodes_system(plan)
-    lay_in(plan)
+        show_system(plan)
+    mount_folders(plan)
     if not plan["image"]:
         read_only("root", below=False)
 
 
-def lay_in(plan: dict[str, Any]) -> None:
-    owns_workspace = plan["image"] and in_root(os.path.isdir, plan["workspace"])
+def mount_folders(plan: dict[str, Any]) -> None:
+    has_workspace = plan["image"] and in_root(os.path.isdir, plan["workspace"])
     for path in ("/proc", "/dev"):
         folder(path)
     parts = {"/tmp": "disk/tmp", plan["home"]: "disk/home", plan["workspace"]: "disk/work"}
-    for path in sorted(parts):  # one may lie in another, and would be hidden by it
+    for path in sorted(parts):  # outer ones first, so that they do not hide inner ones
         if path != plan["workspace"]:
             bind(parts[path], folder(path))
         elif plan["base"]:
             bind(plan["base"], "lower")
             overlay("lower", "work", folder(path))
-        elif not owns_workspace:
+        elif not has_workspace:
             bind(parts[path], folder(path))
-    for source, path in plan["tools"]:
-        tool = folder(path)
-        bind(source, tool)
-        read_only(tool)
+    for source, path in plan["programs"]:
+        target = folder(path)
+        bind(source, target)
+        read_only(target)
 
 
-def show_the_nodes_system(plan: dict[str, Any]) -> None:
+def show_system(plan: dict[str, Any]) -> None:
     for name in SYSTEM:
         if os.path.islink(f"/{name}"):
             os.symlink(os.readlink(f"/{name}"), f"root/{name}")
@@ -161,7 +161,7 @@ def show_the_nodes_system(plan: dict[str, Any]) -> None:
 
 
 def show(source: str, target: str) -> None:
-    """Not what only the owner may read: the session may run under his id."""
+    """Skips what only its owner may read: the session may have the owner's id."""
     if not os.stat(source).st_mode & stat.S_IROTH:
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -179,7 +179,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def folder(path: str) -> str:
-    """A folder of the root, made where there is none, as a path of ours."""
+    """Creates a folder of the session's root if missing, and returns its path outside."""
 
     def made(path: str) -> str:
         path = os.path.realpath(path)
@@ -190,7 +190,7 @@ def folder(path: str) -> str:
 
 
 def in_root(act: Any, path: str) -> Any:
-    """An image's links lead where they lead inside of it."""
+    """Resolves an image's links as they are inside of it."""
     node, here = os.open("/", os.O_PATH), os.open(".", os.O_PATH)
     os.chroot("root")
     os.chdir("/")
@@ -211,11 +211,11 @@ def raise_loopback() -> None:
 
 def inside(base: str, path: str) -> str:
     if not path or "\0" in path or path.startswith("/"):
-        raise Refused(f"{path!r} is not a relative path")
+        raise HolderRefused(f"{path!r} is not a relative path")
     base = os.path.realpath(base)
     found = os.path.realpath(os.path.join(base, path))
     if os.path.commonpath([base, found]) != base:
-        raise Unusable(f"{path!r} leads out of its folder")
+        raise PathUnusable(f"{path!r} leads out of its folder")
     return found
 
 
@@ -227,7 +227,7 @@ def listen(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
 
 
 def find(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
-    """The folder that holds it, and its name there."""
+    """The name in its parent folder, and the parent's descriptor."""
     found = inside(request["base"], request["path"])
     os.lstat(found)
     parent, name = os.path.split(found)
@@ -237,14 +237,14 @@ def find(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
 def find_folder(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
     found = inside(request["base"], request["path"])
     if not os.path.isdir(found):
-        raise Unusable(f"the workspace has no folder {request['path']!r}")
+        raise PathUnusable(f"the workspace has no folder {request['path']!r}")
     return found, -1
 
 
 def open_to_read(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
     found = inside(request["base"], request["path"])
     file = os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):  # a pipe would be read for ever
+    if not stat.S_ISREG(os.fstat(file).st_mode):  # reading a pipe would block forever
         os.close(file)
         raise FileNotFoundError(f"{request['path']!r} is not a file")
     return "", file
@@ -258,7 +258,7 @@ def open_to_write(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
         file = os.open(found, flags, request["mode"])
         os.fchmod(file, request["mode"])
     except OSError as error:
-        what = Refused if error.errno in OF_THE_MACHINE else Unusable
+        what = HolderRefused if error.errno in OF_THE_MACHINE else PathUnusable
         raise what(f"cannot write {os.path.basename(found)!r}: {error.strerror}") from error
     return "", file
 
@@ -271,7 +271,7 @@ def copy_in(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
 
 
 def copy_folder(source: int, target: str) -> None:
-    """Over what stands there: only a folder in the place of a folder is kept."""
+    """Replaces what is there; only a folder stays where a folder is copied."""
     with os.scandir(source) as entries:
         names = [entry.name for entry in entries]
     for name in names:
@@ -322,8 +322,8 @@ def answer(channel: socket.socket, message: bytes, given: list[int]) -> None:
         reply = {"value": value}
     except FileNotFoundError as error:
         reply = {"missing": f"there is no {request['path']!r}" if error.strerror else str(error)}
-    except Refused as error:
-        reply = {"unusable" if isinstance(error, Unusable) else "refused": str(error)}
+    except HolderRefused as error:
+        reply = {"unusable" if isinstance(error, PathUnusable) else "refused": str(error)}
     except OSError as error:
         kind = "refused" if error.errno in OF_THE_MACHINE or "path" not in request else "unusable"
         reply = {kind: f"{request.get('path', request['act'])!r}: {error.strerror}"}
@@ -336,18 +336,19 @@ def answer(channel: socket.socket, message: bytes, given: list[int]) -> None:
 
 
 def end_the_rest(processes: int) -> None:
-    """Bubblewrap dies with the node, unless it just starts or was kept from it inside: so we look for a while."""
+    """Bubblewrap dies with the node, unless it is just starting or was prevented from inside: so we scan for a
+    while."""
     deadline = time.monotonic() + LINGER_S
     while time.monotonic() < deadline:
         for name in filter(str.isdigit, os.listdir(processes)):
-            if int(name) != os.getpid() and is_below_us(processes, name):
+            if int(name) != os.getpid() and is_in_session(processes, name):
                 with suppress(OSError):
                     os.kill(int(name), signal.SIGKILL)
         time.sleep(LOOK_S)
 
 
-def is_below_us(processes: int, name: str) -> bool:
-    """In our user namespace or one made in it, which no process can leave."""
+def is_in_session(processes: int, name: str) -> bool:
+    """Whether it is in our user namespace or one below it, which no process can leave."""
     ours, opened = os.stat("self/ns/user", dir_fd=processes), list[int]()
     try:
         opened.append(os.open(f"{name}/ns/user", os.O_RDONLY, dir_fd=processes))
@@ -365,10 +366,10 @@ def main(channel: socket.socket) -> None:
     plan = json.loads(channel.recv(MAX_MESSAGE_BYTES))
     processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        spaces = NEW_USER | NEW_MOUNT | (NEW_NETWORK if plan["own_network"] else 0)
-        kernel("the kernel gives no namespaces", "unshare", spaces)
+        namespaces = NEW_USER | NEW_MOUNT | (NEW_NETWORK if plan["own_network"] else 0)
+        kernel("the kernel permits no namespaces", "unshare", namespaces)
         channel.send(b"{}")
-        if not channel.recv(MAX_MESSAGE_BYTES):  # the node has written who is who in the new user namespace
+        if not channel.recv(MAX_MESSAGE_BYTES):  # the node has mapped the ids of the new user namespace
             return
         if plan["own_network"]:
             raise_loopback()
@@ -376,8 +377,8 @@ def main(channel: socket.socket) -> None:
         os.chroot("root")
         os.chdir("/")
         channel.send(b"{}")
-    except (OSError, Refused) as error:
-        channel.send(json.dumps({"refused": f"the session cannot be assembled: {error}"}).encode())
+    except (OSError, HolderRefused) as error:
+        channel.send(json.dumps({"refused": f"cannot assemble the session's file system: {error}"}).encode())
         return
     with suppress(OSError):
         serve(channel)
@@ -385,7 +386,7 @@ def main(channel: socket.socket) -> None:
 
 
 def serve(channel: socket.socket) -> None:
-    """Until the node's end is closed, or breaks in the middle of a request."""
+    """Returns when the node's end of the channel closes."""
     while True:
         message, given, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
         if not message:

@@ -1,7 +1,8 @@
-"""The `bubblewrap` runtime: files, processes and a network of the session's own, without root or a daemon.
+"""The `bubblewrap` runtime: the session has its own files, processes and network, without root or a daemon.
 
-A keeper holds the session's namespaces and files; each command runs in a cage of its own. So what a command
-leaves in the background dies with it: a step cannot start a server for the next one. Files stay until `stop`.
+A namespace holder holds the session's namespaces and files; each command runs in a bubblewrap process of its own.
+So what a command leaves in the background dies with it: a step cannot start a server for the next one. Files stay
+until `stop`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,25 @@ import msgspec
 from pydantic import Field, field_validator
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.base import HOME, Command, Fetched, Finished, Program, SessionFolders, program_path
-from polar.runtimes.bubblewrap.bwrap_command import Cage, closed_to_others, left_behind, mark, options, refuse_nul
-from polar.runtimes.bubblewrap.namespace_holder import Keeper, Plan
+from polar.runtimes.base import HOME, Command, Fetched, Finished, SessionFolders
+from polar.runtimes.bubblewrap.bwrap_command import (
+    BwrapCommand,
+    hidden_files,
+    left_behind,
+    marker,
+    options,
+    refuse_nul,
+)
+from polar.runtimes.bubblewrap.namespace_holder import NamespaceHolder, SessionPlan
+from polar.runtimes.builtin import BuiltinRuntime, file_mode
 from polar.runtimes.files.copies import copied_out
-from polar.runtimes.files.folders import cannot, read_opened, remove_tree, take_root
+from polar.runtimes.files.folders import cannot, read_opened
 from polar.runtimes.host import cgroups
-from polar.runtimes.host.cgroups import Cgroup, Hierarchy
+from polar.runtimes.host.cgroups import Cgroup, Hierarchy, with_default_pids
+from polar.runtimes.host.descriptors import closing_fd
 from polar.runtimes.host.processes import Family, end
-from polar.runtimes.host.spawn import Job, Spawner, to_the_end
-from polar.runtimes.host.threads import in_thread
+from polar.runtimes.host.spawn import Job
+from polar.runtimes.host.threads import in_thread, to_the_end
 from polar.runtimes.images.catalog import root_folder
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 
@@ -48,38 +58,32 @@ class BubblewrapOptions(RuntimeOptions):
     """A root folder, or the name of an image that `polar image build` made; the session may write anywhere in its
     view of it. None: the node's own programs, read-only."""
     workspace: str = Field(default="/work")
-    """Where the workspace is inside. Where the task brings none and the image has a folder there, that folder is
-    it."""
+    """The workspace's path inside. If the image has a folder there and the task brings no workspace, that folder
+    is the workspace."""
 
     @field_validator("workspace")
     @classmethod
-    def _is_a_place(cls, path: str) -> str:
+    def _is_a_folder(cls, path: str) -> str:
         parts = PurePosixPath(path).parts[1:]
         if not path.startswith("/") or "\0" in path or ".." in parts or not parts:
-            raise ValueError(f"{path!r} cannot be the workspace: an absolute path is, and not the root itself")
+            raise ValueError(f"{path!r} cannot be the workspace: give an absolute path other than the root")
         return "/" + "/".join(parts)
 
 
-class BubblewrapRuntime:
+class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
     Options: type[RuntimeOptions] = BubblewrapOptions
-    notes: tuple[str, ...] = ()
 
     def __init__(self, options: BubblewrapOptions) -> None:
-        self._options = options
-        self._place: SessionFolders | None = None
-        self._keeper: Keeper | None = None
-        self._spawner: Spawner | None = None
-        self._cgroup: Cgroup | None = None
-        self._stopped = False
-        self._stopping = asyncio.Lock()
-        self._cages: dict[Cage, asyncio.Future[Finished]] = {}
-        self._closed: list[str] = []
+        super().__init__(options)
+        self._started_holder: NamespaceHolder | None = None
+        self._running: dict[BwrapCommand, asyncio.Future[Finished]] = {}
+        self._hidden: list[str] = []
 
     @classmethod
     async def lacking(cls) -> str:
         for program in ("bwrap", "nsenter"):
             if shutil.which(program) is None:
-                return f"there is no {program}; `make bubblewrap` installs it"
+                return f"{program} is not installed; `make bubblewrap` installs it"
         with tempfile.TemporaryDirectory(prefix="polar-") as folder:
             runtime = cls(BubblewrapOptions())
             try:
@@ -95,102 +99,89 @@ class BubblewrapRuntime:
     async def sweep(cls) -> int:
         return await _end_all(await in_thread(left_behind)) + await cgroups.sweep()
 
-    async def start(self, place: SessionFolders) -> None:
-        """Begins afresh: what a node that died has left of this place is ended and removed first."""
+    async def start(self, folders: SessionFolders) -> None:
         if reason := Hierarchy().lacking(self._options.limits):
             raise RuntimeFailure(reason)
-        root, has_leftovers = take_root(place.root, FOLDERS)
-        self._place = msgspec.structs.replace(place, root=root)
-        plan = self._plan(root, place)
-        self._closed = await in_thread(closed_to_others)
-        if has_leftovers:
-            await _end_all(await in_thread(left_behind, self._place.root))
-        for name in FOLDERS:
-            await in_thread(remove_tree, root / name)
-            (root / name).mkdir(mode=0o700)
-        place.logs.mkdir(parents=True, exist_ok=True)
-        self._keeper = await Keeper.start(plan, mark(self._place.root))
-        self._cgroup = self._limited(f"{place.session_id}.{self._keeper.pid}")
-        self._spawner = Spawner(place.logs, self._options)
-        if place.base is not None and plan.base is None:
-            await self.put_folder(place.base, ".")
+        folders = await self._take_folders(folders, FOLDERS)
+        plan = self._plan(folders)
+        self._hidden = await in_thread(hidden_files)
+        holder = self._started_holder = await NamespaceHolder.start(plan, marker(folders.root))
+        limits = with_default_pids(self._options.limits)
+        self._cgroup = Cgroup.create(f"{folders.session_id}.{holder.pid}", limits)
+        if folders.base is not None and plan.base is None:
+            await self.put_folder(folders.base, ".")
 
-    def _plan(self, root: Path, place: SessionFolders) -> Plan:
+    async def _end_leftovers(self, folders: SessionFolders) -> None:
+        await _end_all(await in_thread(left_behind, folders.root))
+
+    def _plan(self, folders: SessionFolders) -> SessionPlan:
         image = root_folder(self._options.image) if self._options.image is not None else None
         if image is not None and not _is_ours(image):
-            raise RuntimeFailure(f"{image} belongs to another user: an image is built by the user of the node")
-        for tool in place.tools:
-            if "/" in tool.name or tool.name in ("", ".", ".."):
-                raise RuntimeFailure(f"{tool.name!r} cannot be the name of a tool")
-        return Plan(
-            root=str(root),
+            raise RuntimeFailure(f"{image} belongs to another user: build the image as the node's user")
+        for program in folders.programs:
+            if "/" in program.name or program.name in ("", ".", ".."):
+                raise RuntimeFailure(f"{program.name!r} is not a valid program name")
+        return SessionPlan(
+            root=str(folders.root),
             workspace=self._options.workspace,
             home=HOME,
-            own_network=self._options.policy != "open",
+            own_network=self._options.network_mode != "open",
             image=str(image.resolve()) if image is not None else None,
-            # What belongs to others could not be changed in the workspace either: a copy can.
-            base=str(place.base.resolve()) if place.base is not None and _is_ours(place.base) else None,
+            # An overlay could not change files of another user; a copy can.
+            base=str(folders.base.resolve()) if folders.base is not None and _is_ours(folders.base) else None,
             disk_bytes=int(self._options.limits.disk_bytes or 0),
-            tools=tuple((str(tool.source.resolve()), self.program(tool)) for tool in place.tools),
+            programs=tuple((str(each.source.resolve()), each.mount_point) for each in folders.programs),
         )
-
-    def _limited(self, name: str) -> Cgroup | None:
-        limits, hierarchy = self._options.limits, Hierarchy()
-        wanted = limits if limits.pids is not None else limits.model_copy(update={"pids": DEFAULT_PIDS})
-        if hierarchy.lacking(wanted) and not hierarchy.lacking(limits):
-            wanted = limits
-        return Cgroup.create(name, wanted, hierarchy) if set(wanted.asked) - {"disk_bytes"} else None
 
     async def listener(self) -> socket.socket | None:
         self._alive()
-        return await self._kept().listen() if self._options.policy == "gateway_only" else None
+        return await self._holder.listen() if self._options.network_mode == "gateway_only" else None
 
     async def exec(self, command: Command) -> Finished:
-        place, keeper = self._alive(), self._kept()
-        assert self._spawner is not None
-        cwd = await keeper.folder(self.workspace, command.cwd)
-        env = self._environment(place, command)
+        folders = self._alive()
+        cwd = await self._holder.folder(self.workspace, command.cwd)
+        env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        cage = Cage(options(place.root, env, cwd, self._closed))
+        bwrap = BwrapCommand(options(folders.root, env, cwd, self._hidden))
         job = Job(
-            argv=self._client(keeper, cage, command.argv),
-            env=mark(place.root),
-            cwd=place.root,
+            argv=self._argv(bwrap, command.argv),
+            env=marker(folders.root),
+            cwd=folders.root,
             log_name=command.log_name,
-            break_off=cage.break_off,
-            began=cage.began,
-            pass_fds=cage.pass_fds,
+            break_off=bwrap.break_off,
+            began=bwrap.began,
+            pass_fds=bwrap.pass_fds,
             program=command.argv[0],
         )
-        return await self._run(cage, job)
+        return await self._run(bwrap, job)
 
-    async def _run(self, cage: Cage, job: Job) -> Finished:
-        """The start is never cancelled: that kills bubblewrap just when it leaves a tree alive."""
-        assert self._spawner is not None
-        kills = self._memory_kills()
-        running = self._cages[cage] = asyncio.ensure_future(self._spawner.run(job))
+    async def _run(self, bwrap: BwrapCommand, job: Job) -> Finished:
+        """Never cancels a start: that would kill bubblewrap at the moment when it leaves a tree alive."""
+        kills = self._cgroup.memory_kills()
+        running = self._running[bwrap] = asyncio.ensure_future(self._run_job(job))
         try:
             finished = await asyncio.shield(running)
         finally:
-            await to_the_end(self._leave(cage))
-        if not cage.was_entered and finished.exit_code == 1:
+            await to_the_end(self._leave(bwrap))
+        if not bwrap.was_entered and finished.exit_code == 1:
             raise RuntimeFailure(_why_not(job.program, finished.stderr_tail))
-        if kills := self._memory_kills() - kills:
-            said = f"{finished.stderr_tail}\n[polar: killed at the limit of memory]"
-            return msgspec.structs.replace(finished, stderr_tail=said, memory_kills=kills)
+        if kills := self._cgroup.memory_kills() - kills:
+            tail = f"{finished.stderr_tail}\n[polar: killed at the memory limit]"
+            return msgspec.structs.replace(finished, stderr_tail=tail, memory_kills=kills)
         return finished
 
-    def _client(self, keeper: Keeper, cage: Cage, argv: tuple[str, ...]) -> tuple[str, ...]:
+    def _argv(self, bwrap: BwrapCommand, argv: tuple[str, ...]) -> tuple[str, ...]:
         joined = ("--user", "--preserve-credentials", "--mount", "--net")
-        client = (
-            *self._counted(),
-            *(_program("nsenter"), "--target", str(keeper.pid), *joined),
-            *(_program("bwrap"), *cage.arguments, "--", *argv),
+        return self._cgroup.entering(
+            (
+                *self._process_limit(),
+                *(_program("nsenter"), "--target", str(self._holder.pid), *joined),
+                *(_program("bwrap"), *bwrap.arguments, "--", *argv),
+            )
         )
-        return self._cgroup.entering(client) if self._cgroup is not None else client
 
-    def _counted(self) -> tuple[str, ...]:
-        """The kernel counts processes by user namespace too, so that a fork bomb ends without a control group. It
+    def _process_limit(self) -> tuple[str, ...]:
+        """The kernel also counts processes per user namespace, which stops a fork bomb without a control group. It
         does not count root's."""
         _, most = resource.getrlimit(resource.RLIMIT_NPROC)
         wanted = max(DEFAULT_PIDS, self._options.limits.pids or 0)
@@ -198,108 +189,68 @@ class BubblewrapRuntime:
         return (_program("prlimit"), f"--nproc={wanted}:{wanted}") if is_counted else ()
 
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
-        mode = (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
-        file = await self._kept().open_to_write(self.home if home else self.workspace, path, mode)
+        mode = file_mode(home=home, executable=executable)
+        file = await self._holder.open_to_write(self.home if home else self.workspace, path, mode)
         try:
             await in_thread(_write, file, content)
         except OSError as error:
-            raise self._cannot_write(path, error) from error
-
-    def _cannot_write(self, path: str, error: OSError) -> RuntimeFailure:
-        """A full disk is the session's own where it has one."""
-        if error.errno == errno.ENOSPC and self._options.limits.disk_bytes is not None:
-            return WorkspaceUnusable(f"cannot write {path!r}: the session has filled its disk")
-        return cannot("write", path, error)
+            if error.errno == errno.ENOSPC and self._options.limits.disk_bytes is not None:
+                raise WorkspaceUnusable(f"cannot write {path!r}: the session has filled its disk") from error
+            raise cannot("write", path, error) from error
 
     async def get(self, path: str) -> bytes:
-        return await in_thread(read_opened, await self._kept().open_to_read(self.workspace, path), path)
+        return await in_thread(read_opened, await self._holder.open_to_read(self.workspace, path), path)
 
     async def put_folder(self, source: Path, path: str) -> None:
-        await self._kept().copy_in(source, self.workspace, path)
+        await self._holder.copy_in(source, self.workspace, path)
 
     async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
-        found = await self._kept().find(self.home if home else self.workspace, path)
-        try:
-            source = Path(f"/proc/self/fd/{found.descriptor}", found.value)
-            return await copied_out(source, target, cap_bytes)
-        finally:
-            os.close(found.descriptor)
-
-    async def kill(self) -> None:
-        await to_the_end(self._kill())
-
-    async def stop(self) -> None:
-        self._stopped = True
-        if self._spawner is not None:
-            self._spawner.refuse()
-        if self._place is not None:
-            await to_the_end(self._stop(self._place))
-
-    def program(self, program: Program) -> str:
-        return program_path(program)
+        found = await self._holder.find(self.home if home else self.workspace, path)
+        with closing_fd(found.descriptor) as folder:
+            return await copied_out(Path(f"/proc/self/fd/{folder}", found.value), target, cap_bytes)
 
     @property
     def workspace(self) -> str:
         return self._options.workspace
 
     @property
-    def home(self) -> str:
-        return HOME
-
-    def _alive(self) -> SessionFolders:
-        if self._stopped:
-            raise RuntimeFailure("the runtime is stopped")
-        if self._place is None:
+    def _holder(self) -> NamespaceHolder:
+        if self._started_holder is None:
             raise RuntimeFailure("the runtime is not started")
-        return self._place
+        return self._started_holder
 
-    def _kept(self) -> Keeper:
-        if self._keeper is None:
-            raise RuntimeFailure("the runtime is not started")
-        return self._keeper
-
-    def _environment(self, place: SessionFolders, command: Command) -> dict[str, str]:
+    def _environment(self, folders: SessionFolders, command: Command) -> dict[str, str]:
         own = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        return {**own, **command.env, "POLAR_SESSION": place.session_id}
+        return {**own, **command.env, "POLAR_SESSION": folders.session_id}
 
-    def _memory_kills(self) -> int:
-        return self._cgroup.memory_kills() if self._cgroup is not None else 0
-
-    async def _leave(self, cage: Cage) -> None:
-        await _ended(cage, self._cages[cage])
-        cage.close()
-        del self._cages[cage]
+    async def _leave(self, bwrap: BwrapCommand) -> None:
+        await _ended(bwrap, self._running[bwrap])
+        bwrap.close()
+        del self._running[bwrap]
 
     async def _kill(self) -> None:
-        await asyncio.gather(*(_ended(cage, running) for cage, running in self._cages.items()))
+        await asyncio.gather(*(_ended(bwrap, running) for bwrap, running in self._running.items()))
 
-    async def _stop(self, place: SessionFolders) -> None:
-        async with self._stopping:
-            await self._kill()
-            if self._spawner is not None:
-                await self._spawner.close()
-            if self._keeper is not None:
-                await self._keeper.end()
-            await in_thread(remove_tree, place.root)
-            if self._cgroup is not None:
-                await self._cgroup.remove()
+    async def _release(self, folders: SessionFolders) -> None:
+        if self._started_holder is not None:
+            await self._started_holder.end()
 
 
-async def _ended(cage: Cage, running: asyncio.Future[Finished]) -> None:
-    await cage.end()
+async def _ended(bwrap: BwrapCommand, running: asyncio.Future[Finished]) -> None:
+    await bwrap.end()
     await asyncio.wait([running])
 
 
-async def _end_all(marks: set[bytes]) -> int:
-    for seen in marks:
-        await end(Family(seen, leaders=frozenset()), grace_s=0)
-    return len(marks)
+async def _end_all(markers: set[bytes]) -> int:
+    for found in markers:
+        await end(Family(found), grace_s=0)
+    return len(markers)
 
 
 def _program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise RuntimeFailure(f"there is no {name}; `make bubblewrap` installs it")
+        raise RuntimeFailure(f"{name} is not installed; `make bubblewrap` installs it")
     return found
 
 
@@ -307,8 +258,8 @@ def _is_ours(folder: Path) -> bool:
     return folder.stat().st_uid == os.geteuid()
 
 
-def _why_not(program: str, said: str) -> str:
-    last = said.strip().rpartition("\n")[2]
+def _why_not(program: str, output: str) -> str:
+    last = output.strip().rpartition("\n")[2]
     if last.endswith(f"execvp {program}: No such file or directory"):
         return f"cannot start {program!r}: there is no such program"
     return f"cannot start {program!r}: {last}"

@@ -1,7 +1,7 @@
-"""The calls of the Docker Engine API that a runtime makes. Podman's service answers the same ones.
+"""A client of the Docker Engine API, which Podman's service also implements.
 
-The service has to be on the node's own machine: tools are mounted from its folders and the gateway listens in its
-networks. So there is a socket, or a port without TLS, and nothing else to know.
+The Docker Engine has to be on the node's own machine: programs are mounted from the node's folders, and the
+gateway listens in the containers' networks. So its address is a socket, or a port without TLS.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from polar.errors import RuntimeFailure
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 CALL_LIMIT_S = 120.0
-"""A call that is not answered by then has failed: the service hangs."""
+"""A call without an answer by then has failed."""
 CONNECT_LIMIT_S = 10.0
 PIECE_BYTES = 2**16
 
 
-class Refused(RuntimeFailure):
-    """The service has answered, and its answer is an error."""
+class DockerRefused(RuntimeFailure):
+    """The Docker Engine answered with an error."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class Refused(RuntimeFailure):
 
 
 class DockerApi:
-    """A connection to one service; made inside the event loop, and closed."""
+    """A connection to one Docker Engine; create it inside the event loop, and close it."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
@@ -43,15 +43,15 @@ class DockerApi:
         elif kind in ("tcp", "http"):
             connector, self._base = aiohttp.TCPConnector(limit=0), f"http://{rest}"
         else:
-            raise RuntimeFailure(f"{self.address!r} is not the address of an engine: unix:// or tcp://")
+            raise RuntimeFailure(f"{self.address!r} is not the address of a Docker Engine: use unix:// or tcp://")
         self._http = aiohttp.ClientSession(connector=connector)
 
     async def open(self) -> None:
-        """Speaks the service's own version of the API from now on."""
+        """Switches to the API version of the Docker Engine."""
         async with self.request("GET", "/_ping") as response:
             version = response.headers.get("Api-Version")
         if version is None:
-            raise RuntimeFailure(f"what answers at {self.address} is no container engine")
+            raise RuntimeFailure(f"the server at {self.address} is not a Docker Engine")
         self._base += f"/v{version}"
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class DockerApi:
     async def call(
         self, method: str, path: str, *, query: dict[str, str] | None = None, body: dict[str, Any] | None = None
     ) -> Any:
-        """The reply's JSON; None where it has none."""
+        """The reply's JSON; None if it has none."""
         async with self.request(method, path, query=query, body=body) as response:
             content = await response.read()
         return orjson.loads(content) if content[:1] in (b"{", b"[") else None
@@ -79,7 +79,7 @@ class DockerApi:
         body: dict[str, Any] | IO[bytes] | None = None,
         limit_s: float | None = CALL_LIMIT_S,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """A reply to be read piece by piece. `limit_s` is None where the length is the caller's."""
+        """A reply to be read in parts. `limit_s`: None for a call that takes as long as its data."""
         if self._http.closed:
             raise RuntimeFailure("the runtime is stopped")
         data = orjson.dumps(body) if isinstance(body, dict) else body
@@ -95,12 +95,12 @@ class DockerApi:
             ) as response:
                 if response.status >= 400:
                     message = _message(response.status, await response.read())
-                    raise Refused(response.status, message, response.headers)
+                    raise DockerRefused(response.status, message, response.headers)
                 yield response
         except TimeoutError as error:  # not the caller's deadline, which cancels
-            raise RuntimeFailure(f"the engine at {self.address} does not answer") from error
+            raise RuntimeFailure(f"the Docker Engine at {self.address} does not answer") from error
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise RuntimeFailure(f"no word from the engine at {self.address}: {error}") from error
+            raise RuntimeFailure(f"cannot reach the Docker Engine at {self.address}: {error}") from error
 
 
 @asynccontextmanager
@@ -117,4 +117,4 @@ def _message(status: int, content: bytes) -> str:
     try:
         return str(orjson.loads(content)["message"])
     except (ValueError, KeyError, TypeError):
-        return content.decode(errors="replace").strip()[:500] or f"the engine answers with status {status}"
+        return content.decode(errors="replace").strip()[:500] or f"the Docker Engine answered with status {status}"

@@ -1,7 +1,7 @@
-"""Tars that go into a container and come out of it.
+"""Tar archives that go into a container and come out of it.
 
-What comes out is an agent's: it is read as it arrives, and a file that is over the cap is never written down,
-however large it says it is.
+What comes out was written by an agent: it is read as a stream, and a file over the cap is never written to disk,
+whatever size it claims.
 """
 
 from __future__ import annotations
@@ -24,43 +24,29 @@ from polar.runtimes.files.copies import MAX_ENTRIES, SHOWN_LEFT_OUT, copy_out
 from polar.runtimes.files.folders import MAX_READ_BYTES
 
 READ_PAST_BYTES = 2 * 2**30
-"""How much of what is over the cap is read through to reach what comes after it."""
+"""How many bytes over the cap are skipped to reach the entries after them."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """To whom what is put in belongs."""
+    """The owner of files that are put into a container."""
 
     uid: int
     gid: int
 
 
-class NewFile(msgspec.Struct, frozen=True):
-    path: PurePosixPath
-    """From where the tar is unpacked; the folders above it are made."""
-    content: bytes
-    mode: int
-
-
-def pack_file(file: NewFile, owner: Owner) -> IO[bytes]:
-    packed = io.BytesIO()
-    with _writer(packed) as tar:
-        _add_folders(tar, reversed(file.path.parents[:-1]), owner)
-        entry = _entry(file.path, tarfile.REGTYPE, file.mode, owner)
-        entry.size = len(file.content)
-        tar.addfile(entry, io.BytesIO(file.content))
-    return packed
-
-
-def pack_folder(path: PurePosixPath, owner: Owner, mode: int) -> IO[bytes]:
+def pack(path: PurePosixPath, mode: int, owner: Owner, content: bytes | None = None) -> IO[bytes]:
+    """A tar of one file, or of a folder if there is no content, with the folders above it."""
     packed = io.BytesIO()
     with _writer(packed) as tar:
         _add_folders(tar, reversed(path.parents[:-1]), owner)
-        tar.addfile(_entry(path, tarfile.DIRTYPE, mode, owner))
+        entry = _entry(path, tarfile.DIRTYPE if content is None else tarfile.REGTYPE, mode, owner)
+        entry.size = len(content or b"")
+        tar.addfile(entry, io.BytesIO(content or b""))
     return packed
 
 
 def pack_tree(source: Path, below: PurePosixPath, owner: Owner, packed: IO[bytes]) -> None:
-    """What is in `source`, under `below`; links and modes kept."""
+    """Packs the content of `source` under `below`; keeps links and modes."""
     if not source.is_dir():
         raise RuntimeFailure(f"{source} is not a folder")
 
@@ -80,41 +66,44 @@ def pack_tree(source: Path, below: PurePosixPath, owner: Owner, packed: IO[bytes
 
 
 def read_file(stream: Callable[[int | None], io.RawIOBase]) -> bytes:
-    """The one file of a tar, as long as it may be read at once: it can be sparse, and be larger than the disk."""
+    """The one file of a tar, if it is not too large: a sparse file can be larger than the disk."""
     with _reader(stream(MAX_READ_BYTES + READ_PAST_BYTES)) as tar:
         for entry in tar:
             if entry.isreg() and (found := tar.extractfile(entry)) is not None:
                 if entry.size > MAX_READ_BYTES:
-                    raise WorkspaceUnusable(f"{entry.size} bytes are more than the {MAX_READ_BYTES} read at once")
+                    raise WorkspaceUnusable(
+                        f"the file has {entry.size} bytes; at most {MAX_READ_BYTES} can be read"
+                    )
                 return found.read()
     raise NoSuchFile("the tar holds no file")
 
 
 def unpack(stream: Callable[[int | None], io.RawIOBase], scratch: Path, target: Path, cap_bytes: int) -> Fetched:
-    """A tar of one file or folder to `target`, by way of an empty folder. `stream` is told where to give up."""
+    """Unpacks a tar of one file or folder to `target`, through the empty folder `scratch`. `stream` raises
+    StreamTooLong after the given number of bytes."""
     unpacking = _Unpacking(scratch, cap_bytes)
     try:
         with _reader(stream(cap_bytes + READ_PAST_BYTES)) as tar:
             for entry in tar:
                 unpacking.take(entry, tar)
-    except TooMuch:
-        unpacking.leave("what comes after", f"more than {READ_PAST_BYTES} bytes to read past")
+    except StreamTooLong:
+        unpacking.leave("what comes after", f"more than {READ_PAST_BYTES} bytes to skip")
     unpacking.make_links()
     if unpacking.root is None:
-        raise RuntimeFailure("the engine has sent an empty tar")
-    if not os.path.lexists(scratch / unpacking.root):  # a single file, which was left out
+        raise RuntimeFailure("the Docker Engine sent an empty tar")
+    if not os.path.lexists(scratch / unpacking.root):  # a single file that was left out
         target.parent.mkdir(parents=True, exist_ok=True)
         return Fetched(left_out=tuple(unpacking.left_out))
     fetched = copy_out(scratch / unpacking.root, target, cap_bytes)
     return Fetched(fetched.files, fetched.size_bytes, (*fetched.left_out, *unpacking.left_out)[:SHOWN_LEFT_OUT])
 
 
-class TooMuch(Exception):
-    """The stream is longer than anyone is ready to read."""
+class StreamTooLong(Exception):
+    """The stream is longer than its limit."""
 
 
 class _Unpacking:
-    """Writes down what may pass, so that `copy_out` finds a tree like any other."""
+    """Writes the acceptable entries to disk, for `copy_out` to copy."""
 
     def __init__(self, scratch: Path, cap_bytes: int) -> None:
         self._scratch = scratch
@@ -132,34 +121,34 @@ class _Unpacking:
         self.root = self.root or path.parts[0]
         self._entries += 1
         if self._entries > MAX_ENTRIES:
-            self.leave(self._told(path), "too many files")
+            self.leave(self._shown(path), "too many files")
         elif entry.issym():
             self._links.append((path, entry.linkname))
         elif not (entry.isdir() or entry.islnk() or entry.isreg()):
-            self.leave(self._told(path), "not a plain file")
+            self.leave(self._shown(path), "not a plain file")
         elif entry.isreg() and entry.size > self._room_bytes:
-            self.leave(self._told(path), f"{entry.size} bytes are over the cap")
+            self.leave(self._shown(path), f"{entry.size} bytes are over the cap")
         else:
             try:
                 self._make(entry, tar, self._scratch / path)
             except OSError as error:
-                self.leave(self._told(path), error.strerror or "it cannot be written")
+                self.leave(self._shown(path), error.strerror or "cannot be written")
 
     def make_links(self) -> None:
-        """Last of all: a process that swaps a folder for a link while the tar is made must not have the node write
-        where the link leads."""
+        """Called last: if a process replaces a folder by a link while the tar is made, the node must not write
+        through that link."""
         for path, to in self._links:
             try:
                 (self._scratch / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 (self._scratch / path).symlink_to(to)
             except OSError as error:
-                self.leave(self._told(path), error.strerror or "it cannot be written")
+                self.leave(self._shown(path), error.strerror or "cannot be written")
 
     def leave(self, what: str, why: str) -> None:
         if len(self.left_out) < SHOWN_LEFT_OUT:
             self.left_out.append(f"{what}: {why}")
 
-    def _told(self, path: PurePosixPath) -> str:
+    def _shown(self, path: PurePosixPath) -> str:
         return "/".join(path.parts[1:]) or path.name
 
     def _make(self, entry: tarfile.TarInfo, tar: tarfile.TarFile, path: Path) -> None:
@@ -167,7 +156,7 @@ class _Unpacking:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if entry.islnk():  # a second name of a file that came before
+        if entry.islnk():  # a second name of an earlier file
             os.link(self._scratch / PurePosixPath(entry.linkname), path, follow_symlinks=False)
             return
         content = tar.extractfile(entry)
@@ -176,7 +165,7 @@ class _Unpacking:
             try:
                 shutil.copyfileobj(content, file)
             except BaseException:
-                path.unlink()  # half a file is none
+                path.unlink()  # do not leave half a file
                 raise
             os.fchmod(file.fileno(), 0o700 if entry.mode & 0o100 else 0o600)
         self._room_bytes -= entry.size
@@ -185,7 +174,7 @@ class _Unpacking:
 def _checked(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise RuntimeFailure(f"the engine has sent a tar with {name!r} in it")
+        raise RuntimeFailure(f"the Docker Engine sent a tar with the path {name!r}")
     return path
 
 
@@ -203,11 +192,11 @@ def _entry(path: PurePosixPath, kind: bytes, mode: int, owner: Owner) -> tarfile
 
 @contextmanager
 def _writer(packed: IO[bytes]) -> Generator[tarfile.TarFile]:
-    """Leaves `packed` ready to be read. The GNU form keeps names that are no text as they are."""
+    """Leaves `packed` ready to be read. The GNU format keeps names that are not UTF-8."""
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         yield tar
         end_bytes = tar.offset + 2 * tarfile.BLOCKSIZE
-    # Two empty blocks are the end. Podman reads no further, and what is filled up behind them breaks its pipe.
+    # Two empty blocks are the end. Podman reads no further, so padding after them would break its pipe.
     packed.truncate(end_bytes)
     packed.seek(0)
 

@@ -1,7 +1,7 @@
-"""One container and the files in it, by the Engine API.
+"""One container and its files, through the Docker Engine API.
 
-The service follows links inside the container and nowhere else, running or not; here it is only seen to that a
-path stays in the folder it belongs to.
+The Docker Engine resolves links only inside the container, running or not; this module also checks that a path
+stays in its folder.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import msgspec
 import orjson
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
-from polar.runtimes.docker.api import DockerApi, Refused
-from polar.runtimes.docker.archive import TooMuch
+from polar.runtimes.docker.api import DockerApi, DockerRefused
+from polar.runtimes.docker.archive import StreamTooLong
 from polar.runtimes.host.cgroups import MOUNT, Cgroup
 from polar.runtimes.host.processes import PROC
-from polar.runtimes.host.spawn import to_the_end
-from polar.runtimes.host.threads import in_thread
+from polar.runtimes.host.threads import in_thread, to_the_end
 
 FOLDER, LINK, OTHERS = 1 << 31, 1 << 27, 0x7280000
-"""Bits of a mode as the Engine API tells it: pipes, sockets, devices and the like are the others."""
+"""Mode bits in the Docker Engine API; OTHERS are pipes, sockets, devices and the like."""
 STAT = "X-Docker-Container-Path-Stat"
 MAX_LINKS = 40
 Result = TypeVar("Result")
@@ -38,7 +37,7 @@ Stream = Callable[[int | None], io.RawIOBase]
 class Stat(msgspec.Struct, frozen=True):
     mode: int
     link_target: str = msgspec.field(default="", name="linkTarget")
-    """Where a link leads in the end, from the container's root. Podman says it of everything."""
+    """Where a link finally leads, from the container's root. Podman sets it for every path."""
 
     @property
     def is_folder(self) -> bool:
@@ -49,19 +48,18 @@ class Stat(msgspec.Struct, frozen=True):
         return not self.mode & (FOLDER | LINK | OTHERS)
 
 
-class Found(msgspec.Struct, frozen=True):
-    """Where a path leads."""
+class ContainerPath(msgspec.Struct, frozen=True):
+    """A resolved path."""
 
     path: PurePosixPath
-    """Links followed."""
     stat: Stat | None
     """None: nothing is there."""
     folder: PurePosixPath
-    """The deepest folder on the way that is there, `path` itself left out."""
+    """The deepest existing folder above `path`."""
 
     @property
     def new(self) -> PurePosixPath:
-        """From that folder on."""
+        """The path relative to `folder`."""
         return self.path.relative_to(self.folder)
 
 
@@ -78,11 +76,11 @@ class Container:
         return await self._api.call("GET", f"{self._path}/json")
 
     async def memory_killed(self) -> bool:
-        """Whether the memory limit has ended a process of it since it was started."""
+        """Whether the memory limit has ended one of its processes since it was started."""
         return bool((await self.inspect())["State"].get("OOMKilled"))
 
     async def control_group(self) -> Cgroup:
-        """For what the kernel counts; an empty one where the node does not see the container's processes."""
+        """The container's cgroup, for its counters; empty if the node does not see the container's processes."""
         pid = int((await self.inspect())["State"]["Pid"])
         try:
             lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
@@ -93,10 +91,10 @@ class Container:
         return Cgroup({"memory": MOUNT / tree / paths[tree].lstrip("/")} if tree in paths else {})
 
     async def kill(self) -> None:
-        """Returns when all its processes are dead: the kernel ends a pid namespace with its first process."""
+        """Returns when all its processes are dead: the kernel kills them with the first process."""
         try:
             await self._api.call("POST", f"{self._path}/kill")
-        except Refused:
+        except DockerRefused:
             if await self._runs():
                 raise
             return
@@ -105,8 +103,8 @@ class Container:
     async def remove(self) -> None:
         try:
             await self._api.call("DELETE", self._path, query={"force": "true", "v": "true"})
-        except Refused as error:
-            if error.status == 409:  # somebody is removing it already
+        except DockerRefused as error:
+            if error.status == 409:  # it is being removed already
                 await self._wait("removed")
             elif error.status != 404:
                 raise
@@ -115,14 +113,14 @@ class Container:
         try:
             async with asyncio.timeout(within_s):
                 await self._wait("not-running")
-        except TimeoutError:  # one that is half way to its end takes no commands either
+        except TimeoutError:  # a container that is stopping takes no commands either
             return not await self._runs()
         return True
 
     async def _runs(self) -> bool:
         try:
             return bool((await self.inspect())["State"].get("Running"))
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
             return False
@@ -130,25 +128,25 @@ class Container:
     async def _wait(self, condition: str) -> None:
         try:
             await self._api.call("POST", f"{self._path}/wait", query={"condition": condition})
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
 
     async def stat(self, path: PurePosixPath) -> Stat | None:
         try:
             async with self._api.request("HEAD", f"{self._path}/archive", query={"path": str(path)}) as response:
-                told = response.headers.get(STAT, "")
-        except Refused as error:
-            await self.inspect()  # a container that is gone is not a file that is missing
+                encoded = response.headers.get(STAT, "")
+        except DockerRefused as error:
+            await self.inspect()  # raises if the container itself is gone
             if error.status != 404:
-                raise WorkspaceUnusable(f"{path.name!r} cannot be followed") from error
-            told = error.headers.get(STAT, "")  # of a link that leads to nothing, podman says both
-            if not told:
+                raise WorkspaceUnusable(f"cannot resolve {path.name!r}") from error
+            encoded = error.headers.get(STAT, "")  # Podman sends both for a broken link
+            if not encoded:
                 return None
-        return msgspec.convert(orjson.loads(base64.b64decode(told)), Stat)
+        return msgspec.convert(orjson.loads(base64.b64decode(encoded)), Stat)
 
-    async def find(self, base: PurePosixPath, path: str, links: int = 0) -> Found:
-        """`path` under `base`, links followed; refused where it leads outside."""
+    async def find(self, base: PurePosixPath, path: str, links: int = 0) -> ContainerPath:
+        """Resolves `path` under `base`; refuses one that leads outside."""
         if "\0" in path or not path or path.startswith("/"):
             raise RuntimeFailure(f"{path!r} is not a relative path")
         names = PurePosixPath(posixpath.normpath(path)).parts
@@ -159,59 +157,55 @@ class Container:
             at, rest = at / name, names[count:]
             there = await self.stat(at)
             if there is None:
-                return Found(at.joinpath(*rest), None, at.parent)
+                return ContainerPath(at.joinpath(*rest), None, at.parent)
             if there.link_target not in ("", str(at)):
                 target = PurePosixPath(there.link_target)
                 if not target.is_relative_to(base):
                     raise WorkspaceUnusable(f"{path!r} leads out of its folder")
                 if links == MAX_LINKS:
-                    raise WorkspaceUnusable(f"{path!r} cannot be followed: too many links")
+                    raise WorkspaceUnusable(f"cannot resolve {path!r}: too many links")
                 return await self.find(base, str(target.relative_to(base).joinpath(*rest)), links + 1)
             if rest and not there.is_folder:
                 raise NotADirectoryError(f"{name!r} is not a folder")
             here = there
-        return Found(at, here, at.parent if names else at)
+        return ContainerPath(at, here, at.parent if names else at)
 
     async def put(self, folder: PurePosixPath, tar: IO[bytes]) -> None:
-        """Unpacks a tar in a folder; a folder is never replaced by a file, nor the other way round."""
+        """Unpacks a tar in a folder; never replaces a folder by a file, or a file by a folder."""
         query = {"path": str(folder), "noOverwriteDirNonDir": "true"}
         await self._api.upload(f"{self._path}/archive", query, tar)
 
     async def read(self, path: PurePosixPath, reader: Callable[[Stream], Result]) -> Result:
-        """What `reader` makes, in a thread, of a tar of what is at `path`."""
+        """Passes a tar of what is at `path` to `reader`, in a thread, and returns its result."""
         async with self._api.request(
             "GET", f"{self._path}/archive", query={"path": str(path)}, limit_s=None
         ) as response:
             loop = asyncio.get_running_loop()
 
             def stream(limit_bytes: int | None) -> io.RawIOBase:
-                return _Arriving(response.content, loop, limit_bytes)
+                return _ResponseStream(response.content, loop, limit_bytes)
 
             work = asyncio.ensure_future(in_thread(reader, stream))
             try:
                 await asyncio.wait([work])
             finally:
-                response.close()  # so that a thread that still reads comes to its end
-                await to_the_end(_ended(work))
+                response.close()  # ends a thread that still reads
+                await to_the_end(asyncio.wait([work]))
             try:
                 return work.result()
             except tarfile.TarError as error:
-                raise RuntimeFailure(f"what the engine sent is no whole tar: {error}") from error
+                raise RuntimeFailure(f"the Docker Engine sent an incomplete tar: {error}") from error
 
 
 async def labelled(api: DockerApi, wanted: dict[str, str]) -> list[tuple[Container, dict[str, str]]]:
-    """Containers with these labels, also those that do not run, each with all its labels."""
+    """Containers with these labels, running or not, each with all its labels."""
     filters = orjson.dumps({"label": [f"{name}={value}" for name, value in wanted.items()]}).decode()
     found = await api.call("GET", "/containers/json", query={"all": "true", "filters": filters})
     return [(Container(api, row["Id"]), row["Labels"]) for row in found]
 
 
-async def _ended(work: asyncio.Future[Any]) -> None:
-    await asyncio.wait([work])
-
-
-class _Arriving(io.RawIOBase):
-    """A reply's content, read by a thread while the event loop receives it."""
+class _ResponseStream(io.RawIOBase):
+    """A response body that a thread reads while the event loop receives it."""
 
     def __init__(
         self, content: aiohttp.StreamReader, loop: asyncio.AbstractEventLoop, limit_bytes: int | None
@@ -228,6 +222,6 @@ class _Arriving(io.RawIOBase):
         if self._room_bytes is not None:
             self._room_bytes -= len(piece)
             if self._room_bytes < 0:
-                raise TooMuch
+                raise StreamTooLong
         buffer[: len(piece)] = piece
         return len(piece)

@@ -1,39 +1,45 @@
-"""A command in a container: its output taken apart into the two logs, its exit code asked for afterwards."""
+"""A command in a container: splits its output into two logs, then fetches its exit code."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Finished
-from polar.runtimes.docker.api import PIECE_BYTES, DockerApi, Refused
+from polar.runtimes.docker.api import PIECE_BYTES, DockerApi, DockerRefused
 from polar.runtimes.host.cgroups import Cgroup
-from polar.runtimes.host.output import CappedLog
+from polar.runtimes.host.output import command_log
+from polar.runtimes.options import RuntimeOptions
 
 STDERR = 2
 KILLED = 137
 CANNOT_START = (125, 126, 127)
-"""The engine's own fault or the container's end, a program that cannot be run, and one that is not there."""
+"""An error of the Docker Engine or the container's end; a program that cannot be run; one that is missing."""
 COMPLAINT = re.compile(r"OCI runtime |cannot exec |Error: [^\n]*\bOCI ")
-"""Of an engine, in the place of the output. It never had a process then; podman has forgotten it in any case."""
+"""A Docker Engine's error message in place of the output. The command has no process id then; Podman has always
+forgotten the id by then."""
 COMPLAINT_BYTES = 1000
 ARGUMENT_BYTES = 128 * 1024
-"""The longest argument that Linux takes."""
-OUT_OF_MEMORY = b"\n[polar: killed: the session is over its limit of memory]\n"
+"""The longest argument that Linux accepts."""
+CUT_OFF = "the Docker Engine closed the connection in the middle of the output"
+OUT_OF_MEMORY = b"\n[polar: killed: the session is over its memory limit]\n"
 
 
 class NotStarted(RuntimeFailure):
-    """Nothing of the command has run."""
+    """The command did not run."""
 
 
-class Logs(msgspec.Struct, frozen=True):
-    out: CappedLog
-    err: CappedLog
+class Logs:
+    """The two logs of a command."""
+
+    def __init__(self, folder: Path, name: str, options: RuntimeOptions) -> None:
+        self.out = command_log(folder, name, "stdout", options)
+        self.err = command_log(folder, name, "stderr", options)
 
     def close(self) -> None:
         self.out.close()
@@ -41,7 +47,7 @@ class Logs(msgspec.Struct, frozen=True):
 
 
 class Exec:
-    """One command, created and not yet begun."""
+    """One command, created and not yet started."""
 
     def __init__(self, api: DockerApi, exec_id: str, argv: tuple[str, ...]) -> None:
         self._api = api
@@ -61,7 +67,7 @@ class Exec:
         }
         try:
             made = await api.call("POST", f"/containers/{container_id}/exec", body=body)
-        except Refused as error:
+        except DockerRefused as error:
             raise cannot_start(argv[0], str(error)) from error
         return cls(api, made["Id"], argv)
 
@@ -71,14 +77,14 @@ class Exec:
             async with self._api.request(
                 "POST", f"{self._path}/start", body={"Detach": False, "Tty": False}, limit_s=None
             ) as response:
-                beginning = await _take_apart(response.content, logs)
-        except Refused as error:
+                start = await _split(response.content, logs)
+        except DockerRefused as error:
             raise cannot_start(self._program, str(error)) from error
         ended = await self._api.call("GET", f"{self._path}/json")
-        exit_code, told = int(ended["ExitCode"] or 0), beginning.decode(errors="replace")
-        if exit_code in CANNOT_START and not ended["Pid"] and COMPLAINT.match(told):
-            raise cannot_start(self._program, told)
-        if exit_code < 0:  # podman, of a command that ended with its container
+        exit_code, output = int(ended["ExitCode"] or 0), start.decode(errors="replace")
+        if exit_code in CANNOT_START and not ended["Pid"] and COMPLAINT.match(output):
+            raise cannot_start(self._program, output)
+        if exit_code < 0:  # Podman, for a command that ended with its container
             exit_code = KILLED
         memory_kills = group.memory_kills() - memory_kills
         if exit_code == KILLED and memory_kills:
@@ -87,7 +93,7 @@ class Exec:
 
 
 def check_words(argv: tuple[str, ...], env: dict[str, str]) -> None:
-    """What Linux refuses is seen here: from inside it looks like a program that ended."""
+    """Refuses what Linux would refuse: in a container it would look like a program that ended."""
     words = (*argv, *(f"{name}={value}" for name, value in env.items()))
     if any("\0" in word for word in words):
         raise cannot_start(argv[0], "embedded null byte")
@@ -101,23 +107,23 @@ def cannot_start(program: str, why: str) -> NotStarted:
     return NotStarted(f"cannot start {program!r}: {why.strip()}")
 
 
-async def _take_apart(content: aiohttp.StreamReader, logs: Logs) -> bytes:
-    """Both outputs come in one stream, in frames: which of them, three empty bytes, a length, the bytes.
-    Gives how it began, both together."""
-    beginning = b""
+async def _split(content: aiohttp.StreamReader, logs: Logs) -> bytes:
+    """Both outputs come in one stream of frames: the output's number, three empty bytes, a length, the data.
+    Returns the start of both together."""
+    start = b""
     while True:
         try:
             header = await content.readexactly(8)
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise RuntimeFailure("the engine has broken off in the middle of the output") from error
-            return beginning
+                raise RuntimeFailure(CUT_OFF) from error
+            return start
         log = logs.err if header[0] == STDERR else logs.out
         left_bytes = int.from_bytes(header[4:], "big")
         while left_bytes:
             piece = await content.read(min(left_bytes, PIECE_BYTES))
             if not piece:
-                raise RuntimeFailure("the engine has broken off in the middle of the output")
+                raise RuntimeFailure(CUT_OFF)
             log.write(piece)
-            beginning = (beginning + piece)[:COMPLAINT_BYTES] if len(beginning) < COMPLAINT_BYTES else beginning
+            start = (start + piece)[:COMPLAINT_BYTES] if len(start) < COMPLAINT_BYTES else start
             left_bytes -= len(piece)

@@ -1,4 +1,4 @@
-"""What a person says about a container, and what is said of it to the engine."""
+"""Options of the `docker` runtime, and the container configuration that is made of them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from polar.runtimes.base import Program, SessionFolders, program_path
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.base import Program, SessionFolders
+from polar.runtimes.host.processes import owner, owner_scope
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
 
-HELD_BY = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
-"""What an engine says of itself, by the limit that needs it."""
-HELD = tuple(HELD_BY)
-NO_QUOTA = "only an engine whose storage is overlay2 on xfs with pquota can; say quota = true where it is"
+LIMIT_FEATURES = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
+"""The field of the Docker Engine's /info that each limit needs."""
+NO_QUOTA = "it needs a Docker Engine whose storage is overlay2 on xfs with pquota; set quota = true for one"
 
 Capability = Literal[
     "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID"
 ]
-"""What installing packages takes, and servers."""
+"""Capabilities that installing packages and running servers need."""
 
 
 class DockerOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
         networks=("gateway_only", "open", "none"),
-        limits=HELD,
+        limits=tuple(LIMIT_FEATURES),
         contains=("files", "processes", "network"),
         reasons={"disk_bytes": NO_QUOTA},
     )
 
     image: str = Field(default="polar-base", pattern=r"^[A-Za-z0-9][\w./:@-]*$")
-    """It is on the engine already: nothing is pulled. It needs `sh`, `tail` and `id`."""
+    """Must be on the Docker Engine already: nothing is pulled. It needs `sh`, `tail` and `id`."""
     workspace: str = Field(default="/work", pattern=r"^(/[\w.@+-]*[\w@+-][\w.@+-]*)+$")
-    """Made where the image has none; what the image has there, the workspace begins with."""
+    """The workspace's path inside, created if missing. It starts with what the image has there."""
     user: str | None = None
     """As `name`, `uid` or `uid:gid`. None: the image's own."""
     engine: str | None = None
-    """Where the container engine listens, on this machine. None: DOCKER_HOST, or Docker's usual socket."""
+    """Address of the Docker Engine on this machine. None: DOCKER_HOST, or Docker's usual socket."""
     quota: bool = False
-    """The engine's storage holds disk limits."""
+    """The Docker Engine's storage enforces disk limits."""
     cap_add: tuple[Capability, ...] = ()
-    """Capabilities that root inside keeps; all others are dropped. Only such as lead nowhere outside."""
+    """Capabilities that root inside keeps; all others are dropped. None of them gives access to the node."""
 
     @property
     def offered(self) -> Capabilities:
@@ -51,48 +50,50 @@ class DockerOptions(RuntimeOptions):
     @classmethod
     def _is_here(cls, address: str | None) -> str | None:
         if address is not None and not address.startswith(("unix:///", "tcp://", "http://")):
-            raise ValueError("an engine of this machine is wanted: unix:///path or tcp://host:port")
+            raise ValueError(
+                "give the address of a Docker Engine on this machine: unix:///path or tcp://host:port"
+            )
         return address
 
 
-def labels(place: SessionFolders) -> dict[str, str]:
-    """Who owns the container, and where that name means something."""
+def labels(folders: SessionFolders) -> dict[str, str]:
+    """The container's owner, and the scope in which the owner's name is valid."""
     return {
-        "polar.session": place.session_id,
-        "polar.place": str(place.root),
+        "polar.session": folders.session_id,
+        "polar.place": str(folders.root),
         "polar.owner": owner(),
-        "polar.home": home(),
+        "polar.home": owner_scope(),
     }
 
 
-def not_held(limits: Limits, engine: dict[str, Any]) -> str:
-    """Why an engine does not hold limits, by what it says of itself; empty: it does."""
-    asked = [name for name in limits.asked if name in HELD_BY]
-    without_root = engine.get("Rootless") or "name=rootless" in (engine.get("SecurityOptions") or ())
-    if asked and without_root and engine.get("CgroupVersion") == "1":
+def why_no_limits(limits: Limits, info: dict[str, Any]) -> str:
+    """Why the Docker Engine cannot enforce the limits, by its /info; empty: it can."""
+    asked = [name for name in limits.asked if name in LIMIT_FEATURES]
+    rootless = info.get("Rootless") or "name=rootless" in (info.get("SecurityOptions") or ())
+    if asked and rootless and info.get("CgroupVersion") == "1":
         return (
-            f"an engine without root does not hold the limit {', '.join(asked)} on a machine with cgroup v1: "
-            "use an engine that runs as root, or cgroup v2"
+            f"a rootless Docker Engine does not enforce the limit {', '.join(asked)} with cgroup v1: "
+            "use one that runs as root, or cgroup v2"
         )
-    if missing := [name for name in asked if engine.get(HELD_BY[name]) is False]:
-        return f"this engine does not hold the limit {', '.join(missing)} on this machine"
-    if limits.cpus is not None and limits.cpus > engine.get("NCPU", limits.cpus):
-        return f"a limit of {limits.cpus:g} CPUs is more than the {engine['NCPU']} that the engine's machine has"
+    if missing := [name for name in asked if info.get(LIMIT_FEATURES[name]) is False]:
+        return f"this Docker Engine does not enforce the limit {', '.join(missing)} on this machine"
+    if limits.cpus is not None and limits.cpus > info.get("NCPU", limits.cpus):
+        return f"the limit is {limits.cpus:g} CPUs, but the machine has {info['NCPU']}"
     return ""
 
 
-def container_config(options: DockerOptions, place: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
-    """The body of the call that creates it; `image` is what the engine tells of its image. Its own process only
-    waits, and its init reaps what others leave."""
+def container_config(options: DockerOptions, folders: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
+    """The body of the call that creates the container; `image` is the image's configuration. The container's own
+    process only waits, and its init reaps orphans."""
     limits = options.limits
     host: dict[str, Any] = {
         "Init": True,
-        "NetworkMode": "bridge" if options.policy == "open" else "none",
+        "NetworkMode": "bridge" if options.network_mode == "open" else "none",
         "CapDrop": ["ALL"],
         "CapAdd": list(options.cap_add),
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": limits.pids or DEFAULT_PIDS,
-        "Mounts": [_mount(tool) for tool in place.tools],
+        "Mounts": [_mount(program) for program in folders.programs],
         "LogConfig": {"Type": "none"},
     }
     if limits.memory_bytes is not None:
@@ -107,14 +108,14 @@ def container_config(options: DockerOptions, place: SessionFolders, image: dict[
         "Cmd": [],
         "User": options.user or "",
         "WorkingDir": "/",
-        "Env": [f"POLAR_SESSION={place.session_id}"],
-        "Labels": labels(place),
+        "Env": [f"POLAR_SESSION={folders.session_id}"],
+        "Labels": labels(folders),
         "HostConfig": host,
     }
-    # Podman sets a timer also for a check that is no check, so it is named only where there is one to switch off.
+    # Podman sets a timer even for a disabled check, so it is named only if the image has one to disable.
     return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.get("Healthcheck") else config
 
 
-def _mount(tool: Program) -> dict[str, Any]:
-    source = str(tool.source.resolve())
-    return {"Type": "bind", "Source": source, "Target": program_path(tool), "ReadOnly": True}
+def _mount(program: Program) -> dict[str, Any]:
+    source = str(program.source.resolve())
+    return {"Type": "bind", "Source": source, "Target": program.mount_point, "ReadOnly": True}

@@ -1,1 +1,1 @@
-"""Files of a session, touched on its behalf without following its links outside."""
+"""Reading, writing and copying a session's files from the node without following its links outside."""

@@ -1,10 +1,10 @@
-"""Trees copied into a session and out of it.
+"""Copies folders into a session and out of it.
 
-What comes out was written by an agent, and whoever reads it trusts the node: so only plain files, folders and
-links that stay inside are taken, up to a cap, and what is left out is said. What goes in is never written through
-a link that an agent has laid in its way.
+What comes out was written by an agent, and its readers trust the node. So only plain files, folders and links that
+stay inside are copied, up to a cap, and the result lists what was left out. What goes in is never written through
+a link that an agent put there.
 
-A large tree takes its time, in a thread, which a cancel does not reach: so it is told, and waited for.
+Copies run in a thread, which cannot be cancelled: a cancelled copy sets an event and waits for the thread.
 """
 
 from __future__ import annotations
@@ -18,101 +18,96 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from threading import Event
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import Fetched
 from polar.runtimes.files.folders import IN_THE_WAY, remove_tree
-from polar.runtimes.host.spawn import to_the_end
-from polar.runtimes.host.threads import in_thread
+from polar.runtimes.host.descriptors import closing_fd
+from polar.runtimes.host.threads import in_thread, to_the_end
 
 Result = TypeVar("Result")
 
 SHOWN_LEFT_OUT = 100
-"""How much of what is left out is named."""
+"""How many entries that were left out are listed."""
 SHOWN_NAME = 300
 MAX_ENTRIES = 200_000
-"""Files and folders of one copy: names cost the node too."""
+"""Files and folders of one copy."""
 MAX_DEPTH = 100
-"""Folders within folders: each costs an open one while it is walked."""
+"""Nested folders: each holds a descriptor while it is copied."""
 MAX_STEPS = 100
-"""Names on the way of one link to where it leads."""
+"""Path components followed to resolve one link."""
 BLOCK_BYTES = 2**20
 
 
-class BrokenOff(Exception):
-    """Whoever wanted the copy wants it no longer."""
+class CopyCancelled(Exception):
+    """Raised in the copying thread when the copy is cancelled."""
 
 
 async def copied_in(source: Path, target: Path) -> None:
-    await _in_thread(lambda broken_off: copy_in(source, target, broken_off))
+    await _in_thread(lambda cancelled: copy_in(source, target, cancelled))
 
 
 async def copied_out(source: Path, target: Path, cap_bytes: int) -> Fetched:
-    return await _in_thread(lambda broken_off: copy_out(source, target, cap_bytes, broken_off))
+    return await _in_thread(lambda cancelled: copy_out(source, target, cap_bytes, cancelled))
 
 
 async def _in_thread(copy: Callable[[Event], Result]) -> Result:
-    """When cancelled, the thread has ended before this does: the folders it works in are about to be removed."""
-    broken_off = Event()
-    copying = asyncio.ensure_future(in_thread(copy, broken_off))
+    """When cancelled, waits for the thread to end first: its folders are about to be removed."""
+    cancelled = Event()
+    copying = asyncio.ensure_future(in_thread(copy, cancelled))
     try:
         await asyncio.wait([copying])
     except asyncio.CancelledError:
-        broken_off.set()
-        await to_the_end(_ended(copying))
+        cancelled.set()
+        await to_the_end(asyncio.wait([copying]))
+        copying.exception()  # marks it as retrieved, so that asyncio logs no warning
         raise
     return copying.result()
 
 
-async def _ended(copying: asyncio.Future[Any]) -> None:
-    await asyncio.wait([copying])
-    copying.exception()  # seen: nobody waits for the outcome
-
-
-def copy_in(source: Path, target: Path, broken_off: Event | None = None) -> None:
-    """`source` over what stands at `target`, links, modes and times kept. A pipe or socket in it stays behind."""
+def copy_in(source: Path, target: Path, cancelled: Event | None = None) -> None:
+    """Copies the folder `source` over what is at `target`; keeps links, modes and times. Skips pipes and
+    sockets."""
     if not source.is_dir():
         raise RuntimeFailure(f"{source} is not a folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _lay(source, target, broken_off or Event())
+        _copy_over(source, target, cancelled or Event())
     except OSError as error:
         message = f"cannot copy {source} into the workspace: {error}"
         raise (WorkspaceUnusable if error.errno in IN_THE_WAY else RuntimeFailure)(message) from error
 
 
-def copy_out(source: Path, target: Path, cap_bytes: int, broken_off: Event | None = None) -> Fetched:
-    """A file or a folder to `target`. No process of the session may be alive that could change it meanwhile.
-    Broken off, it takes back what it has copied: half a folder looks like a whole one."""
+def copy_out(source: Path, target: Path, cap_bytes: int, cancelled: Event | None = None) -> Fetched:
+    """Copies a file or folder to `target`. No process of the session may change it meanwhile. When cancelled, it
+    removes the partial copy, which could be taken for a complete one."""
     if not os.path.lexists(source):
         raise NoSuchFile(f"there is no {source.name!r}")
-    copy = _Copy(target, cap_bytes, broken_off or Event())
+    copy = _Copy(target, cap_bytes, cancelled or Event())
     target.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        copy.take(parent, source.name, target)
-    except BrokenOff:
-        remove_tree(target)
-        raise
-    finally:
-        os.close(parent)
+    with closing_fd(os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)) as parent:
+        try:
+            copy.take(parent, source.name, target)
+        except CopyCancelled:
+            remove_tree(target)
+            raise
     copy.drop_links_outside()
     return copy.fetched()
 
 
 def printable(name: str) -> str:
-    """A name as text that any encoding takes: bytes that are not UTF-8 are spelled out, length is bounded."""
+    """A name as text of bounded length that any encoding accepts; bytes that are not UTF-8 are escaped."""
     text = os.fsencode(name).decode(errors="backslashreplace")
     return text if len(text) <= SHOWN_NAME else f"{text[:SHOWN_NAME]}..."
 
 
-def _refuse_if(broken_off: Event) -> None:
-    if broken_off.is_set():
-        raise BrokenOff
+def _raise_if(cancelled: Event) -> None:
+    if cancelled.is_set():
+        raise CopyCancelled
 
 
-def _lay(source: Path, target: Path, broken_off: Event) -> None:
+def _copy_over(source: Path, target: Path, cancelled: Event) -> None:
     pending, made = [(source, target)], list[tuple[Path, Path]]()
     while pending:
         folder, into = pending.pop()
@@ -122,7 +117,7 @@ def _lay(source: Path, target: Path, broken_off: Event) -> None:
             made.append((folder, into))
         with os.scandir(folder) as entries:
             for entry in entries:
-                _refuse_if(broken_off)
+                _raise_if(cancelled)
                 to = into / entry.name
                 if entry.is_symlink():
                     _make_way(to)
@@ -132,7 +127,7 @@ def _lay(source: Path, target: Path, broken_off: Event) -> None:
                 elif entry.is_file():
                     _make_way(to)
                     shutil.copy2(entry.path, to)
-    for folder, into in reversed(made):  # a folder may be read-only, so its mode comes after what it holds
+    for folder, into in reversed(made):  # a folder may be read-only, so its mode is set after its content
         shutil.copystat(folder, into)
 
 
@@ -144,11 +139,11 @@ def _make_way(path: Path) -> None:
 
 
 class _Copy:
-    """One copy out. It holds on to open folders instead of names: a name may lead elsewhere the next time."""
+    """One copy out of a session. It keeps folders open instead of reopening them by name, which may change."""
 
-    def __init__(self, root: Path, cap_bytes: int, broken_off: Event) -> None:
+    def __init__(self, root: Path, cap_bytes: int, cancelled: Event) -> None:
         self._root = root
-        self._broken_off = broken_off
+        self._cancelled = cancelled
         self._room_bytes = cap_bytes
         self._room_entries = MAX_ENTRIES
         self._links: list[Path] = []
@@ -159,7 +154,7 @@ class _Copy:
 
     def take(self, folder: int, name: str, target: Path, depth: int = 0) -> None:
         self._room_entries -= 1
-        _refuse_if(self._broken_off)
+        _raise_if(self._cancelled)
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
@@ -176,7 +171,7 @@ class _Copy:
             self._leave(target, (error.strerror or str(error)).lower())
 
     def drop_links_outside(self) -> None:
-        """Looked at when all are there: a link can lead outside by way of others that do not."""
+        """Called after all are copied: a link can lead outside through other links that do not."""
         for link in [link for link in self._links if not _stays_inside(self._root, link)]:
             link.unlink()
             self._leave(link, "a link that leads outside")
@@ -188,17 +183,15 @@ class _Copy:
     def _folder(self, folder: int, name: str, target: Path, depth: int) -> None:
         if depth > MAX_DEPTH:
             return self._leave(target, f"deeper than {MAX_DEPTH} folders")
-        here = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-        try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        with closing_fd(os.open(name, flags, dir_fd=folder)) as here:
             target.mkdir()
             with os.scandir(here) as entries:
                 names = sorted(entry.name for entry in islice(entries, self._room_entries + 1))
             for inner in names:
                 if self._room_entries <= 0:
-                    return self._leave(target, "too many files, the rest of it is not there")
+                    return self._leave(target, "too many files; the rest is missing")
                 self.take(here, inner, target / inner, depth + 1)
-        finally:
-            os.close(here)
 
     def _file(self, folder: int, name: str, target: Path) -> None:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -217,7 +210,7 @@ class _Copy:
     def _pour(self, source: IO[bytes], target: IO[bytes]) -> int:
         poured = 0
         while block := source.read(min(BLOCK_BYTES, self._room_bytes - poured)):
-            _refuse_if(self._broken_off)
+            _raise_if(self._cancelled)
             target.write(block)
             poured += len(block)
         return poured
@@ -239,7 +232,7 @@ class _Copy:
 
 
 def _stays_inside(root: Path, link: Path) -> bool:
-    """Walks the way of a link as the kernel would, and stops before it looks at anything outside."""
+    """Resolves a link as the kernel would, without looking at anything outside."""
     here, ahead = root, deque(link.relative_to(root).parts)
     for _ in range(MAX_STEPS):
         if not ahead:
@@ -258,7 +251,7 @@ def _stays_inside(root: Path, link: Path) -> bool:
 
 
 def _target_of(path: Path) -> str:
-    """Empty where it is no link. One that was cut off its folder, or whose name is too long, is none."""
+    """Empty if it is not a link, or cannot be read."""
     try:
         return os.readlink(path)
     except OSError:

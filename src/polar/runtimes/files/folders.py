@@ -1,5 +1,5 @@
-"""Files of a session's folders, touched on behalf of others: paths that lead outside are refused, and removal
-copes with whatever an agent has left behind."""
+"""Reading, writing and removing a session's files on the node: paths that lead outside are refused, and removal
+copes with whatever an agent left behind."""
 
 from __future__ import annotations
 
@@ -16,41 +16,30 @@ from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.host.supervisor import View
 
 MAX_READ_BYTES = 256 * 2**20
-"""A file that grows without end must not take the node's memory along."""
-IN_THE_WAY = frozenset(
-    {
-        errno.EACCES,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.ENOTEMPTY,
-        errno.ENXIO,
-        errno.EPERM,
-        errno.ETXTBSY,
-    }
-)
-"""Errors that come of what a session's processes left there, and not of the machine."""
+"""Protects the node's memory from a file that grows without end."""
+IN_THE_WAY = {
+    *(errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT),
+    *(errno.ENOTDIR, errno.ENOTEMPTY, errno.ENXIO, errno.EPERM, errno.ETXTBSY),
+}
+"""Errors caused by what the session's processes left there, not by the machine."""
 MAX_LINKS = 40
-"""On the way of one path, as in the kernel."""
+"""Links followed in one path, as in the kernel."""
 
 
 def take_root(root: Path, own: Collection[str]) -> tuple[Path, bool]:
-    """Makes a session's folder: where it really is, and whether an earlier life has left something in it. Refused
-    where it holds anything but folders of the runtime's `own`, since it will be removed in the end."""
+    """Creates a session's root folder. Returns its resolved path, and whether it holds leftovers of a dead node.
+    Refuses a folder that holds anything but the runtime's `own` folders, because it will be removed."""
     root = root.absolute()
     left = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
     if strangers := [name for name in left if name not in own]:
-        raise RuntimeFailure(f"{root} is not a session's own folder: it holds {strangers[0]!r}")
+        raise RuntimeFailure(f"{root} is not a session's folder: it holds {strangers[0]!r}")
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     return root.resolve(), bool(left)
 
 
 def inside(base: Path, path: str, view: View | None = None) -> Path:
-    """`path` under `base`, links followed; refused where it leads outside. In a `view` an absolute link leads
-    where it leads for the session's processes."""
+    """Resolves `path` under `base`; refuses one that leads outside. With a `view`, absolute links are resolved as
+    the session's processes see them."""
     if "\0" in path or not path or Path(path).is_absolute():
         raise RuntimeFailure(f"{path!r} is not a relative path")
     if path == "." and not os.path.islink(base):
@@ -58,14 +47,14 @@ def inside(base: Path, path: str, view: View | None = None) -> Path:
     try:
         found = _followed(base / path, view) if view is not None else (base / path).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise WorkspaceUnusable(f"{path!r} cannot be followed: {error}") from error
+        raise WorkspaceUnusable(f"cannot resolve {path!r}: {error}") from error
     if not found.is_relative_to(base):
         raise WorkspaceUnusable(f"{path!r} leads out of its folder")
     return found
 
 
 def _followed(path: Path, view: View) -> Path:
-    """Down from the view's folder, which is where it is without links: nothing above it is the session's."""
+    """Starts at the view's folder, whose path has no links: the session owns nothing above it."""
     here, ahead, links = view.source, list(reversed(path.relative_to(view.source).parts)), 0
     while ahead:
         name = ahead.pop()
@@ -86,7 +75,7 @@ def _followed(path: Path, view: View) -> Path:
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
-    """A pipe that stands there gives way: it would be waited at for ever, because nobody alive reads it."""
+    """Replaces a pipe: opening it would block forever, because no process reads it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
@@ -100,28 +89,26 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
 
 def read_file(path: Path) -> bytes:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited at for ever
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would block forever
     except OSError as error:
         raise cannot("read", path.name, error) from error
     return read_opened(handle, path.name)
 
 
 def read_opened(handle: int, name: str) -> bytes:
-    """All of a plain file, whose descriptor is closed."""
+    """Reads a plain file and closes its descriptor."""
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
         os.close(handle)
         raise NoSuchFile(f"{name!r} is not a file")
     with open(handle, "rb") as file:
         if found.st_size > MAX_READ_BYTES:
-            raise WorkspaceUnusable(
-                f"{name!r} has {found.st_size} bytes, more than the {MAX_READ_BYTES} read at once"
-            )
-        return file.read(found.st_size)  # and no more, should it grow meanwhile
+            raise WorkspaceUnusable(f"{name!r} has {found.st_size} bytes; at most {MAX_READ_BYTES} can be read")
+        return file.read(found.st_size)  # no more, even if it grows meanwhile
 
 
 def cannot(act: str, name: str, error: OSError) -> RuntimeFailure:
-    """What an error of the file system means: something in the session's own way, or trouble of the node's."""
+    """The exception for a file system error: caused by the session's own files, or by the node."""
     message = f"cannot {act} {name!r}: {error.strerror}"
     if act == "read" and error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NoSuchFile(f"there is no {name!r}")
@@ -129,21 +116,21 @@ def cannot(act: str, name: str, error: OSError) -> RuntimeFailure:
 
 
 def refuse_mounts(root: Path) -> None:
-    """A file system mounted below would be emptied with the folder, and it is not the session's."""
+    """Removing the folder would also empty a file system mounted below, which is not the session's."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:  # elsewhere than on Linux
+    except OSError:  # not Linux
         return
     resolved = root.resolve()
     below = f"{resolved}/"
-    lines = [line for line in lines if resolved.name in line or "\\" in line]  # few: to compare paths costs more
+    lines = [line for line in lines if resolved.name in line or "\\" in line]  # few; decoding paths is slower
     points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
     if found := next((point for point in points if f"{point}/".startswith(below)), None):
         raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")
 
 
 def remove_tree(root: Path) -> None:
-    """Removes a folder whose processes are dead, also where folders in it are read-only, closed or very deep."""
+    """Removes a folder whose processes are dead, even if folders in it are read-only, closed or very deep."""
     if not os.path.lexists(root):
         return
     refuse_mounts(root)

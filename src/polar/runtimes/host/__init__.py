@@ -1,1 +1,1 @@
-"""What any runtime needs of Linux: processes, cgroups, namespaces, output of commands."""
+"""What several runtimes need from Linux: processes, cgroups, namespaces, output of commands."""

@@ -1,10 +1,8 @@
-"""Limits of a session, held by the kernel: a control group of its own.
+"""Control groups: the kernel enforces a session's limits.
 
-There are two kinds. In the old one each controller has a tree of its own, and groups are made at its top, under
-`polar`. In the new one there is a single tree, of which a node has the part it was handed: groups are made
-beside the node's own, in the nearest folder above it that the node may write to.
-
-A group's path says which node made it. What a node that died has left is found by that.
+In cgroup v1 each controller has its own tree, and groups are created at its top, under `polar`. In cgroup v2 there
+is a single tree: groups are created beside the node's own group, in the nearest folder above it that the node may
+write to. A group's path names the node that created it, so that what a dead node left can be found.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.host.processes import home, owner, owner_lives
-from polar.runtimes.options import Limits
+from polar.runtimes.host.processes import is_dead_owner, owner, owner_scope
+from polar.runtimes.options import DEFAULT_PIDS, Limits
 
 MOUNT = Path("/sys/fs/cgroup")
 SELF = Path("/proc/self/cgroup")
 FOLDER = "polar"
 CONTROLLERS = {"cpus": "cpu", "memory_bytes": "memory", "pids": "pids"}
-"""Which one holds which limit; a limit of disk is none of theirs."""
+"""The controller of each limit; none limits the disk."""
 PERIOD_US = 100_000
-NOBODYS = 65533
+UNUSED_ID = 65533
 """An id that no user has."""
 SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 POLL_S = 0.01
@@ -35,19 +33,19 @@ REMOVE_LIMIT_S = 30.0
 
 
 class Hierarchy:
-    """Where groups are made on this machine."""
+    """Where groups can be created on this machine."""
 
     def __init__(self, mount: Path = MOUNT, self_path: Path = SELF) -> None:
         self._mount = mount
         self.is_single = (mount / "cgroup.controllers").exists()
-        self._homes = self._shared_home(self_path) if self.is_single else self._own_homes()
+        self._parents = self._single_parent(self_path) if self.is_single else self._parent_by_controller()
 
-    def _own_homes(self) -> dict[str, Path]:
+    def _parent_by_controller(self) -> dict[str, Path]:
         found = {name: self._mount / name for name in CONTROLLERS.values()}
         return {name: path for name, path in found.items() if _may_make(path / FOLDER)}
 
-    def _shared_home(self, self_path: Path) -> dict[str, Path]:
-        """A group that holds processes can have no controllers for groups below; the topmost is exempt."""
+    def _single_parent(self, self_path: Path) -> dict[str, Path]:
+        """A group that holds processes cannot enable controllers for groups below, except the topmost."""
         lines = self_path.read_text().splitlines()
         own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
         above = [path for path in (self._mount / own).parents if path.is_relative_to(self._mount)]
@@ -59,36 +57,38 @@ class Hierarchy:
         return {}
 
     def lacking(self, limits: Limits) -> str:
-        """Why the limits cannot be held on this machine, and what helps; empty: they can."""
+        """Why this machine cannot enforce the limits, and the fix; empty: it can."""
         asked = [CONTROLLERS[name] for name in limits.asked if name in CONTROLLERS]
-        missing = [name for name in asked if name not in self._homes]
+        missing = [name for name in asked if name not in self._parents]
         if not missing:
             return ""
-        who = f"no control group for {' or '.join(missing)} can be made here"
+        problem = f"cannot create a control group for {' or '.join(missing)} here"
         if self.is_single:
-            return f"{who}: run the node as root, or as a service of systemd with Delegate=yes"
+            return f"{problem}: run the node as root, or as a systemd service with Delegate=yes"
         folders = " ".join(str(self._mount / name / FOLDER) for name in CONTROLLERS.values())
-        return f"{who}: run the node as root, or as root `mkdir -p {folders}` and make the node's user their owner"
+        return (
+            f"{problem}: run the node as root, or as root `mkdir -p {folders}` and chown them to the node's user"
+        )
 
     def folders(self, wanted: set[str]) -> dict[str, Path]:
-        """By controller, where a node's groups are."""
+        """By controller, the folder of this node's groups."""
         node = f"{FOLDER}/{_node_name()}"
-        made = {name: path / node for name, path in self._homes.items() if name in wanted}
-        # The single tree beside the old ones holds no limit, and kills a group at once.
+        made = {name: path / node for name, path in self._parents.items() if name in wanted}
+        # A v2 tree beside the v1 trees enforces no limit, but can kill a group at once.
         if not self.is_single and _may_make(self._mount / "unified" / FOLDER):
             made["unified"] = self._mount / "unified" / node
         return made
 
     def switch_on(self, folder: Path, wanted: set[str]) -> None:
-        """In the single tree each group says which controllers those directly below have."""
-        top = next(path for path in self._homes.values())
+        """In the single tree each group enables the controllers of the groups directly below it."""
+        top = next(path for path in self._parents.values())
         for path in (top, folder.parent, folder):
             path.mkdir(exist_ok=True)
             (path / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
 
     def left_behind(self) -> list[Path]:
-        """Folders of nodes that are dead, as far as they are ours to remove."""
-        tops = {path / FOLDER for path in self._homes.values()} | {self._mount / "unified" / FOLDER}
+        """Folders of dead nodes that we may remove."""
+        tops = {path / FOLDER for path in self._parents.values()} | {self._mount / "unified" / FOLDER}
         nodes = [node for top in tops if top.is_dir() for node in top.iterdir() if node.is_dir()]
         return [node for node in nodes if _is_dead(node.name) and os.access(node, os.W_OK)]
 
@@ -99,7 +99,6 @@ class Cgroup:
 
     @classmethod
     def create(cls, name: str, limits: Limits, hierarchy: Hierarchy | None = None) -> Cgroup:
-        """For the session `name` of this node."""
         hierarchy = hierarchy or Hierarchy()
         if reason := hierarchy.lacking(limits):
             raise RuntimeFailure(reason)
@@ -117,11 +116,11 @@ class Cgroup:
             group._close()
         except OSError as error:
             group._remove_now()
-            raise RuntimeFailure(f"cannot make a control group for the limits: {error}") from error
+            raise RuntimeFailure(f"cannot create a control group for the limits: {error}") from error
         return group
 
     def entering(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """A command that becomes `argv` once it is in the group."""
+        """A command that joins the group and then executes `argv`."""
         files = tuple(str(path / "cgroup.procs") for path in self._paths())
         joins = 'for _ in {}; do echo 0 >"$1" || exit 1; shift; done; exec "$@"'.format(" ".join("x" * len(files)))
         return ("/bin/sh", "-c", joins, "sh", *files, *argv) if files else argv
@@ -135,12 +134,12 @@ class Cgroup:
         return found
 
     @property
-    def is_seen(self) -> bool:
-        """Whether the node can read what the kernel counts in it."""
+    def is_readable(self) -> bool:
+        """Whether the node can read the kernel's counters."""
         return bool(self._folders)
 
     def memory_kills(self) -> int:
-        """How many processes were killed because the memory had run out."""
+        """How many processes the kernel has killed at the memory limit."""
         for file in ("memory.oom_control", "memory.events"):
             with suppress(OSError, KeyError):
                 if found := re.search(
@@ -150,7 +149,6 @@ class Cgroup:
         return 0
 
     def kill(self) -> None:
-        """All at once where the kernel offers it."""
         for path in self._paths():
             if (path / "cgroup.kill").exists():
                 with suppress(OSError):
@@ -160,7 +158,7 @@ class Cgroup:
                 os.kill(pid, signal.SIGKILL)
 
     async def remove(self) -> None:
-        """Its processes must be dead or dying: one that is just going still counts."""
+        """Its processes must be dead or dying; waits for those that are dying."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REMOVE_LIMIT_S
         while left := self._remove_now():
@@ -173,31 +171,38 @@ class Cgroup:
 
     def _set(self, controller: str, file: str, value: str) -> None:
         path = self._folders[controller] / file
-        if file in SWAP and not path.exists():  # a kernel without swap has none to limit
+        if file in SWAP and not path.exists():  # a kernel without swap
             return
         path.write_text(value)
 
     def _close(self) -> None:
-        """A session of a node that is root has its id, and would be the owner of these files: where it can make a
-        user namespace it can mount them, and raise its limits."""
+        """If the node is root, so is the session by its id, and would own these files: in a user namespace of its
+        own it could mount them and raise its limits."""
         if os.geteuid() != 0:
             return
         for path in self._paths():
             for file in (path, *path.iterdir()):
-                with suppress(OSError):  # a root of a namespace may have no other id to give them to
-                    os.chown(file, NOBODYS, NOBODYS)
+                with suppress(OSError):  # the root of a user namespace may have no other id
+                    os.chown(file, UNUSED_ID, UNUSED_ID)
 
     def _remove_now(self) -> list[Path]:
-        """What is left."""
+        """Returns what could not be removed yet."""
         left = [path for path in self._paths() if not _is_removed(path)]
         for path in self._paths():
-            with suppress(OSError):  # other sessions of the node may have theirs in it
+            with suppress(OSError):  # other sessions of the node have groups in it
                 path.parent.rmdir()
         return left
 
 
+def with_default_pids(limits: Limits) -> Limits:
+    """Adds the default limit of processes if the task sets none and this machine can enforce it."""
+    if limits.pids is not None or Hierarchy().lacking(Limits(pids=DEFAULT_PIDS)):
+        return limits
+    return limits.model_copy(update={"pids": DEFAULT_PIDS})
+
+
 async def sweep(hierarchy: Hierarchy | None = None) -> int:
-    """Ends and removes what dead nodes have left. How many groups that were."""
+    """Ends and removes what dead nodes left. Returns the number of groups."""
     swept = set[str]()
     for node in (hierarchy or Hierarchy()).left_behind():
         for path in _groups_in(node):
@@ -213,7 +218,7 @@ async def sweep(hierarchy: Hierarchy | None = None) -> int:
 def _groups_in(node: Path) -> list[Path]:
     try:
         return [path for path in node.iterdir() if path.is_dir()]
-    except FileNotFoundError:  # another node that starts now sweeps too
+    except FileNotFoundError:  # another starting node sweeps at the same time
         return []
 
 
@@ -233,24 +238,23 @@ def _settings(limits: Limits, *, is_single: bool) -> list[tuple[str, str]]:
 
 
 def _node_name() -> str:
-    """The owner's id means something in its own pid namespace only."""
-    return f"{home().rpartition('.')[2]}-{owner()}"
+    """An owner's name is valid only in its own pid namespace."""
+    return f"{owner_scope().rpartition('.')[2]}-{owner()}"
 
 
 def _is_dead(node_name: str) -> bool:
     namespace, _, name = node_name.partition("-")
-    is_ours = namespace == home().rpartition(".")[2] and re.fullmatch(r"\d+\.\d+", name)
-    return bool(is_ours) and not owner_lives(name)
+    return namespace == owner_scope().rpartition(".")[2] and is_dead_owner(name)
 
 
 def _may_make(path: Path) -> bool:
-    """Without a group of that name, whether one could be made."""
+    """Whether the group exists and is writable, or could be created."""
     nearest = path if path.is_dir() else path.parent
     return nearest.is_dir() and os.access(nearest, os.W_OK)
 
 
 def _is_removed(path: Path) -> bool:
-    """With the groups that a session may have made in it."""
+    """Removes it with the groups that a session created in it."""
     try:
         if not all([_is_removed(below) for below in path.iterdir() if below.is_dir()]):
             return False

@@ -1,8 +1,7 @@
-"""Listening where a session is and serving where the gateway is.
+"""A socket that listens in a session's network namespace, for the gateway to accept from.
 
-A runtime with a network of its own lets nothing out. So a short-lived child joins that network, listens on its
-loopback, and hands the socket back; the gateway accepts from it as from any other. The session needs no route, no
-address of the node and nothing installed inside.
+A runtime with its own network has no route out. A short-lived child joins that network, listens on its loopback
+and passes the socket back. The session needs no route, no address of the node and nothing installed inside.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import array
 import socket
 import sys
-from collections.abc import Sequence
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.host.spawn import complaint_of
@@ -22,46 +20,40 @@ listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 (flags,) = struct.unpack("16xh", fcntl.ioctl(listener, GET_FLAGS, struct.pack("16sh", b"lo", 0)))
 if not flags & UP:
     fcntl.ioctl(listener, SET_FLAGS, struct.pack("16sh", b"lo", UP | RUNNING))
-if len(sys.argv) > 1:
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(2048)
-    home = socket.socket(fileno=int(sys.argv[1]))
-    home.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))])
+listener.bind(("127.0.0.1", 0))
+listener.listen(2048)
+channel = socket.socket(fileno=int(sys.argv[1]))
+channel.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))])
 """
-"""Brings loopback up where it is down, as in a new network, which takes privileges there; with an argument it
-listens on it. Runs by itself."""
-
-
-async def raise_loopback(pid: int, *, user: bool) -> None:
-    """For a network without a door: its own servers still find each other."""
-    await _in_network(pid, (), user=user, pass_fds=())
+"""Run in the session's network. Brings loopback up first if it is down, as in a new network; that takes privileges
+there."""
 
 
 async def open_listener(pid: int, *, user: bool) -> socket.socket:
-    """A socket that listens on 127.0.0.1 in the network of process `pid`. `user`: it has a user namespace of its
-    own, which is joined first; without one the node has to be root."""
+    """A socket that listens on 127.0.0.1 in the network of process `pid`. `user`: the process has its own user
+    namespace, which the child joins first; without one the node has to be root."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        await _in_network(pid, (str(theirs.fileno()),), user=user, pass_fds=(theirs.fileno(),))
+        await _listen(pid, theirs.fileno(), user=user)
         received = array.array("i")
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(received.itemsize))
         for _, _, data in ancillary:
             received.frombytes(data)
     if len(received) != 1:
-        raise RuntimeFailure("no socket came back from the runtime's network")
+        raise RuntimeFailure("no socket was passed back from the session's network")
     listener = socket.socket(fileno=received[0])
     listener.setblocking(False)
     return listener
 
 
-async def _in_network(pid: int, arguments: Sequence[str], *, user: bool, pass_fds: tuple[int, ...]) -> None:
-    spaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
-    child = (sys.executable, "-I", "-S", "-c", LISTEN, *arguments)
+async def _listen(pid: int, channel: int, *, user: bool) -> None:
+    namespaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
+    child = (sys.executable, "-I", "-S", "-c", LISTEN, str(channel))
     try:
-        complaint = await complaint_of("nsenter", "--target", str(pid), *spaces, *child, pass_fds=pass_fds)
+        complaint = await complaint_of("nsenter", "--target", str(pid), *namespaces, *child, pass_fds=(channel,))
     except FileNotFoundError as error:
         raise RuntimeFailure(
-            "there is no nsenter, by which the gateway listens inside: install util-linux"
+            "nsenter is not installed; the gateway needs it to listen in a session's network: install util-linux"
         ) from error
     if complaint:
-        raise RuntimeFailure(f"the gateway cannot listen in the runtime's network: {complaint}")
+        raise RuntimeFailure(f"the gateway cannot listen in the session's network: {complaint}")

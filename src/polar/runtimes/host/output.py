@@ -1,6 +1,6 @@
-"""Output of a command: a pipe pumped into a log file up to a cap, its end kept in memory for messages.
+"""Output of a command: a pipe pumped into a log file up to a cap, with its tail kept in memory for messages.
 
-A full log never blocks or kills the writer: what comes after the cap is read and thrown away.
+A full log never blocks or kills the writer: output after the cap is read and discarded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import termios
 from io import FileIO
 from pathlib import Path
 
+from polar.errors import RuntimeFailure
+from polar.runtimes.options import RuntimeOptions
+from polar.types import is_id
+
 READ_BYTES = 2**16
-"""At once: as much as a pipe holds."""
+"""As much as a pipe holds."""
 
 
 class CappedLog:
-    """A log file that takes up to `cap_bytes`, counting what it already holds, then one line that says so. It is
-    made with the first byte: most commands print nothing to one of their two streams."""
+    """A log file of up to `cap_bytes`, including what it already holds; one more line says that it was cut. It is
+    created with the first byte: most commands print nothing to one of their two streams."""
 
     def __init__(self, path: Path, *, cap_bytes: int, tail_bytes: int) -> None:
         self._path = path
@@ -48,10 +52,10 @@ class CappedLog:
             self._room_bytes = -1
 
     def _append(self, data: bytes) -> None:
-        assert self._file is not None, "it is opened before there is room in it"
+        assert self._file is not None, "`write` opens it first"
         try:
             self._file.write(data)
-        except OSError:  # a full disk is the log's loss, not the command's
+        except OSError:  # a full disk must not fail the command
             self._room_bytes = -1
 
     def tail(self) -> str:
@@ -62,8 +66,16 @@ class CappedLog:
             self._file.close()
 
 
+def command_log(folder: Path, name: str, stream: str, options: RuntimeOptions) -> CappedLog:
+    """The log of one output stream of a command."""
+    if not is_id(name):
+        raise RuntimeFailure(f"{name!r} is not a valid log name")
+    path = folder / f"{name}.{stream}"
+    return CappedLog(path, cap_bytes=options.output_cap_bytes, tail_bytes=options.tail_bytes)
+
+
 class Pump:
-    """Moves one pipe's bytes into a log until the last writer has gone.
+    """Copies a pipe into a log until the last writer closes it.
 
     It reads the descriptor itself. uvloop's pipe transport closes the descriptor and then the file object of the
     same number, which by then may be a descriptor that another thread has just opened.
@@ -80,14 +92,14 @@ class Pump:
         self._loop.add_reader(self._read_fd, self._read)
 
     def release_writer(self) -> None:
-        """Closes our copy of the writing end, so that the pipe ends with its last process."""
+        """Closes our copy of the writing end, so that the pipe ends with the last process that has it."""
         if self.write_fd >= 0:
             os.close(self.write_fd)
             self.write_fd = -1
 
     def drain(self) -> None:
-        """Takes what was written before the call into the log. A child that keeps the pipe open, or goes on
-        writing, is not waited for."""
+        """Copies what was written before the call. Does not wait for a child that keeps the pipe open or goes on
+        writing."""
         goal_bytes = self._waiting_bytes()
         while goal_bytes > 0:
             goal_bytes -= self._read() or goal_bytes
@@ -101,7 +113,7 @@ class Pump:
             self.ended.set_result(None)
 
     def _read(self) -> int:
-        """How many bytes there were."""
+        """Returns the number of bytes read."""
         try:
             data = os.read(self._read_fd, READ_BYTES)
         except BlockingIOError:

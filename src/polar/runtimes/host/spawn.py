@@ -1,24 +1,24 @@
-"""A command as a process of the node: no input, capped logs, its end awaited, and its break-off when cancelled."""
+"""Runs a command as a process of the node: no input, capped logs, and everything ended when it is cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Finished
-from polar.runtimes.host.output import CappedLog, Pump
+from polar.runtimes.host.output import Pump, command_log
+from polar.runtimes.host.threads import to_the_end
 from polar.runtimes.options import RuntimeOptions
-from polar.types import is_id
 
 
 class Child(Protocol):
-    """A command that runs."""
+    """A running command."""
 
     @property
     def pid(self) -> int: ...
@@ -29,11 +29,11 @@ class Child(Protocol):
 
 
 async def start_directly(job: Job, out: int, err: int) -> Child:
-    """As a child of the node, on the event loop's own thread: a process that dies with its parent dies with that
-    thread."""
+    """As a child of the node, started on the event loop's own thread: a process that dies with its parent dies
+    with the thread that started it."""
     return await asyncio.create_subprocess_exec(
         *job.argv,
-        stdin=asyncio.subprocess.DEVNULL,  # harnesses wait for ever at an open idle pipe
+        stdin=asyncio.subprocess.DEVNULL,  # harnesses wait forever at an open idle pipe
         stdout=out,
         stderr=err,
         cwd=job.cwd,
@@ -46,23 +46,23 @@ async def start_directly(job: Job, out: int, err: int) -> Child:
 class Job(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str]
-    """All of it."""
+    """The whole environment."""
     cwd: Path
     log_name: str
     break_off: Callable[[Child | None], Awaitable[None]]
-    """Ends all that the process has started, and itself; None when it did not start. Called when `run` is
+    """Ends the process and all that it started; called with None if it did not start. Called when `run` is
     cancelled or fails."""
     began: Callable[[int], None] = lambda pid: None
-    """Told the process id."""
+    """Called with the process id."""
     pass_fds: tuple[int, ...] = ()
     program: str = ""
-    """What to call it in an error; empty: the first word."""
+    """Its name in error messages; empty: the first word."""
     start: Callable[[Job, int, int], Awaitable[Child]] = start_directly
-    """Given the descriptors that take its output; no input, and a process group and session of its own."""
+    """Starts it with the descriptors for its output, without input, in a process group and session of its own."""
 
 
 class Spawner:
-    """Runs jobs of one runtime and keeps their logs."""
+    """Runs the jobs of one runtime and writes their logs."""
 
     def __init__(self, logs: Path, options: RuntimeOptions) -> None:
         self._logs = logs
@@ -85,19 +85,16 @@ class Spawner:
         return Finished(exit_code, out.log.tail(), err.log.tail())
 
     async def close(self) -> None:
-        """No job begins any more, and the logs end; the processes must be dead."""
+        """Starts no more jobs and closes the logs; the processes must be dead."""
         self._closed = True
         close_all(tuple(self._pumps))
 
     def refuse(self) -> None:
-        """A process that begins behind the back of a `stop` would outlive it."""
+        """Starts no more jobs: one that starts during `stop` would outlive it."""
         self._closed = True
 
     def _pump(self, log_name: str, stream: str) -> Pump:
-        if not is_id(log_name):
-            raise RuntimeFailure(f"{log_name!r} cannot be the name of a log")
-        path, options = self._logs / f"{log_name}.{stream}", self._options
-        pump = Pump(CappedLog(path, cap_bytes=options.output_cap_bytes, tail_bytes=options.tail_bytes))
+        pump = Pump(command_log(self._logs, log_name, stream, self._options))
         self._pumps.add(pump)
         pump.ended.add_done_callback(lambda _: self._pumps.discard(pump))
         return pump
@@ -124,16 +121,19 @@ class Spawner:
             close_all(pumps)
 
 
-async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
-    """Runs a short program of the node's that only does something: the last it says where it fails, else nothing.
-    FileNotFoundError where there is none."""
+async def errors_of(
+    *argv: str, env: dict[str, str] | None = None, cwd: Path | None = None, pass_fds: tuple[int, ...] = ()
+) -> tuple[int, str]:
+    """Runs a short program of the node for its effect: its exit code and what it wrote to stderr. Raises
+    FileNotFoundError if it is not installed."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         pass_fds=pass_fds,
-        env={"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")},
+        env=env,
+        cwd=cwd,
     )
     try:
         _, errors = await process.communicate()
@@ -141,9 +141,15 @@ async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
         process.kill()
         await process.wait()
         raise
-    if process.returncode == 0:
-        return ""
-    return errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+    return await process.wait(), errors.decode(errors="replace").strip()
+
+
+async def complaint_of(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
+    """The last line a program writes to stderr if it fails; empty: it succeeded. It inherits only PATH and
+    HOME."""
+    env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")}
+    exit_code, errors = await errors_of(*argv, env=env, pass_fds=pass_fds)
+    return (errors.rpartition("\n")[2] or f"exit code {exit_code}") if exit_code else ""
 
 
 def _why_not(program: str, error: Exception) -> str:
@@ -156,17 +162,3 @@ def close_all(pumps: tuple[Pump, ...]) -> None:
     for pump in pumps:
         pump.drain()
         pump.close()
-
-
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work` to its end even when cancelled meanwhile; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from task.exception()
-    task.result()

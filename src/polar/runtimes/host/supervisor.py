@@ -1,7 +1,8 @@
-"""Commands below supervisors, seen from the node: one launcher process per node forks one supervisor per command.
+"""The node's side of supervised commands: one launcher process per node forks one supervisor per command.
 
-The kernel keeps a command's tree together below its supervisor (`supervisor_main.py`), so nobody has to look for
-its processes. All waiting is on sockets of the event loop: no thread, and nothing that grows with the machine.
+The kernel keeps a command's process tree below its supervisor (`supervisor_main.py`), so the node need not search
+for its processes. All waiting is on sockets of the event loop: no threads, and no cost that grows with the
+machine.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ import msgspec
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.host import supervisor_main
-from polar.runtimes.host.memory_file import memory_file
+from polar.runtimes.host.descriptors import closing_fd, memory_file, start_child_program
 from polar.runtimes.host.processes import OWNER, owner
 from polar.runtimes.host.supervisor_main import MAX_MESSAGE_BYTES
 
 BUSY = (errno.EAGAIN, errno.ETOOMANYREFS)
-"""The launcher has not yet taken what was sent before."""
+"""The launcher has not yet received what was sent before."""
 BUSY_S = 0.002
 
 
 class SupervisorLost(RuntimeFailure):
-    """A supervisor was killed: what is left of its tree has to be looked for."""
+    """A supervisor was killed: the rest of its process tree has to be searched for."""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -43,9 +44,9 @@ class View(msgspec.Struct, frozen=True):
 class SupervisedProgram(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str]
-    """All of it."""
+    """The whole environment."""
     cwd: str
-    """As the command sees it."""
+    """Its path in the command's view."""
     view: View | None = None
 
     def encoded(self) -> bytes:
@@ -54,7 +55,7 @@ class SupervisedProgram(msgspec.Struct, frozen=True):
 
 
 class SupervisedCommand:
-    """One command and all that it starts."""
+    """A command and all processes that it starts."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -63,16 +64,16 @@ class SupervisedCommand:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._stuck: asyncio.Future[list[int]] = self._loop.create_future()
         self.empty: asyncio.Future[None] = self._loop.create_future()
-        """Nothing of the tree is alive; SupervisorLost where nobody knows."""
+        """Done when nothing of the tree is alive; fails with SupervisorLost if that is unknown."""
         channel.setblocking(False)
-        self._loop.add_reader(channel, self._hear)
+        self._loop.add_reader(channel, self._receive)
 
     @property
     def pid(self) -> int:
         return self._started.result()
 
     async def started(self) -> None:
-        """OSError: the program cannot be executed."""
+        """Raises OSError if the program cannot be executed."""
         await asyncio.shield(self._started)
 
     async def wait(self) -> int:
@@ -80,53 +81,53 @@ class SupervisedCommand:
         return await asyncio.shield(self._exited)
 
     async def end(self, grace_s: float) -> None:
-        """Returns when nothing of the tree is alive: asked first, killed after `grace_s`."""
+        """Returns when nothing of the tree is alive: sends SIGTERM, and SIGKILL after `grace_s`."""
         if not self.empty.done():
-            self._ask({"grace_s": grace_s})
+            self._request({"grace_s": grace_s})
             await asyncio.wait([self.empty, self._stuck], return_when=asyncio.FIRST_COMPLETED)
         if not self.empty.done():
             stuck, self._stuck = self._stuck.result(), self._loop.create_future()
-            raise RuntimeFailure(f"processes that cannot be killed: {', '.join(map(str, stuck))}")
+            raise RuntimeFailure(f"cannot kill processes {', '.join(map(str, stuck))}")
         self.empty.result()
 
-    def _ask(self, request: dict[str, Any]) -> None:
-        """Fails where the supervisor was asked many times already, or has ended. Then its last words may still be
-        in the channel, so only `_hear` closes that."""
+    def _request(self, request: dict[str, Any]) -> None:
+        """Sending fails if the channel is full or the supervisor has ended. Its last messages may still be in the
+        channel then, so only `_receive` closes it."""
         with suppress(OSError):
             self._channel.send(json.dumps(request).encode())
 
-    def _hear(self) -> None:
-        """All that is there: uvloop does not call again after an error of the channel."""
-        while (message := self._received()) is not None:
+    def _receive(self) -> None:
+        """Reads all messages: uvloop does not call again after an error of the channel."""
+        while (message := self._next_message()) is not None:
             if not message:
                 return self._close()
             self._take(json.loads(message))
 
-    def _received(self) -> bytes | None:
-        """Empty: the supervisor has ended. None: it has nothing to say now."""
+    def _next_message(self) -> bytes | None:
+        """Empty: the supervisor has ended. None: there is no message now."""
         try:
             return self._channel.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return None
-        except ConnectionResetError:  # it ended before it read what we asked; what it said before comes next
-            return self._received()
+        except ConnectionResetError:  # it ended before it read our request; its earlier messages come next
+            return self._next_message()
         except OSError:
             return b""
 
-    def _take(self, said: dict[str, Any]) -> None:
-        if "started" in said:
-            _settle(self._started, said["started"])
-        if "refused" in said:
-            _settle(self._started, OSError(said["errno"], said["refused"]))
-        if "exited" in said:
-            _settle(self._exited, said["exited"])
-        if "stuck" in said:
-            _settle(self._stuck, said["stuck"])
-        if "empty" in said or "refused" in said:
+    def _take(self, message: dict[str, Any]) -> None:
+        if "started" in message:
+            _settle(self._started, message["started"])
+        if "refused" in message:
+            _settle(self._started, OSError(message["errno"], message["refused"]))
+        if "exited" in message:
+            _settle(self._exited, message["exited"])
+        if "stuck" in message:
+            _settle(self._stuck, message["stuck"])
+        if "empty" in message or "refused" in message:
             _settle(self.empty, None)
 
     def _close(self) -> None:
-        """The supervisor has ended: by itself, once its tree is empty, or it was killed."""
+        """The supervisor has ended: either its tree is empty, or it was killed."""
         if self._channel.fileno() >= 0:
             self._loop.remove_reader(self._channel)
             self._channel.close()
@@ -140,13 +141,13 @@ def _settle(future: asyncio.Future[Any], value: Any) -> None:
         return
     if isinstance(value, BaseException):
         future.set_exception(value)
-        future.exception()  # who does not ask for it need not hear of it
+        future.exception()  # marks it as retrieved, so that asyncio logs no warning
     else:
         future.set_result(value)
 
 
 class Launcher:
-    """Starts commands below supervisors. Its process is started with the first of them."""
+    """Starts commands below supervisors. The first command starts the launcher's process."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -159,28 +160,22 @@ class Launcher:
         return sys.platform == "linux"
 
     async def start(self, program: SupervisedProgram, out: int, err: int) -> SupervisedCommand:
-        """The supervisor has its order; `started` says what became of it."""
+        """Sends the request; `started` waits for its outcome."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = memory_file(program.encoded())
-        try:
-            await self._send((theirs.fileno(), request, out, err))
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(request)
+        with theirs, closing_fd(memory_file(program.encoded())) as request:
+            try:
+                await self._send((theirs.fileno(), request, out, err))
+            except BaseException:
+                ours.close()
+                raise
         return SupervisedCommand(ours)
 
     async def why_no_view(self, target: str) -> str:
-        """Why no folder can be seen at `target` instead of where it is; empty: it can. Tried once."""
+        """Why no folder can be mounted at `target` in a command's view; empty: it can. Tried once."""
         if target not in self._refused_views:
             program = SupervisedProgram((), {}, "/", View(Path(target), target))
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            try:
-                trial = await self.start(program, nowhere, nowhere)
-            finally:
-                os.close(nowhere)
+            with closing_fd(os.open(os.devnull, os.O_WRONLY)) as devnull:
+                trial = await self.start(program, devnull, devnull)
             try:
                 await trial.started()
                 self._refused_views[target] = ""
@@ -189,7 +184,7 @@ class Launcher:
         return self._refused_views[target]
 
     async def close(self) -> None:
-        """Ends whatever is left of the commands, too."""
+        """Also ends what is left of the commands."""
         control, process = self._control, self._process
         self._control = self._process = None
         if control is not None:
@@ -203,31 +198,15 @@ class Launcher:
                 control = self._control or await self._launch()
                 try:
                     return await _send(control, descriptors)
-                except OSError as error:  # somebody has killed it
+                except OSError as error:  # the launcher was killed
                     if is_last:
-                        raise RuntimeFailure(f"the launcher of commands is gone: {error.strerror}") from error
+                        raise RuntimeFailure(f"the launcher of commands has ended: {error.strerror}") from error
                     await self.close()
 
     async def _launch(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", supervisor_main.__file__, str(theirs.fileno())),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env={OWNER: owner()},
-                    cwd="/",
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        ours.setblocking(False)
-        self._control = ours
-        return ours
+        self._process, self._control = await start_child_program(supervisor_main.__file__, {OWNER: owner()})
+        self._control.setblocking(False)
+        return self._control
 
 
 async def _send(control: socket.socket, descriptors: tuple[int, ...]) -> None:

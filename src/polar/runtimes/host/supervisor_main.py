@@ -1,12 +1,12 @@
-"""The launcher's own program: it forks one supervisor per command, which keeps the command's tree together.
+"""The launcher's program: forks one supervisor per command, which keeps the command's process tree together.
 
-A supervisor is a child subreaper: whatever its command starts stays below it, also a daemon that has forked
-twice, made a session of its own and cleared its environment. So the tree is found by walking down from the
-supervisor, and it is empty when the kernel says that the supervisor has no child left.
+A supervisor is a child subreaper: whatever its command starts stays below it, even a daemon that forked twice,
+called setsid and cleared its environment. So the tree is found by walking down from the supervisor, and it is
+empty when the supervisor has no child left.
 
-The node runs this file by its path, in a Python without packages, so it imports nothing of ours. Forking a
-supervisor costs a few milliseconds, starting a Python for each would cost fifty. A supervisor whose channel to
-the node ends kills its tree: a node that is killed leaves nothing running.
+The node runs this file by its path, without site packages, so it imports nothing from `polar`. Forking a
+supervisor takes a few milliseconds; starting a Python for each would take fifty. A supervisor whose channel to the
+node closes kills its tree: a node that is killed leaves nothing running.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 
 MAX_MESSAGE_BYTES = 4096
 KILL_LIMIT_S = 30.0
-"""How long SIGKILL is repeated: a process that outlives this hangs in the kernel."""
+"""How long SIGKILL is repeated: a process that survives this hangs in the kernel."""
 LOOK_S = 0.01
 OPEN_FILES = 65536
-"""More than are open when we begin."""
+"""More than are open at the start."""
 NAME = b"polar-launcher"
 SET_NAME, SET_CHILD_SUBREAPER = 15, 36
 NEW_USER, NEW_MOUNT = 0x10000000, 0x00020000
 BIND, RECURSIVE, SLAVE = 4096, 16384, 1 << 19
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""A supervisor ends with its tree or with the node, not with a signal that was meant for others."""
+"""A supervisor ends with its tree or with the node, not with a signal meant for others."""
 DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-"""What Python, we or whoever started the node have changed, and a command finds as usual."""
+"""Signals that Python, this program or the node's parent may have changed; reset for a command."""
 
 
 def kernel(call: str, *arguments: Any) -> None:
@@ -51,7 +51,7 @@ def become_subreaper() -> None:
 
 
 def descendants() -> set[int]:
-    """All processes below this one. One that is forked meanwhile may be missed: look again."""
+    """All processes below this one. May miss one that is forked meanwhile: call again."""
     found, ahead = set[int](), [os.getpid()]
     children = children_by_parent() if not os.path.exists("/proc/thread-self/children") else None
     while ahead:
@@ -64,7 +64,7 @@ def descendants() -> set[int]:
 
 def children_of(pid: int) -> set[int]:
     found = set[int]()
-    with suppress(OSError):  # it ended just now
+    with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.update(map(int, file.read().split()))
@@ -72,7 +72,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def children_by_parent() -> dict[int, set[int]]:
-    """For a kernel that lists no children: it looks at every process of the machine."""
+    """For a kernel that lists no children: reads every process of the machine."""
     found: dict[int, set[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
@@ -88,7 +88,7 @@ def signal_all(number: signal.Signals) -> None:
 
 
 def has_children() -> bool:
-    """Whoever is dead is let go first."""
+    """Reaps the dead first."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -97,15 +97,15 @@ def has_children() -> bool:
 
 
 def show(source: str, target: str) -> None:
-    """`target` is `source` from now on, for this process and all below it. A user other than root needs a user
-    namespace for that; he stays who he is, and executing a program takes the rights over the namespace away."""
+    """Mounts `source` at `target`, for this process and all below it. A user other than root needs a user
+    namespace for that; the user id stays the same, and executing a program drops the rights over the namespace."""
     user, group = os.geteuid(), os.getegid()
     kernel("unshare", NEW_MOUNT | (NEW_USER if user != 0 else 0))
     if user != 0:
         write("/proc/self/setgroups", "deny")
         write("/proc/self/uid_map", f"{user} {user} 1")
         write("/proc/self/gid_map", f"{group} {group} 1")
-    # What the machine mounts later is seen inside; what is mounted inside is not seen by the machine.
+    # Later mounts of the machine are visible inside; mounts made inside are not visible to the machine.
     kernel("mount", b"none", b"/", None, RECURSIVE | SLAVE, None)
     kernel("mount", os.fsencode(source), os.fsencode(target), None, BIND | RECURSIVE, None)
 
@@ -116,11 +116,11 @@ def write(path: str, text: str) -> None:
 
 
 def wake(number: int, frame: Any) -> None:
-    """Only a handled signal is written to the pipe of `set_wakeup_fd`, which ends a wait."""
+    """A signal needs a handler to be written to the pipe of `set_wakeup_fd`, which ends a wait."""
 
 
 class Supervisor:
-    """One command, all that it starts, and the channel to the node."""
+    """A command, all processes that it starts, and the channel to the node."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -133,7 +133,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
 
     def run(self, request: dict[str, Any], out: int, err: int) -> None:
-        """Until nothing of the tree is left. Without a command it only tries out the view."""
+        """Returns when nothing of the tree is left. Without a command it only tries the view."""
         try:
             if request["view"]:
                 show(*request["view"])
@@ -155,15 +155,15 @@ class Supervisor:
         poll.register(self._channel, select.POLLIN)
         while not self._is_empty():
             if any(descriptor == self._channel.fileno() for descriptor, _ in poll.poll()):
-                message = self._hear()
+                message = self._receive()
                 if not message:
                     poll.unregister(self._channel)
                 if stuck := self._end(json.loads(message)["grace_s"] if message else 0.0):
                     self._tell(stuck=sorted(stuck)[:100])
-            self._forget_wakes()
+            self._clear_wakes()
 
     def _end(self, grace_s: float) -> set[int]:
-        """Asks the tree to end, and kills it after `grace_s`. Who cannot be killed."""
+        """Sends SIGTERM, and SIGKILL after `grace_s`. Returns the processes that cannot be killed."""
         signal_all(signal.SIGTERM)
         if self._empties_within(grace_s):
             return set()
@@ -175,7 +175,7 @@ class Supervisor:
         return descendants()
 
     def _empties_within(self, limit_s: float) -> bool:
-        """The last process below us is our own child, whoever has started it: its end wakes us."""
+        """The last process of the tree is our own child, so its end wakes us."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         deadline = time.monotonic() + limit_s
@@ -184,7 +184,7 @@ class Supervisor:
             if left_s <= 0:
                 return False
             poll.poll(left_s * 1000)
-            self._forget_wakes()
+            self._clear_wakes()
         return True
 
     def _is_empty(self) -> bool:
@@ -199,17 +199,17 @@ class Supervisor:
                 self._command = -1
                 self._tell(exited=os.waitstatus_to_exitcode(status))
 
-    def _forget_wakes(self) -> None:
+    def _clear_wakes(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._wake, 65536)
 
-    def _hear(self) -> bytes:
+    def _receive(self) -> bytes:
         with suppress(OSError):
             return self._channel.recv(MAX_MESSAGE_BYTES)
         return b""
 
     def _tell(self, **message: Any) -> None:
-        with suppress(OSError):  # the node is gone, which the channel says too
+        with suppress(OSError):  # the node is gone; the channel shows that too
             self._channel.send(json.dumps(message).encode())
 
 
@@ -219,24 +219,23 @@ def refusal(error: OSError | ValueError) -> bytes:
 
 
 def start(request: dict[str, Any], out: int, err: int) -> int:
-    """The process id of the command. An error is the one that executing it gave."""
-    failure, told = os.pipe()
+    """Returns the command's process id. Raises the error that executing it gave."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             become(request, out, err)
-        except OSError as error:
-            os.write(told, json.dumps([error.errno, error.strerror]).encode())
-        except ValueError as error:
-            os.write(told, json.dumps([0, str(error)]).encode())
+        except (OSError, ValueError) as error:
+            os.write(write_end, refusal(error))
         finally:
             os._exit(127)
-    os.close(told)
-    with open(failure, "rb") as file:
-        said = file.read()  # ends when the program is executed: the other end closes with that
-    if said:
+    os.close(write_end)
+    with open(read_end, "rb") as file:
+        message = file.read()  # executing the program closes the other end
+    if message:
         os.waitpid(pid, 0)
-        raise OSError(*json.loads(said))
+        failure = json.loads(message)
+        raise OSError(failure["errno"], failure["refused"])
     return pid
 
 
@@ -250,24 +249,24 @@ def become(request: dict[str, Any], out: int, err: int) -> None:
     os.execvpe(request["argv"][0], request["argv"], request["env"])
 
 
-def supervise(channel: int, asked: int, out: int, err: int) -> None:
-    with open(asked, "rb") as file:
+def supervise(channel: int, request_file: int, out: int, err: int) -> None:
+    with open(request_file, "rb") as file:
         request = json.loads(file.read())
     with socket.socket(fileno=channel) as opened:
         Supervisor(opened).run(request, out, err)
 
 
 def main(control: socket.socket) -> None:
-    """Each message brings four descriptors: the channel to the node, the request, and where output goes."""
+    """Each message has four descriptors: the channel to the node, the request, stdout and stderr."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel lets supervisors go by itself
-    os.closerange(3, control.fileno())  # what the node has inherited itself is not for its sessions
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
+    os.closerange(3, control.fileno())  # sessions get nothing that the node itself inherited
     os.closerange(control.fileno() + 1, OPEN_FILES)
     os.set_inheritable(control.fileno(), False)
     kernel("prctl", SET_NAME, NAME, 0, 0, 0)
-    become_subreaper()  # should a supervisor be killed, what it held comes to us
-    os.get_exec_path()  # it imports on first use: once here instead of once in each command
+    become_subreaper()  # adopts the processes of a supervisor that is killed
+    os.get_exec_path()  # imports on first use: once here instead of once per command
     gc.freeze()
     while True:
         message, given, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 4)
@@ -277,7 +276,7 @@ def main(control: socket.socket) -> None:
             os.set_inheritable(descriptor, False)
         try:
             is_supervisor = os.fork() == 0
-        except OSError as error:  # there are too many processes
+        except OSError as error:  # too many processes
             os.write(given[0], refusal(error))
             is_supervisor = False
         if is_supervisor:
@@ -292,7 +291,7 @@ def main(control: socket.socket) -> None:
 
 
 def end_the_rest() -> None:
-    """The node is gone. Supervisors end their trees themselves; this is for those that cannot."""
+    """The node is gone. Supervisors end their own trees; this ends what killed supervisors left."""
     deadline = time.monotonic() + KILL_LIMIT_S
     time.sleep(LOOK_S)
     while has_children() and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""System calls that a session does without, as a filter of the kernel's.
+"""A seccomp filter for system calls that a session may not use.
 
-A process has its parent's keyring, from the node down to the session, and keys are its user's in every namespace:
-so a session would read what the node keeps there, and leave messages for others.
+A process inherits its parent's keyring, and keys belong to their user in every namespace: a session could read the
+node's keys, and leave messages for other sessions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ KEY_CALLS = {
     0xC00000B7: (217, 219),
     0x40000028: (309, 311),
 }
-"""First and last number of add_key, request_key and keyctl, by what the kernel calls the machine: x86 with 64 and
-with 32 bits, then ARM."""
+"""First and last number of add_key, request_key and keyctl, by the kernel's constant for the architecture: x86
+with 64 and with 32 bits, then ARM."""
 SECOND_SET = 0x40000000
-"""Marks the numbers of x86's other set of 64-bit calls, which are otherwise the same."""
+"""Set in the call numbers of the x32 ABI, which are otherwise those of x86-64."""
 NUMBER_AT, MACHINE_AT = 0, 4
 LOAD, AND, RETURN = 0x20, 0x54, 0x06
 IF_EQUAL, IF_GREATER, IF_AT_LEAST = 0x15, 0x25, 0x35
@@ -26,7 +26,7 @@ ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 
 
 def without_keys() -> bytes:
-    """The filter. To a program it looks like a kernel that has no keys."""
+    """The filter. The kernel seems to have been built without keys."""
     program = [_step(LOAD, MACHINE_AT)]
     for machine, (first, last) in KEY_CALLS.items():
         program += [
@@ -42,5 +42,5 @@ def without_keys() -> bytes:
 
 
 def _step(code: int, value: int, *, otherwise: int = 0) -> bytes:
-    """`otherwise`: how many steps are passed over where a condition does not hold."""
+    """`otherwise`: how many steps to skip if a condition does not hold."""
     return struct.pack("=HBBI", code, 0, otherwise, value)

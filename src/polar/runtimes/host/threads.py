@@ -1,15 +1,15 @@
-"""Slow work in a thread of its own. A pool has an end, and others wait for it: a folder that takes a second to
-remove, or a file system that does not answer at all, must hold up nobody else.
+"""Slow work in a thread of its own, and work that a cancellation does not stop.
 
-The threads are started without `threading.Thread`, whose `start` makes the event loop wait until the new thread
-has had its first turn: on a busy machine that takes milliseconds. A process that exits does not wait for them.
+A thread pool is finite: a folder that takes a second to remove, or a file system that does not answer, would hold
+up others. The threads are started without `threading.Thread`, whose `start` makes the event loop wait for the new
+thread's first turn: milliseconds on a busy machine. A process that exits does not wait for them.
 """
 
 from __future__ import annotations
 
 import _thread
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 async def in_thread(
     work: Callable[Parameters, Result], *arguments: Parameters.args, **named: Parameters.kwargs
 ) -> Result:
-    """As `asyncio.to_thread`, without its pool. A cancel does not reach the thread."""
+    """Like `asyncio.to_thread`, without its pool. Cancelling it does not stop the thread."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
 
@@ -30,11 +30,25 @@ async def in_thread(
 
     def run() -> None:
         try:
-            said = (outcome.set_result, work(*arguments, **named))
+            settled = (outcome.set_result, work(*arguments, **named))
         except BaseException as error:
-            said = (outcome.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(settle, *said)
+            settled = (outcome.set_exception, error)
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(settle, *settled)
 
     _thread.start_new_thread(run, ())
     return await outcome
+
+
+async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
+    """Runs `work` to its end even if cancelled meanwhile; raises the cancellation afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    task.result()

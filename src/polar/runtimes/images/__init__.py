@@ -1,1 +1,1 @@
-"""Base images for runtimes: built from packages, kept in the cache, loaded into an engine."""
+"""Base images for runtimes: built from packages, kept in the cache, loaded into the Docker Engine."""

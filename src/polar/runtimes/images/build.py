@@ -1,7 +1,7 @@
-"""Makes an image: a tar from its recipe, a root folder from the tar, and the tar into a container engine.
+"""Builds an image: a tar from its recipe, a root folder from the tar, and the tar into the Docker Engine.
 
-What is there already and is what was asked for is not made again. What takes an image's name is complete: a build
-that is broken off leaves nothing, and one that is killed leaves what the next one removes.
+An image that exists with the same recipe is not built again. An image is complete when it gets its name: a
+cancelled build leaves nothing, and the next build removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -20,80 +20,82 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.images.busybox import BUSYBOX, busybox_tar
-from polar.runtimes.images.catalog import RECORD_FILE, Image, ImageRecord, Recipe, find, images_dir
+from polar.runtimes.images.catalog import RECORD_FILE, BaseImage, ImageRecord, Recipe, find, images_dir
 from polar.runtimes.images.debian import debian_recipe, debian_tar
-from polar.runtimes.images.engine import EngineImages, engine_images
+from polar.runtimes.images.engine import engine_images
 from polar.runtimes.images.programs import run_program
 from polar.store.cache import cached_folder, exclusive_lock
 
 Form = Literal["folder", "engine"]
 FORMS: dict[str, Form] = {"apptainer": "folder", "bubblewrap": "folder", "docker": "engine", "folder": "folder"}
-"""What each runtime takes an image as."""
+"""The form of image that each runtime uses."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class ImageOrder(msgspec.Struct, frozen=True):
     name: str
     recipe: Recipe
     forms: frozenset[Form] | None = None
-    """None: a folder, and into an engine if one answers."""
+    """None: a folder, and the Docker Engine if it answers."""
     afresh: bool = False
-    """Also where there is one of this recipe: packages may have newer versions."""
+    """Build even if the image exists with this recipe: packages may have newer versions."""
 
 
-class Built(msgspec.Struct, frozen=True):
-    image: Image
+class BuiltImage(msgspec.Struct, frozen=True):
+    image: BaseImage
     engine: str
-    """The address of the engine that has it now; empty: none."""
+    """The address of the Docker Engine that has it now; empty: none."""
 
 
 def forms_of(names: Iterable[str]) -> frozenset[Form]:
     for name in names:
         if name not in FORMS:
-            raise RuntimeFailure(f"an image cannot be made for {name!r}, only for {', '.join(FORMS)}")
+            raise RuntimeFailure(f"cannot build an image for {name!r}, only for {', '.join(FORMS)}")
     return frozenset(FORMS[name] for name in names)
 
 
 def recipe(kind: str, packages: Iterable[str] | None, suite: str | None) -> Recipe:
-    """None: as is usual for the kind."""
+    """None: the default of the kind."""
     if kind == "debian":
         return debian_recipe(packages, suite)
     if kind != BUSYBOX.kind:
-        raise RuntimeFailure(f"{kind!r} is no kind of image; there are debian and busybox")
+        raise RuntimeFailure(f"{kind!r} is not a kind of image; use debian or busybox")
     if packages is not None or suite is not None:
-        raise RuntimeFailure("a busybox image has no packages and no suite to choose")
+        raise RuntimeFailure("a busybox image takes no packages and no suite")
     return BUSYBOX
 
 
-async def build(order: Order, tell: Callable[[str], None]) -> Built:
+async def build(order: ImageOrder, tell: Callable[[str], None]) -> BuiltImage:
     async with engine_images() as engine:
         if order.forms is not None and "engine" in order.forms and engine is None:
-            raise RuntimeFailure("no container engine answers to take the image in; `make docker` starts one")
+            raise RuntimeFailure("no Docker Engine answers to load the image; `make docker` starts one")
         if order.forms is not None and "engine" not in order.forms:
             engine = None
         if engine is not None:
             await engine.refuse_if_taken(order.name)
         try:
-            image = await _made(order, tell)
+            image = await _build_tar(order, tell)
             if order.forms is None or "folder" in order.forms:
-                await _unpacked(image, tell)
+                await _unpack(image, tell)
         except OSError as error:  # a full disk, a folder that is not ours
             raise RuntimeFailure(
-                f"{images_dir()} cannot take the image: {error.strerror or error}; POLAR_CACHE names another place"
+                f"cannot write the image to {images_dir()}: {error.strerror or error}; POLAR_CACHE sets its folder"
             ) from error
         if engine is None:
-            return Built(image, "")
-        await _brought_in(image, engine, tell)
-        return Built(image, engine.address)
+            return BuiltImage(image, "")
+        if not await engine.holds(image):
+            tell(f"loading it into the Docker Engine at {engine.address}")
+            await engine.load(image)
+        return BuiltImage(image, engine.address)
 
 
-async def _made(order: Order, tell: Callable[[str], None]) -> Image:
+async def _build_tar(order: ImageOrder, tell: Callable[[str], None]) -> BaseImage:
     if (current := _current(order)) is not None:
-        tell("it is there already")
+        tell("already built")
         return current
     async with exclusive_lock(images_dir() / order.name):
-        if (current := _current(order)) is not None:  # made by another meanwhile
+        if (current := _current(order)) is not None:  # another process built it meanwhile
             return current
-        for left in images_dir().glob(f".{order.name}+*"):  # of a build that was killed
+        for left in images_dir().glob(f".{order.name}+*"):  # a killed build left it
             await in_thread(remove_tree, left)
         scratch = Path(tempfile.mkdtemp(prefix=f".{order.name}+", dir=images_dir()))
         try:
@@ -107,8 +109,8 @@ async def _made(order: Order, tell: Callable[[str], None]) -> Image:
     return image
 
 
-def _current(order: Order) -> Image | None:
-    """The image as it is, where it is what was asked for."""
+def _current(order: ImageOrder) -> BaseImage | None:
+    """The existing image, if it has the same recipe."""
     current = None if order.afresh else find(order.name)
     return current if current is not None and current.record.recipe == order.recipe else None
 
@@ -119,7 +121,7 @@ async def _fill(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> No
         versions = await busybox_tar(tar, tell)
     else:
         versions = await debian_tar(recipe, tar, tell)
-    tell("taking its digest")
+    tell("computing its digest")
     record = ImageRecord(
         recipe=recipe,
         versions=versions,
@@ -131,7 +133,7 @@ async def _fill(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> No
 
 
 def _swap(fresh: Path, folder: Path) -> None:
-    """Puts `fresh` in the place of `folder`, and what was there in the place of `fresh`."""
+    """Exchanges the two folders; `folder` may be missing."""
     if not folder.exists():
         fresh.rename(folder)
         return
@@ -141,23 +143,17 @@ def _swap(fresh: Path, folder: Path) -> None:
     old.rename(fresh)
 
 
-async def _unpacked(image: Image, tell: Callable[[str], None]) -> None:
-    """Everything belongs to whoever builds, who can then use and remove it; devices come from the runtimes."""
+async def _unpack(image: BaseImage, tell: Callable[[str], None]) -> None:
+    """All files belong to the builder, who can then use and remove them; runtimes provide devices."""
 
     async def fill(folder: Path) -> None:
         tell("unpacking the root folder")
         keep = ("--no-same-owner", "--same-permissions", "--delay-directory-restore", "--exclude=./dev/*")
         await run_program(("tar", "--extract", "--file", str(image.tar), "--directory", str(folder), *keep))
-        # A program that acts for its owner would act for the builder, at the hands of anyone on this machine.
+        # A setuid program would give every user of this machine the builder's rights.
         await run_program(("chmod", "--recursive", "u+rwX,u-s,g-s", str(folder)))
 
     await cached_folder(os.path.relpath(image.root, images_dir().parent), fill)
-
-
-async def _brought_in(image: Image, engine: EngineImages, tell: Callable[[str], None]) -> None:
-    if not await engine.holds(image):
-        tell(f"bringing it into the engine at {engine.address}")
-        await engine.bring_in(image)
 
 
 def _sha256(path: Path) -> str:

@@ -1,6 +1,6 @@
-"""A root file system of one static program, as a tar: made in a second, for tests and for trying things out.
+"""A tar of a root file system with one static program: built in a second, for tests and first tries.
 
-It has a shell and the usual commands and no C library, so most programs of other images do not run in it.
+It has a shell and the usual commands but no C library, so most programs of other images do not run in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES = {
 
 
 async def busybox_tar(tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
-    """The versions of what is in it."""
+    """Writes the tar and returns the versions of its packages."""
     scratch = tar.with_name("busybox")
     scratch.mkdir()
     try:
@@ -45,25 +45,25 @@ async def busybox_tar(tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
 def write_tar(tar: Path, program: bytes, applets: list[str]) -> None:
     with tarfile.open(tar, "w") as archive:
         for name in FOLDERS:
-            archive.addfile(_entry(name, tarfile.DIRTYPE, 0o755))
+            _add(archive, name, tarfile.DIRTYPE, 0o755)
         for name in OPEN_FOLDERS:
-            archive.addfile(_entry(name, tarfile.DIRTYPE, 0o1777))
-        _add_file(archive, "usr/bin/busybox", program, 0o755)
+            _add(archive, name, tarfile.DIRTYPE, 0o1777)
+        _add(archive, "usr/bin/busybox", tarfile.REGTYPE, 0o755, content=program)
         for name in sorted(set(applets) - {"busybox"}):
-            _add_link(archive, f"usr/bin/{name}", "busybox")
+            _add(archive, f"usr/bin/{name}", tarfile.SYMTYPE, 0o777, link="busybox")
         for name, target in LINKS.items():
-            _add_link(archive, name, target)
+            _add(archive, name, tarfile.SYMTYPE, 0o777, link=target)
         for name, text in FILES.items():
-            _add_file(archive, name, text.encode(), 0o644)
+            _add(archive, name, tarfile.REGTYPE, 0o644, content=text.encode())
 
 
 async def _program(scratch: Path, tell: Callable[[str], None]) -> tuple[Path, str]:
-    """From the package, which needs no root and changes nothing on the machine."""
+    """Extracts the program from its package, without root and without changing the machine."""
     tell(f"downloading {PACKAGE}")
     await run_program(("apt-get", "download", "--quiet", PACKAGE), cwd=scratch)
     packages = list(scratch.glob("*.deb"))
     if len(packages) != 1:
-        raise RuntimeFailure(f"apt-get download {PACKAGE} left {len(packages)} packages where one was expected")
+        raise RuntimeFailure(f"apt-get download {PACKAGE} left {len(packages)} packages instead of one")
     await run_program(("dpkg-deb", "--extract", str(packages[0]), str(scratch)))
     program = next(
         (path for path in (scratch / "bin/busybox", scratch / "usr/bin/busybox") if path.is_file()), None
@@ -73,19 +73,9 @@ async def _program(scratch: Path, tell: Callable[[str], None]) -> tuple[Path, st
     return program, await output_of("dpkg-deb", "--field", str(packages[0]), "Version")
 
 
-def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+def _add(
+    archive: tarfile.TarFile, name: str, kind: bytes, mode: int, *, content: bytes = b"", link: str = ""
+) -> None:
     entry = tarfile.TarInfo(f"./{name}")
-    entry.type, entry.mode = kind, mode
-    return entry
-
-
-def _add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
-    entry = _entry(name, tarfile.REGTYPE, mode)
-    entry.size = len(content)
+    entry.type, entry.mode, entry.size, entry.linkname = kind, mode, len(content), link
     archive.addfile(entry, io.BytesIO(content))
-
-
-def _add_link(archive: tarfile.TarFile, name: str, target: str) -> None:
-    entry = _entry(name, tarfile.SYMTYPE, 0o777)
-    entry.linkname = target
-    archive.addfile(entry)

@@ -1,7 +1,7 @@
-"""Images that `polar image build` made: where they lie in the cache, what is known of them, their root folders.
+"""Images that `polar image build` made: their folders in the cache, their records and their root folders.
 
-An image is one folder `images/<name>` of the cache: the tar it came from, a record of what is in it, and, unpacked
-for the runtimes that need no more than a folder, its root.
+An image is a folder `images/<name>` of the cache: its tar, a record of its content, and, for runtimes that use a
+folder, the unpacked root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polar.runtimes.files.folders import remove_tree
 from polar.types import Strict
 
 NAME_PATTERN = r"[a-z0-9]+([._-][a-z0-9]+)*"
-"""What a container engine takes as a name too."""
+"""Also a valid name for the Docker Engine."""
 RECORD_FILE = "image.json"
 
 Kind = Literal["debian", "busybox"]
@@ -30,23 +30,23 @@ class Recipe(Strict):
 
     kind: Kind = "debian"
     packages: tuple[str, ...] = ()
-    """Debian packages that were asked for; those they need came along."""
+    """Requested Debian packages, without their dependencies."""
     suite: str = ""
-    """Empty: there is none to choose."""
+    """Empty: the kind has none."""
 
 
 class ImageRecord(Strict):
-    """What was built; `image.json` of the image's folder."""
+    """The file `image.json` of the image's folder."""
 
     recipe: Recipe
     versions: dict[str, str]
-    """Of every package in it."""
+    """Of every package, by name."""
     tar_sha256: str
     tar_bytes: int
     built: float
 
 
-class Image(msgspec.Struct, frozen=True):
+class BaseImage(msgspec.Struct, frozen=True):
     name: str
     folder: Path
     record: ImageRecord
@@ -57,7 +57,7 @@ class Image(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> Path:
-        """There only where the image was built for runtimes that take a folder."""
+        """Exists only if the image was built for runtimes that use a folder."""
         return self.folder / "root"
 
 
@@ -65,11 +65,11 @@ def images_dir() -> Path:
     return cache_dir() / "images"
 
 
-def find(name: str) -> Image | None:
+def find(name: str) -> BaseImage | None:
     """The image of that name, if it was built."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise RuntimeFailure(
-            f"{name!r} is not the name of an image: lower-case letters and digits, with '.', '_' or '-' between"
+            f"{name!r} is not an image name: use lower-case letters and digits, with '.', '_' or '-' between them"
         )
     folder = images_dir() / name
     try:
@@ -78,13 +78,13 @@ def find(name: str) -> Image | None:
         return None
     except (OSError, ValidationError) as error:
         raise RuntimeFailure(
-            f"image {name!r} at {folder} cannot be read; `polar image rm {name}` removes it: {error}"
+            f"cannot read image {name!r} at {folder}; `polar image rm {name}` removes it: {error}"
         ) from error
-    return Image(name, folder, record)
+    return BaseImage(name, folder, record)
 
 
 def root_folder(name_or_path: str) -> Path:
-    """The root folder of a built image, or the folder of that path. What has a slash in it is a path."""
+    """The root folder of a built image, or the folder at a path, which has a slash in it."""
     if "/" in name_or_path:
         path = Path(name_or_path).expanduser()
         if not path.is_dir():
@@ -93,26 +93,26 @@ def root_folder(name_or_path: str) -> Path:
     image = find(name_or_path)
     build = f"`polar image build {name_or_path}`"
     if image is None:
-        raise RuntimeFailure(f"there is no image {name_or_path!r}: {build} makes one; a path has a slash in it")
+        raise RuntimeFailure(f"there is no image {name_or_path!r}: {build} builds it; write a path with a slash")
     if not image.root.is_dir():
         raise RuntimeFailure(f"image {name_or_path!r} has no root folder: {build} unpacks it")
     return image.root
 
 
 def built_images() -> list[str]:
-    """Their names, also of those whose record cannot be read."""
+    """Their names, including those whose record cannot be read."""
     folder = images_dir()
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(path.name for path in found if re.fullmatch(NAME_PATTERN, path.name) and path.is_dir())
 
 
 def known(name: str) -> str:
-    """The name, if there is such an image."""
+    """Returns the name if the image exists."""
     if name not in built_images():
-        raise RuntimeFailure(f"there is no image {name!r}; `polar image ls` lists those there are")
+        raise RuntimeFailure(f"there is no image {name!r}; `polar image ls` lists them")
     return name
 
 
 def remove(name: str) -> None:
-    """Removes it from the cache. Sessions that run over its root folder lose what they have not read yet."""
+    """Removes it from the cache. Running sessions lose the files of its root folder."""
     remove_tree(images_dir() / known(name))

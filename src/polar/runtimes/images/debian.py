@@ -1,6 +1,6 @@
-"""A Debian root file system as a tar: mmdebstrap puts it together, from where the machine's own apt gets packages.
+"""A tar of a Debian root file system: mmdebstrap builds it from the package sources of the machine's own apt.
 
-No image registry and no network address of ours: sources, their keys, proxies and time-outs are the machine's.
+It uses no image registry: sources, their keys, proxies and timeouts are the machine's.
 """
 
 from __future__ import annotations
@@ -21,44 +21,42 @@ from polar.runtimes.images.catalog import Recipe
 from polar.runtimes.images.programs import output_of, run_program
 
 DEFAULT_PACKAGES = ("ca-certificates", "git", "procps", "python3-minimal", "ripgrep")
-"""What harnesses and the commands they run look for in a bare image; a C library and a shell are there anyway."""
+"""What harnesses and their commands expect in a bare image, beside a C library and a shell."""
 PACKAGE_PATTERN = r"[a-z0-9][a-z0-9+.-]+"
 SUITE_PATTERN = r"[a-z][a-z0-9]*"
 APT = Path("/etc/apt")
 OS_RELEASE = Path("/etc/os-release")
 ALIASES = ("stable", "oldstable", "testing", "unstable", "sid")
-"""Names by which a machine's sources may call its own release."""
+"""Other names of a release in a machine's sources."""
 POCKETS = ("", "-updates", "-security")
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
-"""A third of the size, and no program reads it."""
+"""A third of the size; no program reads it."""
 KEPT = "/usr/share/doc/*/copyright"
 CARRIED = r'(Acquire::(?:(?:http|https|ftp)(?:::.+)?|Retries|Check-Valid-Until|Check-Date)) "([^"]+)";'
-"""Of apt's configuration what says how to reach the sources, as `apt-config dump` prints it."""
+"""The parts of apt's configuration that say how to reach the sources, as `apt-config dump` prints them."""
 NEUTRAL = (
     ': >"$1/etc/resolv.conf"',
     'echo localhost >"$1/etc/hostname"',
     'chmod 644 "$1/etc/resolv.conf" "$1/etc/hostname"',
     'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap"',
 )
-"""What mmdebstrap brings in from this machine, and is nobody's business inside."""
-
-
-APART = (
+"""Removes what mmdebstrap copies from this machine."""
+OWN_NAMESPACES = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc"),
 )
-"""As root mmdebstrap mounts the machine's own /dev and /sys. Here nobody else sees that, and it ends with the
-build, however that ends; else whoever clears up behind one that was killed would reach into the machine."""
+"""As root, mmdebstrap mounts the machine's /dev and /sys. In its own namespaces these mounts end with the build;
+otherwise the cleanup after a killed build would delete the machine's files."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A line or paragraph of apt's sources, as far as it matters here."""
+    """A line or paragraph of apt's sources."""
 
     uris: str
     suites: tuple[str, ...]
     components: str
     signed_by: str = ""
-    """Files or fingerprints, or a whole key. Empty: any key that apt trusts."""
+    """Files, fingerprints, or a whole key. Empty: any key that apt trusts."""
 
     def paragraph(self) -> str:
         key = f"Signed-By: {self.signed_by}\n" if self.signed_by else ""
@@ -67,23 +65,24 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def debian_recipe(packages: Iterable[str] | None, suite: str | None) -> Recipe:
-    """Checked, with what is left open filled in: the packages a harness needs, the machine's own release."""
+    """Checks the recipe and fills in the defaults: the packages a harness needs, the machine's own release."""
     chosen = tuple(sorted(set(DEFAULT_PACKAGES if packages is None else packages)))
     for name in chosen:
         if not re.fullmatch(PACKAGE_PATTERN, name):
-            raise RuntimeFailure(f"{name!r} is not the name of a Debian package")
+            raise RuntimeFailure(f"{name!r} is not a Debian package name")
     suite = suite or _own_release(OS_RELEASE)
     if not re.fullmatch(SUITE_PATTERN, suite):
-        raise RuntimeFailure(f"{suite!r} is not the name of a Debian release, such as bookworm")
+        raise RuntimeFailure(f"{suite!r} is not a Debian release name such as bookworm")
     return Recipe(kind="debian", packages=chosen, suite=suite)
 
 
 async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
-    """The versions of what is in it. Made as root, else in a user namespace: mmdebstrap chooses."""
+    """Writes the tar and returns the versions of its packages. mmdebstrap runs as root, else in a user
+    namespace."""
     if shutil.which("mmdebstrap") is None:
         raise RuntimeFailure(
-            "mmdebstrap makes Debian images and is not here: `apt-get install mmdebstrap uidmap`, or `make image`;"
-            " `--kind busybox` needs neither"
+            "mmdebstrap, which builds Debian images, is not installed: `apt-get install mmdebstrap uidmap`, or"
+            " `make image`; `--kind busybox` needs neither"
         )
     sources = tar.with_name("polar.sources")
     found = mirrored(read_sources(APT), _own_release(OS_RELEASE), recipe.suite)
@@ -92,8 +91,8 @@ async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> 
     try:
         if os.geteuid() == 0:
             with tempfile.TemporaryDirectory(dir=tar.parent, prefix="work-") as work:
-                await run_program((*APART, "env", f"TMPDIR={work}", *argv), tell=_steps(tell))
-        else:  # makes its own namespaces, and files that only it can remove
+                await run_program((*OWN_NAMESPACES, "env", f"TMPDIR={work}", *argv), tell=_steps(tell))
+        else:  # it creates its own namespaces, and files that only it can remove
             await run_program(argv, tell=_steps(tell))
     finally:
         sources.unlink()
@@ -112,7 +111,7 @@ def mmdebstrap(recipe: Recipe, sources: Path, tar: Path, configured: str) -> tup
 
 
 def read_sources(apt: Path) -> list[Source]:
-    """All that the machine's apt gets packages from."""
+    """All package sources of the machine's apt."""
     parts = apt / "sources.list.d"
     one_line = [apt / "sources.list", *sorted(parts.glob("*.list"))]
     found = [source for path in one_line if path.is_file() for source in _lines(path.read_text())]
@@ -120,7 +119,7 @@ def read_sources(apt: Path) -> list[Source]:
 
 
 def mirrored(sources: Iterable[Source], own: str, suite: str) -> list[Source]:
-    """Those of the machine's own release, asked for `suite`; other vendors' packages have no place in an image."""
+    """The sources of the machine's own release, changed to `suite`; other vendors' sources are left out."""
     renamed = {
         f"{name}{pocket}": f"{suite}{pocket}" for name in dict.fromkeys((own, *ALIASES)) for pocket in POCKETS
     }
@@ -130,12 +129,12 @@ def mirrored(sources: Iterable[Source], own: str, suite: str) -> list[Source]:
         if (suites := tuple(renamed[name] for name in source.suites if name in renamed))
     ]
     if not any(suite in source.suites for source in found):
-        raise RuntimeFailure(f"apt's configuration here names no source of {own} packages to get {suite} from")
+        raise RuntimeFailure(f"apt's configuration has no source of {own} packages from which to get {suite}")
     return found
 
 
 def versions_in(tar: Path) -> dict[str, str]:
-    """Of the packages installed in it."""
+    """Versions of the installed packages."""
     with tarfile.open(tar) as archive:
         status = archive.extractfile("./var/lib/dpkg/status")
         assert status is not None, "dpkg's list is a plain file"
@@ -156,7 +155,7 @@ def _own_release(os_release: Path) -> str:
     text = os_release.read_text() if os_release.is_file() else ""
     named = re.search(r'^VERSION_CODENAME="?([a-z0-9]+)"?$', text, re.MULTILINE)
     if named is None or not APT.is_dir():
-        raise RuntimeFailure("a Debian image needs a machine with apt to get packages from; this is none")
+        raise RuntimeFailure("a Debian image can only be built on a machine with apt")
     return named[1]
 
 
@@ -168,7 +167,7 @@ def _lines(text: str) -> Iterator[Source]:
 
 
 def _paragraphs(text: str) -> Iterator[Source]:
-    """Comments may stand between the lines of a paragraph."""
+    """Comments may be between the lines of a paragraph."""
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for paragraph in re.split(r"\n\s*\n", plain):
         fields = dict(_fields(paragraph))
@@ -179,6 +178,6 @@ def _paragraphs(text: str) -> Iterator[Source]:
 
 
 def _fields(paragraph: str) -> Iterator[tuple[str, str]]:
-    """A value goes on where the next lines are indented, and is kept as it stands: a key is such a value."""
+    """A value continues on indented lines and is kept verbatim: a key is such a value."""
     for name, value in re.findall(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)", paragraph, re.MULTILINE):
         yield name.lower(), value.rstrip()

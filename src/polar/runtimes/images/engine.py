@@ -1,4 +1,4 @@
-"""Images as a container engine holds them: brought in from a tar, known again by its digest, and taken out."""
+"""Images in the Docker Engine: loaded from a tar, recognized by its digest, and removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.docker.api import DockerApi, Refused
-from polar.runtimes.images.catalog import Image
+from polar.runtimes.docker.api import DockerApi, DockerRefused
+from polar.runtimes.images.catalog import BaseImage
 
 DIGEST_LABEL = "polar.image.sha256"
-"""Of the tar an image came from, so that it is brought in once."""
+"""Digest of the tar that an image was loaded from, so that it is loaded once."""
 ANSWER_LIMIT_S = 5.0
 
 
@@ -23,12 +23,12 @@ class EngineImages:
         self._api = api
         self.address = api.address
 
-    async def holds(self, image: Image) -> bool:
+    async def holds(self, image: BaseImage) -> bool:
         known = await self._known(image.name)
         return known is not None and _digest(known) == image.record.tar_sha256
 
-    async def bring_in(self, image: Image) -> None:
-        """Under `<name>:latest`. What had that name before goes, unless a container needs it."""
+    async def load(self, image: BaseImage) -> None:
+        """As `<name>:latest`. Removes the image that had this name before, unless a container uses it."""
         before = await self._known(image.name)
         query = {
             "fromSrc": "-",
@@ -41,22 +41,22 @@ class EngineImages:
                 _refuse_errors(await reply.read())
         after = await self._known(image.name)
         if after is None or _digest(after) != image.record.tar_sha256:
-            raise RuntimeFailure(f"the engine at {self.address} took {image.tar} and does not have it")
+            raise RuntimeFailure(f"the Docker Engine at {self.address} accepted {image.tar} but does not have it")
         if before is not None and before["Id"] != after["Id"] and _digest(before):
-            with suppress(Refused):
+            with suppress(DockerRefused):
                 await self._api.call("DELETE", f"/images/{before['Id']}")
 
     async def refuse_if_taken(self, name: str) -> None:
-        """An image that somebody else made keeps its name."""
+        """Never replaces an image that was not built here."""
         known = await self._known(name)
         if known is not None and not _digest(known):
             raise RuntimeFailure(
-                f"the engine at {self.address} has an image {name}:latest that was not built here:"
+                f"the Docker Engine at {self.address} has an image {name}:latest that was not built here:"
                 " choose another name"
             )
 
-    async def take_out(self, name: str) -> bool:
-        """Whether there was one of ours. One that a container still needs is refused by the engine."""
+    async def remove(self, name: str) -> bool:
+        """Returns whether there was one that was built here. The Docker Engine refuses if a container uses it."""
         known = await self._known(name)
         if known is None or not _digest(known):
             return False
@@ -66,7 +66,7 @@ class EngineImages:
     async def _known(self, name: str) -> dict[str, Any] | None:
         try:
             return await self._api.call("GET", f"/images/{name}:latest/json")
-        except Refused as error:
+        except DockerRefused as error:
             if error.status != 404:
                 raise
             return None
@@ -74,7 +74,7 @@ class EngineImages:
 
 @asynccontextmanager
 async def engine_images() -> AsyncGenerator[EngineImages | None]:
-    """Those of the machine's engine; None where none answers."""
+    """Images of the machine's Docker Engine; None if none answers."""
     api = DockerApi()
     try:
         yield EngineImages(api) if await _answers(api) else None
@@ -98,7 +98,7 @@ def _digest(known: dict[str, Any]) -> str:
 
 
 def _refuse_errors(reply: bytes) -> None:
-    """The engine says that all is well before it has read the tar; what comes after is in its lines."""
+    """The Docker Engine answers 200 before it has read the tar; later errors are in the lines of its reply."""
     for line in reply.splitlines():
-        if line.strip() and "error" in (told := orjson.loads(line)):
-            raise RuntimeFailure(f"the engine cannot take the image: {told['error']}")
+        if line.strip() and "error" in (progress := orjson.loads(line)):
+            raise RuntimeFailure(f"the Docker Engine cannot load the image: {progress['error']}")

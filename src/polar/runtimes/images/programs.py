@@ -1,5 +1,4 @@
-"""Programs that take part in making an image: their lines as they come, their last words where they fail, and none
-of them left when they are broken off."""
+"""Runs the programs that build an image: reports their output line by line, and ends them when cancelled."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.host.spawn import to_the_end
+from polar.runtimes.host.threads import to_the_end
 
 GRACE_S = 20.0
-"""How long a program may take to clear up what it has half done."""
+"""How long a cancelled program may take to clean up."""
 KEPT_LINES = 12
 
 
@@ -28,19 +27,21 @@ async def output_of(*argv: str) -> str:
 async def run_program(
     argv: tuple[str, ...], *, tell: Callable[[str], None] = lambda line: None, cwd: Path | None = None
 ) -> None:
-    """To its end; a failure is told in its own words."""
+    """Raises RuntimeFailure with the program's own error lines if it fails."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # so that Ctrl-C reaches it once, from us
+            start_new_session=True,  # so that it gets Ctrl-C once, from us
             cwd=cwd,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
     except FileNotFoundError as error:
-        raise RuntimeFailure(f"{argv[0]} takes part in making an image and is not on PATH: install it") from error
+        raise RuntimeFailure(
+            f"{argv[0]}, which is needed to build an image, is not on PATH: install it"
+        ) from error
     except OSError as error:
         raise RuntimeFailure(f"cannot start {argv[0]!r}: {error.strerror}") from error
     assert process.stdout is not None
@@ -56,11 +57,11 @@ async def run_program(
         raise
     if exit_code != 0:
         named = [line for line in last if line.startswith(("E: ", "error: ", f"{argv[0]}: "))]
-        raise RuntimeFailure(f"{argv[0]} failed ({exit_code}): {'; '.join(named or last) or 'it said nothing'}")
+        raise RuntimeFailure(f"{argv[0]} failed ({exit_code}): {'; '.join(named or last) or 'no output'}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Asks it and its children first: mmdebstrap leaves the word to them, and clears up behind them."""
+    """Sends SIGTERM to its process group first: mmdebstrap cleans up after its children have ended."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):

@@ -1,1 +1,1 @@
-"""The `local` runtime: commands of the node's own user, without a container."""
+"""The `local` runtime: plain processes of the node's user, without a container."""

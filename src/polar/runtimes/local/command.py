@@ -1,4 +1,4 @@
-"""One command of the `local` runtime, from its start to the end of all that it has started."""
+"""One command of the `local` runtime, from its start to the end of all processes that it started."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from polar.runtimes.host.supervisor import Launcher, SupervisedCommand, Supervis
 
 
 class LocalCommand:
-    """Below a supervisor where there is a launcher. Without one, and where its supervisor was killed, its
-    processes are looked for by their mark and their process group."""
+    """Runs below a supervisor if there is a launcher. Without one, or if the supervisor was killed, the command's
+    processes are found by their marker and their process group."""
 
-    def __init__(self, mark: str, launcher: Launcher | None, view: View | None = None) -> None:
-        self._mark = f"{mark}\0".encode()
+    def __init__(self, marker: str, launcher: Launcher | None, view: View | None = None) -> None:
+        self._marker = f"{marker}\0".encode()
         self._launcher = launcher
         self._view = view
         self._supervised: SupervisedCommand | None = None
@@ -24,7 +24,7 @@ class LocalCommand:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of it is alive, as far as that is known without looking."""
+        """Whether none of its processes is known to be alive; does not look for them."""
         if self._supervised is not None:
             empty = self._supervised.empty
             return empty.done() and empty.exception() is None
@@ -43,24 +43,24 @@ class LocalCommand:
         return self._supervised
 
     def exited(self) -> None:
-        """The command itself has ended, or never began; its process id may become another's."""
+        """The command itself has ended, or never started; the kernel may reuse its process id."""
         self._has_exited = True
         self._start_is_over.set()
 
     async def end(self, grace_s: float) -> None:
-        """A start that is under way is waited for: what it starts would outlive this."""
+        """Waits for a start that is under way: what it starts would outlive this call."""
         await self._start_is_over.wait()
         if self._supervised is not None:
             try:
                 return await self._supervised.end(grace_s)
             except SupervisorLost:
-                await end(Family(self._mark, leaders=frozenset()), grace_s=grace_s)
+                await end(Family(self._marker), grace_s=grace_s)
         elif self._direct is not None:
             pid = frozenset({self._direct.pid})
-            family = Family(self._mark, frozenset(), pid) if self._has_exited else Family(self._mark, pid)
+            family = Family(self._marker, frozenset(), pid) if self._has_exited else Family(self._marker, pid)
             await end(family, grace_s=grace_s)
 
     async def break_off(self, child: Child | None, grace_s: float) -> None:
-        """No start is under way any more: it may never have been."""
+        """Called when no start is under way: the command may never have been started."""
         self._start_is_over.set()
         await self.end(grace_s)

@@ -1,11 +1,11 @@
-"""One path for all sessions of `local`: a session's folder, seen by its commands at the same place in each.
+"""One path for all sessions of `local`: each command sees its session's folder at the same mount point.
 
-A harness puts its working folder into its prompt. Were that the session's real folder, with the names of run and
-sample in it, the samples of a task would begin with different prompts. So each command gets a mount namespace in
-which the folder stands at `TARGET`, too.
+A harness puts its working folder into its prompt. The session's real folder has the names of run and sample in it,
+so the samples of a task would start with different prompts. Each command therefore gets a mount namespace in which
+the folder is also at `TARGET`.
 
-The mount point is a plain empty folder in /tmp. Whoever owns it could put another one in its place, so it is only
-used where its owner is the node's user or root; where another user was first, it is one with our user's number.
+The mount point is a plain empty folder in /tmp. Its owner could replace it, so it is used only if the owner is the
+node's user or root. If another user created it first, the mount point has the node user's id in its name.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ TARGET = Path("/tmp/polar")
 
 
 def mount_point(target: Path = TARGET) -> str:
-    """Where sessions of this user are seen, made where it is missing; refused where it cannot be trusted."""
+    """Where this user's sessions are mounted, created if missing; refused if it cannot be trusted."""
     parent = target.parent.stat()
     if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
         raise RuntimeFailure(f"every user can rename folders in {target.parent}")
     ours = target.with_name(f"{target.name}-{os.geteuid()}")
-    return str(target if _is_trusted(target) else _made(ours))
+    for path in (target, ours):
+        if _is_trusted(path):
+            return str(path)
+    raise RuntimeFailure(f"{ours} belongs to another user")
 
 
 def _is_trusted(path: Path) -> bool:
-    """Refused where it is ours and unfit."""
+    """Whether the node's user or root owns it; refused if so and it is not an empty folder."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o755)
     seen = path.lstat()
@@ -40,12 +43,6 @@ def _is_trusted(path: Path) -> bool:
         raise RuntimeFailure(f"{path} is not a folder")
     if any(path.iterdir()):
         raise RuntimeFailure(f"{path} is not empty")
-    with suppress(PermissionError):  # root's
-        os.utime(path)  # lest a cleaner of old temporary files removes it from under the sessions
+    with suppress(PermissionError):  # it belongs to root
+        os.utime(path)  # so that no cleaner of old temporary files removes it during a session
     return True
-
-
-def _made(path: Path) -> Path:
-    if not _is_trusted(path):
-        raise RuntimeFailure(f"{path} belongs to another user")
-    return path

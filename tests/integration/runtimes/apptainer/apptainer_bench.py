@@ -1,4 +1,4 @@
-"""A small image of the node's own programs, which needs no download; and what of a session is alive."""
+"""A small image of the node's own programs, without a download, and the living processes of a session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sh(script: str, **env: str) -> Command:
 
 
 def processes() -> dict[int, str]:
-    """Those of the machine that live, with their command lines."""
+    """Living processes of the machine, with their command lines."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -39,9 +39,9 @@ def running(sign: str) -> list[str]:
     return [line for line in processes().values() if sign in line]
 
 
-def alive_of(place: SessionFolders) -> list[str]:
-    """What stands on the node for an instance of the place."""
-    return running(f".{place.session_id}-")
+def alive_of(folders: SessionFolders) -> list[str]:
+    """Processes of the session's instance on the node."""
+    return running(f".{folders.session_id}-")
 
 
 def make_image(root: Path) -> Path:

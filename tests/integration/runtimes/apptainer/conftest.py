@@ -26,7 +26,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as one file, which is mounted by programs of the node."""
+    """The same as one image file, which programs of the node mount."""
     if missing := [name for name in ("mksquashfs", "squashfuse", "fuse-overlayfs") if shutil.which(name) is None]:
         pytest.skip(f"{missing[0]} is missing: `make apptainer` installs it")
     if not Path("/dev/fuse").exists():
@@ -44,7 +44,7 @@ def image_file(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> SessionFolders:
+def folders(tmp_path: Path) -> SessionFolders:
     return SessionFolders(
         session_id=f"s{os.getpid()}-{tmp_path.name[-12:]}", root=tmp_path / "root", logs=tmp_path / "logs"
     )
@@ -56,12 +56,12 @@ def options(image: Path) -> ApptainerOptions:
 
 
 @pytest.fixture
-async def runtime(place: SessionFolders, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
+async def runtime(folders: SessionFolders, options: ApptainerOptions) -> AsyncIterator[ApptainerRuntime]:
     made = ApptainerRuntime(options)
     try:
-        await made.start(place)
+        await made.start(folders)
         yield made
     finally:
         await made.stop()
-    assert not alive_of(place)
-    assert not place.root.exists()
+    assert not alive_of(folders)
+    assert not folders.root.exists()

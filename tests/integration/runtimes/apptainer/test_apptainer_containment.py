@@ -1,4 +1,5 @@
-"""What the apptainer runtime declares, it holds: the node's files, processes and network stay out of reach."""
+"""The apptainer runtime enforces what it declares: the session cannot reach the node's files, processes and
+network."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ async def started(image: Path, folder: Path, **chosen: object) -> AsyncIterator[
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """Greets whoever reaches it at any address of the node; its port."""
+    """A server that listens on all addresses of the node; returns its port."""
     with socket.create_server(("0.0.0.0", 0)) as listener:
         listener.settimeout(0.1)
         over = threading.Event()
@@ -103,7 +104,7 @@ async def test_nothing_is_written_outside_the_session(
 
 
 async def test_the_nodes_settings_cannot_be_changed(runtime: ApptainerRuntime) -> None:
-    """Also by a node that is root: what is there is written back, should it be possible after all."""
+    """Even if the node is root. Writes the same values back, in case it succeeds after all."""
     script = (
         "for f in /proc/sys/kernel/panic /proc/sys/vm/swappiness; do v=$(cat $f) && echo $v >$f; done; ls /sys"
     )
@@ -169,22 +170,22 @@ async def test_an_open_network_is_the_nodes_own(image: Path, tmp_path: Path, ser
         assert (await runtime.exec(reach("127.0.0.1", server))).stdout_tail == "the node's\n"
 
 
-async def test_the_gateway_is_reached_through_its_door(image: Path, tmp_path: Path) -> None:
+async def test_the_gateway_is_reached_through_its_listener(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path) as runtime:
-        door = await runtime.listener()
-        assert door is not None
-        with door:
-            address, port = door.getsockname()
+        listener = await runtime.listener()
+        assert listener is not None
+        with listener:
+            address, port = listener.getsockname()
             assert address == "127.0.0.1"
             call = asyncio.create_task(runtime.exec(reach(address, port)))
             async with hang_limit():
-                connection, _ = await asyncio.get_running_loop().sock_accept(door)
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
             with connection:
                 connection.sendall(b"hello\n")
             assert (await call).stdout_tail == "hello\n"
 
 
-async def test_without_a_network_there_is_no_door_and_loopback_is_up(image: Path, tmp_path: Path) -> None:
+async def test_without_a_network_there_is_no_listener_and_loopback_is_up(image: Path, tmp_path: Path) -> None:
     async with started(image, tmp_path, network="none") as runtime:
         assert await runtime.listener() is None
         finished = await runtime.exec(reach("127.0.0.1", 9))
@@ -227,9 +228,9 @@ async def test_a_limit_that_this_node_cannot_hold_fails_the_start_with_the_reaso
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Hierarchy().lacking(Limits(memory_bytes=64 * MIB)):
-        monkeypatch.setattr(Hierarchy, "_own_homes", lambda _: {})
-        monkeypatch.setattr(Hierarchy, "_shared_home", lambda *_: {})
-    with pytest.raises(RuntimeFailure, match="no control group for memory can be made here: run the node as root"):
+        monkeypatch.setattr(Hierarchy, "_parent_by_controller", lambda _: {})
+        monkeypatch.setattr(Hierarchy, "_single_parent", lambda *_: {})
+    with pytest.raises(RuntimeFailure, match="cannot create a control group for memory here: run the node"):
         async with started(image, tmp_path, limits={"memory_bytes": 64 * MIB}):
             pass
     assert not (tmp_path / "root").exists()

@@ -1,4 +1,4 @@
-"""The apptainer runtime does what every runtime does: commands, files, logs, and a total end."""
+"""The apptainer runtime: commands, files, logs, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from waiting import until
 pytestmark = pytest.mark.check
 
 
-async def begin(runtime: ApptainerRuntime, place: SessionFolders, script: str) -> asyncio.Task[object]:
+async def begin(runtime: ApptainerRuntime, folders: SessionFolders, script: str) -> asyncio.Task[object]:
     """Runs a script that writes the file `ready` once it is under way."""
     task: asyncio.Task[object] = asyncio.create_task(runtime.exec(sh(script)))
-    await until((place.root / "work/ready").exists)
+    await until((folders.root / "work/ready").exists)
     return task
 
 
 # Commands
 
 
-async def test_a_command_runs_in_the_workspace(runtime: ApptainerRuntime, place: SessionFolders) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: ApptainerRuntime, folders: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
     assert finished.stdout_tail == "/work\n"
     assert finished.stderr_tail == "oops\n"
-    assert (place.logs / "command.stdout").read_text() == "/work\n"
+    assert (folders.logs / "command.stdout").read_text() == "/work\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -58,7 +58,7 @@ async def test_stdin_is_at_its_end(runtime: ApptainerRuntime) -> None:
 
 
 async def test_the_environment_is_the_commands_own(
-    runtime: ApptainerRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
+    runtime: ApptainerRuntime, folders: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     monkeypatch.setenv("APPTAINERENV_LEAK", "do-not-leak")
@@ -66,14 +66,14 @@ async def test_the_environment_is_the_commands_own(
 
     await runtime.exec(Command(argv=("env", "-0"), env={"MINE": odd, "EMPTY": "", "POLAR_SESSION": "forged"}))
 
-    text = (place.logs / "command.stdout").read_text()
+    text = (folders.logs / "command.stdout").read_text()
     seen = dict(line.split("=", 1) for line in text.split("\0") if line)
     assert seen.keys() - {"PWD", "SHLVL", "_", "OLDPWD"} == {
         *("PATH", "LANG", "HOME", "TMPDIR", "MINE", "EMPTY", "POLAR_SESSION")
     }
     assert seen["MINE"] == odd
     assert seen["HOME"] == runtime.home
-    assert seen["POLAR_SESSION"] == place.session_id
+    assert seen["POLAR_SESSION"] == folders.session_id
     assert "/bin" in seen["PATH"].split(":")
 
 
@@ -84,7 +84,7 @@ async def test_a_command_may_bring_its_own_path_and_home(runtime: ApptainerRunti
 
 
 async def test_a_name_that_no_shell_can_export_is_refused(runtime: ApptainerRuntime) -> None:
-    with pytest.raises(RuntimeFailure, match=r"'a\.b' cannot be the name of a variable"):
+    with pytest.raises(RuntimeFailure, match=r"'a\.b' is not a valid variable name"):
         await runtime.exec(Command(argv=("true",), env={"a.b": "c"}))
 
 
@@ -112,9 +112,9 @@ async def test_a_missing_folder_is_a_clear_failure(runtime: ApptainerRuntime) ->
         await runtime.exec(Command(argv=("true",), cwd="nowhere"))
 
 
-async def test_output_has_a_cap(runtime: ApptainerRuntime, place: SessionFolders) -> None:
+async def test_output_has_a_cap(runtime: ApptainerRuntime, folders: SessionFolders) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end"))
-    log = (place.logs / "command.stdout").read_text()
+    log = (folders.logs / "command.stdout").read_text()
     assert log.startswith("x" * 2000 + "\n[polar: ")
     assert finished.stdout_tail == "x" * 996 + "end\n"
 
@@ -184,13 +184,13 @@ async def test_folders_go_in_and_out(runtime: ApptainerRuntime, tmp_path: Path) 
 
 
 async def test_the_workspace_begins_with_its_base_and_never_changes_it(
-    place: SessionFolders, options: ApptainerOptions, tmp_path: Path
+    folders: SessionFolders, options: ApptainerOptions, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
     base.mkdir()
     (base / "a.txt").write_text("first")
     runtime = ApptainerRuntime(options)
-    await runtime.start(SessionFolders(place.session_id, place.root, place.logs, base))
+    await runtime.start(SessionFolders(folders.session_id, folders.root, folders.logs, base))
     try:
         finished = await runtime.exec(sh("cat a.txt; echo second >a.txt; mkdir sub; mv sub other"))
         assert finished.stdout_tail == "first"
@@ -202,19 +202,19 @@ async def test_the_workspace_begins_with_its_base_and_never_changes_it(
 
 
 async def test_tools_are_read_and_not_written(
-    place: SessionFolders, options: ApptainerOptions, tmp_path: Path
+    folders: SessionFolders, options: ApptainerOptions, tmp_path: Path
 ) -> None:
     source = tmp_path / "a, tool: 1.0"
     source.mkdir()
     (source / "greet").write_text("#!/bin/sh\necho hello\n")
     (source / "greet").chmod(0o755)
-    tool = Program("greeter", source)
+    program = Program("greeter", source)
     runtime = ApptainerRuntime(options)
-    await runtime.start(SessionFolders(place.session_id, place.root, place.logs, None, (tool,)))
+    await runtime.start(SessionFolders(folders.session_id, folders.root, folders.logs, None, (program,)))
     try:
-        assert runtime.program(tool) == "/opt/polar/greeter"
-        assert (await runtime.exec(Command(argv=(f"{runtime.program(tool)}/greet",)))).stdout_tail == "hello\n"
-        finished = await runtime.exec(sh(f"echo bad >{runtime.program(tool)}/greet"))
+        assert runtime.program(program) == "/opt/polar/greeter"
+        assert (await runtime.exec(Command(argv=(f"{runtime.program(program)}/greet",)))).stdout_tail == "hello\n"
+        finished = await runtime.exec(sh(f"echo bad >{runtime.program(program)}/greet"))
         assert finished.exit_code != 0
         assert "Read-only" in finished.stderr_tail
     finally:
@@ -223,11 +223,11 @@ async def test_tools_are_read_and_not_written(
 
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_the_image_has_at_its_path_is_the_workspace(
-    request: pytest.FixtureRequest, place: SessionFolders, kind: str
+    request: pytest.FixtureRequest, folders: SessionFolders, kind: str
 ) -> None:
     root: Path = request.getfixturevalue(kind)
     runtime = ApptainerRuntime(ApptainerOptions(image=str(root), workspace="/testbed"))
-    await runtime.start(place)
+    await runtime.start(folders)
     try:
         assert await runtime.get("src/code.c") == KEPT_IN_WORKSPACE.encode()
         finished = await runtime.exec(sh("pwd; echo new >src/code.c; mv src lib"))
@@ -239,12 +239,12 @@ async def test_what_the_image_has_at_its_path_is_the_workspace(
 
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_is_written_elsewhere_stays_in_the_session(
-    request: pytest.FixtureRequest, place: SessionFolders, kind: str
+    request: pytest.FixtureRequest, folders: SessionFolders, kind: str
 ) -> None:
     root: Path = request.getfixturevalue(kind)
     before = (root / "etc/passwd").read_bytes() if root.is_dir() else root.read_bytes()
     runtime = ApptainerRuntime(ApptainerOptions(image=str(root)))
-    await runtime.start(place)
+    await runtime.start(folders)
     try:
         assert (await runtime.exec(sh("echo x >>/etc/passwd; echo y >/made; rm /bin/find"))).exit_code == 0
         await runtime.kill()
@@ -253,32 +253,32 @@ async def test_what_is_written_elsewhere_stays_in_the_session(
     finally:
         await runtime.stop()
     assert ((root / "etc/passwd").read_bytes() if root.is_dir() else root.read_bytes()) == before
-    assert not running(str(place.root))
-    assert not alive_of(place)
+    assert not running(str(folders.root))
+    assert not alive_of(folders)
 
 
 # The end
 
 
 async def test_kill_keeps_the_files_and_later_commands_run(
-    runtime: ApptainerRuntime, place: SessionFolders
+    runtime: ApptainerRuntime, folders: SessionFolders
 ) -> None:
-    task = await begin(runtime, place, "touch ready; (trap '' TERM; setsid sleep 54321) & sleep 54321")
+    task = await begin(runtime, folders, "touch ready; (trap '' TERM; setsid sleep 54321) & sleep 54321")
     assert running("sleep 54321")
 
     await runtime.kill()
 
     assert not running("sleep 54321")
-    assert not alive_of(place)
+    assert not alive_of(folders)
     finished = await task
     assert finished.exit_code < 0  # type: ignore[attr-defined]
     assert (await runtime.exec(sh("ls; pwd"))).stdout_tail == "ready\n/work\n"
 
 
 async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
-    runtime: ApptainerRuntime, place: SessionFolders
+    runtime: ApptainerRuntime, folders: SessionFolders
 ) -> None:
-    task = await begin(runtime, place, "env -i setsid sleep 54322 & touch ready; sleep 54322")
+    task = await begin(runtime, folders, "env -i setsid sleep 54322 & touch ready; sleep 54322")
     task.cancel()
     await asyncio.sleep(0)
     task.cancel()
@@ -290,7 +290,7 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
 
 @pytest.mark.parametrize("delay_s", [0, 0.01, 0.03, 0.06, 0.1])
 async def test_a_command_cancelled_while_it_starts_leaves_nothing(
-    runtime: ApptainerRuntime, place: SessionFolders, delay_s: float
+    runtime: ApptainerRuntime, folders: SessionFolders, delay_s: float
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 54323")))
     await asyncio.sleep(delay_s)
@@ -298,28 +298,28 @@ async def test_a_command_cancelled_while_it_starts_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not running("sleep 54323")
-    assert not alive_of(place)
+    assert not alive_of(folders)
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.02, 0.05, 0.1, 0.2, 0.3])
 async def test_a_start_cancelled_on_its_way_leaves_nothing(
-    place: SessionFolders, options: ApptainerOptions, delay_s: float
+    folders: SessionFolders, options: ApptainerOptions, delay_s: float
 ) -> None:
     runtime = ApptainerRuntime(options)
-    task = asyncio.create_task(runtime.start(place))
+    task = asyncio.create_task(runtime.start(folders))
     await asyncio.sleep(delay_s)
     task.cancel()
     await asyncio.wait([task])
     await runtime.stop()
-    assert not alive_of(place)
-    assert not place.root.exists()
+    assert not alive_of(folders)
+    assert not folders.root.exists()
 
 
 async def test_an_instance_that_ended_by_itself_is_started_again(
-    runtime: ApptainerRuntime, place: SessionFolders
+    runtime: ApptainerRuntime, folders: SessionFolders
 ) -> None:
     await runtime.exec(sh("touch here"))
-    (watcher,) = [pid for pid, line in processes().items() if line in alive_of(place)]
+    (watcher,) = [pid for pid, line in processes().items() if line in alive_of(folders)]
     (init,) = map(int, Path(f"/proc/{watcher}/task/{watcher}/children").read_text().split())
     os.kill(watcher, signal.SIGKILL)
     await until(lambda: init not in processes())
@@ -327,60 +327,66 @@ async def test_an_instance_that_ended_by_itself_is_started_again(
 
 
 async def test_stop_removes_the_folders_and_keeps_the_logs(
-    runtime: ApptainerRuntime, place: SessionFolders
+    runtime: ApptainerRuntime, folders: SessionFolders
 ) -> None:
     await runtime.exec(sh("echo hi; chmod 000 .; mkdir -p /tmp/closed; chmod 000 /tmp/closed"))
     await asyncio.gather(runtime.stop(), runtime.stop())
     await runtime.stop()
-    assert not place.root.exists()
-    assert (place.logs / "command.stdout").read_text() == "hi\n"
+    assert not folders.root.exists()
+    assert (folders.logs / "command.stdout").read_text() == "hi\n"
     with pytest.raises(RuntimeFailure, match="stopped"):
         await runtime.exec(Command(argv=("true",)))
 
 
-async def test_a_cancelled_stop_still_removes_everything(runtime: ApptainerRuntime, place: SessionFolders) -> None:
+async def test_a_cancelled_stop_still_removes_everything(
+    runtime: ApptainerRuntime, folders: SessionFolders
+) -> None:
     task = asyncio.create_task(runtime.stop())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive_of(place)
-    assert not place.root.exists()
+    assert not alive_of(folders)
+    assert not folders.root.exists()
 
 
 async def test_sessions_side_by_side(options: ApptainerOptions, tmp_path: Path) -> None:
-    places = [SessionFolders(f"beside-{n}", tmp_path / f"root{n}", tmp_path / f"logs{n}") for n in range(4)]
-    runtimes = [ApptainerRuntime(options) for _ in places]
+    sessions_folders = [
+        SessionFolders(f"beside-{n}", tmp_path / f"root{n}", tmp_path / f"logs{n}") for n in range(4)
+    ]
+    runtimes = [ApptainerRuntime(options) for _ in sessions_folders]
     try:
-        await asyncio.gather(*(one.start(place) for one, place in zip(runtimes, places, strict=True)))
+        await asyncio.gather(
+            *(one.start(folders) for one, folders in zip(runtimes, sessions_folders, strict=True))
+        )
         await asyncio.gather(*(one.exec(sh(f"echo {n} >who")) for n, one in enumerate(runtimes)))
         assert [await one.get("who") for one in runtimes] == [f"{n}\n".encode() for n in range(4)]
         await runtimes[0].stop()
         assert (await runtimes[1].exec(sh("cat who"))).stdout_tail == "1\n"
     finally:
         await asyncio.gather(*(one.stop() for one in runtimes))
-    assert not [line for place in places for line in alive_of(place)]
+    assert not [line for folders in sessions_folders for line in alive_of(folders)]
 
 
 async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(
-    place: SessionFolders, options: ApptainerOptions
+    folders: SessionFolders, options: ApptainerOptions
 ) -> None:
-    place.root.mkdir()
-    (place.root / "thesis.tex").write_text("years of work")
+    folders.root.mkdir()
+    (folders.root / "thesis.tex").write_text("years of work")
     runtime = ApptainerRuntime(options)
     with pytest.raises(RuntimeFailure, match=r"thesis\.tex"):
-        await runtime.start(place)
+        await runtime.start(folders)
     await runtime.stop()
-    assert (place.root / "thesis.tex").exists()
+    assert (folders.root / "thesis.tex").exists()
 
 
 async def test_an_image_that_is_none_is_a_clear_failure(
-    place: SessionFolders, tmp_path: Path, image: Path
+    folders: SessionFolders, tmp_path: Path, image: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("no image")
     for path, reason in ((tmp_path / "notes.txt", "cannot"), (tmp_path / "nowhere", "no image folder")):
         runtime = ApptainerRuntime(ApptainerOptions(image=str(path)))
         with pytest.raises(RuntimeFailure, match=reason):
-            await runtime.start(place)
+            await runtime.start(folders)
         await runtime.stop()
-        assert not place.root.exists()
+        assert not folders.root.exists()

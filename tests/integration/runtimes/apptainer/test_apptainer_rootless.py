@@ -1,4 +1,4 @@
-"""An ordinary user needs nothing more: the other tests of this folder, run by one."""
+"""The other tests of this folder, run by an ordinary user."""
 
 from __future__ import annotations
 

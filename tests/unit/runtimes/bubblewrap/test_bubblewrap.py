@@ -1,4 +1,4 @@
-"""What may be asked of the bubblewrap runtime, and what its cages are told."""
+"""Options of the bubblewrap runtime, and the command lines it builds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 from pydantic import ValidationError
 
 from polar.errors import RuntimeFailure
-from polar.runtimes.bubblewrap.bwrap_command import mark, options
+from polar.runtimes.bubblewrap.bwrap_command import marker, options
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.host.processes import owner, owner_scope
 
 
 def test_the_strictest_network_that_reaches_the_model_is_the_default() -> None:
-    assert BubblewrapOptions().policy == "gateway_only"
+    assert BubblewrapOptions().network_mode == "gateway_only"
 
 
 def test_all_networks_and_limits_can_be_asked_for() -> None:
     limits = {"cpus": 0.5, "memory_bytes": "1GiB", "pids": 100, "disk_bytes": "2GiB"}
     for network in ("gateway_only", "open", "none"):
-        assert BubblewrapOptions.model_validate({"network": network, "limits": limits}).policy == network
+        assert BubblewrapOptions.model_validate({"network": network, "limits": limits}).network_mode == network
 
 
 @pytest.mark.parametrize("path", ["work", "", "/", "//", "/a/../..", "/a\0b", "/."])
@@ -41,11 +41,9 @@ async def test_a_runtime_that_is_not_started_says_so(tmp_path: Path) -> None:
         await runtime.listener()
 
 
-async def test_a_machine_without_the_programs_is_told_what_installs_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_missing_programs_are_reported_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert await BubblewrapRuntime.lacking() == "there is no bwrap; `make bubblewrap` installs it"
+    assert await BubblewrapRuntime.lacking() == "bwrap is not installed; `make bubblewrap` installs it"
 
 
 def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: Path) -> None:
@@ -57,4 +55,4 @@ def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: 
 
 
 def test_a_mark_says_where_by_whom_and_for_what() -> None:
-    assert mark(Path("/a/b")) == {"POLAR_CAGE": f"{home()}/{owner()}//a/b"}
+    assert marker(Path("/a/b")) == {"POLAR_CAGE": f"{owner_scope()}/{owner()}//a/b"}

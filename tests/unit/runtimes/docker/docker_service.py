@@ -1,4 +1,4 @@
-"""A container engine without containers: it answers what a test tells it to and remembers what it was asked."""
+"""A fake Docker Engine: gives the answers that a test sets and records the calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeEngine:
         """What to say, by method and path; bytes are a stream that ends after them, of a list one is said
         after the other. Else: 204 and nothing."""
         self.links: dict[str, str] = {}
-        """Links that lead to nothing, by path. An engine that tells of them also says they are missing."""
+        """Broken links, by path. A Docker Engine that reports them also answers 404."""
         self.version: str | None = "1.41"
         self._runner = web.AppRunner(self._app())
         self._folder = folder

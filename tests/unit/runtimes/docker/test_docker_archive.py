@@ -1,4 +1,4 @@
-"""Tars that come out of a container are an agent's work: none makes the node write where it should not."""
+"""Tars from a container are written by an agent: none makes the node write outside its target."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Fetched
-from polar.runtimes.docker.archive import NewFile, Owner, TooMuch, pack_file, unpack
+from polar.runtimes.docker.archive import Owner, StreamTooLong, pack, unpack
 
 
 class Cut(io.BytesIO):
-    """Gives up after some bytes, as a stream does that is too long."""
+    """A stream that raises StreamTooLong after its limit."""
 
     def __init__(self, content: bytes, limit_bytes: int) -> None:
         super().__init__(content)
@@ -23,7 +23,7 @@ class Cut(io.BytesIO):
 
     def readinto(self, buffer: bytearray, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.tell() >= self._limit_bytes:
-            raise TooMuch
+            raise StreamTooLong
         piece = self.read(min(len(buffer), 512))
         buffer[: len(piece)] = piece
         return len(piece)
@@ -103,10 +103,10 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
     content = tar_of(("work", FOLDER, b""), ("work/a", FILE, b"1"), ("work/b", FILE, b"x" * 10**6))
     fetched = unpacked(content, tmp_path, cap_bytes=10**7, limit_bytes=700_000)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
-    assert "to read past" in fetched.left_out[0]
+    assert "bytes to skip" in fetched.left_out[0]
 
 
 def test_nothing_follows_the_end_of_a_tar() -> None:
-    """Podman takes what it has not read for a broken pipe."""
-    packed = pack_file(NewFile(PurePosixPath("file"), b"x", 0o644), Owner(0, 0)).read()
+    """Podman does not read padding after the end, which would break the pipe."""
+    packed = pack(PurePosixPath("file"), 0o644, Owner(0, 0), b"x").read()
     assert len(packed) == 4 * tarfile.BLOCKSIZE, "a header, its content, and two empty blocks"

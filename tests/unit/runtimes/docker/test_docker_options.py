@@ -20,12 +20,12 @@ def options(**given: Any) -> DockerOptions:
 
 
 def test_the_strictest_network_is_the_default() -> None:
-    assert options().policy == "gateway_only"
-    assert options(network="none").policy == "none"
+    assert options().network_mode == "gateway_only"
+    assert options(network="none").network_mode == "none"
 
 
 def test_a_disk_limit_needs_an_engine_that_holds_it() -> None:
-    with pytest.raises(ConfigError, match=r"disk_bytes cannot be held here, only cpus.*xfs with pquota"):
+    with pytest.raises(ConfigError, match=r"cannot enforce the limit disk_bytes, only cpus.*xfs with pquota"):
         options(limits={"disk_bytes": "1GiB"})
     assert options(limits={"disk_bytes": "1GiB"}, quota=True).limits.disk_bytes == 2**30
 

@@ -1,4 +1,4 @@
-"""Where engines of the same API differ: podman's ways, told by a fake one."""
+"""Where Podman's service differs from Docker's, with a fake."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ async def test_an_images_health_check_is_switched_off_and_none_is_made_up(
 async def test_limits_that_would_be_ignored_without_root_are_refused(
     engine: FakeEngine, start: Any, rootless: dict[str, Any]
 ) -> None:
-    """On cgroup v1 it says that it has limits, and goes on without them."""
+    """With cgroup v1 it claims to have limits and ignores them."""
     engine.answers["GET /info"] = (200, {"MemoryLimit": True, "PidsLimit": True, "CgroupVersion": "1", **rootless})
-    with pytest.raises(RuntimeFailure, match="without root does not hold the limit memory_bytes, pids"):
+    with pytest.raises(RuntimeFailure, match="does not enforce the limit memory_bytes, pids"):
         await start(limits={"memory_bytes": "64MiB", "pids": 10})
     assert "POST /containers/create" not in engine.asked
 
@@ -120,6 +120,6 @@ async def test_more_cpus_than_there_are_is_refused_whatever_the_engine_thinks(
     engine: FakeEngine, start: Any
 ) -> None:
     engine.answers["GET /info"] = (200, {"CpuCfsQuota": True, "NCPU": 2})
-    with pytest.raises(RuntimeFailure, match=r"a limit of 2\.5 CPUs is more than the 2 that"):
+    with pytest.raises(RuntimeFailure, match=r"the limit is 2\.5 CPUs, but the machine has 2"):
         await start(limits={"cpus": 2.5})
     await start(limits={"cpus": 2})

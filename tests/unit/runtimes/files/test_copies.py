@@ -1,4 +1,4 @@
-"""Trees that agents leave behind, read with suspicion; and trees laid over what agents left."""
+"""Copies out of a session, which do not trust its files, and copies over what a session left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.files import copies
-from polar.runtimes.files.copies import BrokenOff, copied_out, copy_in, copy_out, printable
+from polar.runtimes.files.copies import CopyCancelled, copied_out, copy_in, copy_out, printable
 from polar.runtimes.files.folders import read_file, remove_tree, write_file
 from waiting import HANG_S
 
@@ -31,12 +31,12 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """Where things go; it is not there yet."""
+    """The target of a copy; it does not exist yet."""
     return tmp_path / "kept" / "here"
 
 
 def deepen(folder: Path, levels: int) -> None:
-    """Folders within folders, further than a path can name."""
+    """Folders nested deeper than a path can name."""
     here = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d", dir_fd=here)
@@ -132,8 +132,8 @@ class TestOut:
         fetched = copy_out(work, kept, PLENTY)
         assert fetched.files == 8, "the two folders count as well"
         assert fetched.left_out == (
-            "many: too many files, the rest of it is not there",
-            "here: too many files, the rest of it is not there",
+            "many: too many files; the rest is missing",
+            "here: too many files; the rest is missing",
         )
 
     def test_not_every_loss_is_named(self, work: Path, kept: Path) -> None:
@@ -191,7 +191,7 @@ class TestLinksOut:
 
 @pytest.fixture
 def folder_of_nobody() -> Iterator[Path]:
-    """Root may read everything, so a test that is root steps down to an ordinary user meanwhile."""
+    """Root may read everything, so a test that runs as root switches to an ordinary user."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -201,7 +201,7 @@ def folder_of_nobody() -> Iterator[Path]:
     remove_tree(folder)
 
 
-def test_what_cannot_be_read_is_said(folder_of_nobody: Path) -> None:
+def test_what_cannot_be_read_is_listed(folder_of_nobody: Path) -> None:
     work, kept = folder_of_nobody / "work", folder_of_nobody / "kept"
     (work / "closed").mkdir(parents=True)
     (work / "secret").write_text("x")
@@ -274,7 +274,7 @@ class TestIn:
 
 
 class Gate(Event):
-    """Lets two entries pass, and holds the copy there until it is broken off."""
+    """Copies two entries, then blocks until the copy is cancelled."""
 
     passed = 0
 
@@ -306,7 +306,7 @@ def test_a_tree_is_laid_in_no_further_when_broken_off(work: Path, kept: Path) ->
     gate = Gate()
     gate.set()
 
-    with pytest.raises(BrokenOff):
+    with pytest.raises(CopyCancelled):
         copy_in(work, kept, gate)
 
     assert len(list(kept.iterdir())) == 2
@@ -325,5 +325,5 @@ def test_a_file_is_written_in_place_of_a_pipe(work: Path) -> None:
 def test_a_file_of_any_length_is_not_read(work: Path) -> None:
     with (work / "huge").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(RuntimeFailure, match=r"'huge' has \d+ bytes, more than"):
+    with pytest.raises(RuntimeFailure, match=r"'huge' has \d+ bytes; at most"):
         read_file(work / "huge")

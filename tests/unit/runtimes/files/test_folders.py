@@ -32,7 +32,7 @@ def test_removes_closed_and_read_only_folders(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder_without_privileges() -> Iterator[Path]:
-    """Root may do everything, so a test that is root steps down to an ordinary user meanwhile."""
+    """Root may do everything, so a test that runs as root switches to an ordinary user."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)

@@ -1,4 +1,4 @@
-"""Files below a folder that somebody is changing meanwhile: nothing outside is ever read or written."""
+"""Files in a folder that another process is changing: nothing outside is read or written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.files.copies import copy_out
-from polar.runtimes.files.safe_paths import holder_beneath, read_beneath, write_beneath
+from polar.runtimes.files.safe_paths import held_inside, read_inside, write_inside
 
 HERE, EXCHANGE = -100, 2
 
@@ -30,17 +30,17 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_written_with_its_folders_and_read_again(base: Path) -> None:
-    write_beneath(base, "a/b/file", b"text", 0o640)
-    assert read_beneath(base, "a/b/file") == b"text"
+    write_inside(base, "a/b/file", b"text", 0o640)
+    assert read_inside(base, "a/b/file") == b"text"
     assert (base / "a/b/file").stat().st_mode & 0o777 == 0o640
 
 
 def test_links_that_stay_inside_are_followed(base: Path) -> None:
     (base / "real").mkdir()
     (base / "link").symlink_to("real")
-    write_beneath(base, "link/file", b"text", 0o644)
-    assert (base / "real" / "file").read_bytes() == read_beneath(base, "link/file") == b"text"
-    with holder_beneath(base, "link/file") as held:
+    write_inside(base, "link/file", b"text", 0o644)
+    assert (base / "real" / "file").read_bytes() == read_inside(base, "link/file") == b"text"
+    with held_inside(base, "link/file") as held:
         assert held.read_bytes() == b"text"
 
 
@@ -48,10 +48,10 @@ def test_links_that_stay_inside_are_followed(base: Path) -> None:
 def test_links_that_lead_outside_are_refused(base: Path, to: str) -> None:
     (base / "link").symlink_to(to)
     with pytest.raises(RuntimeFailure, match="leads out of its folder"):
-        write_beneath(base, "link/new", b"text", 0o644)
+        write_inside(base, "link/new", b"text", 0o644)
     with pytest.raises(RuntimeFailure, match="leads out of its folder"):
-        read_beneath(base, "link/file")
-    with pytest.raises(RuntimeFailure, match="leads out of its folder"), holder_beneath(base, "link"):
+        read_inside(base, "link/file")
+    with pytest.raises(RuntimeFailure, match="leads out of its folder"), held_inside(base, "link"):
         pass
     assert not (base.parent / "outside" / "new").exists()
 
@@ -59,15 +59,15 @@ def test_links_that_lead_outside_are_refused(base: Path, to: str) -> None:
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "a\0b", "../outside/file"])
 def test_paths_that_are_not_below_are_refused(base: Path, path: str) -> None:
     with pytest.raises(RuntimeFailure):
-        read_beneath(base, path)
+        read_inside(base, path)
 
 
 def test_what_is_not_there_is_not_found(base: Path) -> None:
     (base / "plain").write_text("")
     for path in ("nothing", "plain/below"):
         with pytest.raises(FileNotFoundError):
-            read_beneath(base, path)
-        with pytest.raises(FileNotFoundError), holder_beneath(base, path):
+            read_inside(base, path)
+        with pytest.raises(FileNotFoundError), held_inside(base, path):
             pass
 
 
@@ -76,15 +76,15 @@ def test_pipes_are_neither_read_nor_waited_at(base: Path) -> None:
     (base / "folder").mkdir()
     for path in ("pipe", "folder"):
         with pytest.raises(FileNotFoundError, match="is not a file"):
-            read_beneath(base, path)
-    write_beneath(base, "pipe", b"text", 0o644)
+            read_inside(base, path)
+    write_inside(base, "pipe", b"text", 0o644)
     assert (base / "pipe").read_bytes() == b"text"
 
 
 def test_a_folder_is_not_overwritten(base: Path) -> None:
     (base / "folder").mkdir()
     with pytest.raises(RuntimeFailure, match="cannot write 'folder'"):
-        write_beneath(base, "folder", b"text", 0o644)
+        write_inside(base, "folder", b"text", 0o644)
 
 
 @contextlib.contextmanager
@@ -115,10 +115,10 @@ def test_a_swapped_folder_gives_nothing_of_the_node_away(base: Path, tmp_path: P
     with swapping(base):
         for number in range(1500):
             with contextlib.suppress(RuntimeFailure, OSError):
-                seen.add(read_beneath(base, "spot/file"))
+                seen.add(read_inside(base, "spot/file"))
             with contextlib.suppress(RuntimeFailure, OSError):
-                write_beneath(base, "spot/new", b"written", 0o644)
-            with contextlib.suppress(RuntimeFailure, OSError), holder_beneath(base, "spot") as held:
+                write_inside(base, "spot/new", b"written", 0o644)
+            with contextlib.suppress(RuntimeFailure, OSError), held_inside(base, "spot") as held:
                 copy_out(held, tmp_path / f"out-{number}", cap_bytes=1000)
     assert seen == {b"the session's"}
     assert not (base.parent / "outside" / "new").exists()

@@ -1,4 +1,4 @@
-"""Control groups: where they are made on either kind of machine, what is written there, and what is swept."""
+"""Control groups in v1 and v2: where they are created, what is written there, and what is swept."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.host.cgroups import MOUNT, Cgroup, Hierarchy, sweep
-from polar.runtimes.host.processes import home, owner
+from polar.runtimes.host.processes import owner, owner_scope
 from polar.runtimes.options import Limits
 from skips import needs_kernel
 from waiting import until
 
-NODE = f"{home().rpartition('.')[2]}-{owner()}"
+NODE = f"{owner_scope().rpartition('.')[2]}-{owner()}"
 
 
 def limits(**asked: Any) -> Limits:
@@ -39,7 +39,7 @@ def fake(folder: Path, **files: str) -> Path:
 
 @pytest.fixture
 def single(tmp_path: Path) -> tuple[Path, Path]:
-    """A machine with one tree, its mount and /proc/self/cgroup: a shell in its scope, in a slice of the user's."""
+    """A cgroup v2 machine, its mount and /proc/self/cgroup: a shell in its scope, in a slice of the user."""
     mount = fake(tmp_path / "cgroup", cgroup_controllers="cpuset cpu io memory pids\n", cgroup_procs="1\n2\n")
     kept = {"cgroup_type": "domain\n", "cgroup_controllers": "cpu memory pids\n"}
     fake(mount / "user.slice" / "app.slice", cgroup_procs="", **kept)
@@ -48,7 +48,7 @@ def single(tmp_path: Path) -> tuple[Path, Path]:
     return mount, tmp_path / "self"
 
 
-# One tree
+# cgroup v2
 
 
 def test_in_the_single_tree_groups_are_made_beside_the_nodes_own(single: tuple[Path, Path]) -> None:
@@ -74,7 +74,7 @@ def test_a_folder_with_processes_of_its_own_cannot_hold_limited_groups(single: t
     Cgroup.create("s-1", limits(pids=5), Hierarchy(*single))
 
     assert (mount / "user.slice" / "polar" / NODE / "s-1" / "pids.max").read_text() == "5"
-    assert "no control group for cpu" in Hierarchy(*single).lacking(ALL)
+    assert "cannot create a control group for cpu" in Hierarchy(*single).lacking(ALL)
 
 
 def test_only_what_is_asked_for_is_switched_on(single: tuple[Path, Path]) -> None:
@@ -92,7 +92,7 @@ def test_kills_for_want_of_memory_are_counted(single: tuple[Path, Path]) -> None
     assert group.memory_kills() == 2
 
 
-# A tree for each controller
+# cgroup v1
 
 
 def test_in_the_old_trees_each_controller_has_its_own_folder(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_machine_without_control_groups_says_what_helps(tmp_path: Path) -> Non
         Cgroup.create("s-1", ALL, hierarchy)
 
 
-# The kernel's own
+# Real control groups
 
 WHY_NOT = Hierarchy().lacking(ALL)
 real = needs_kernel(WHY_NOT)
@@ -237,8 +237,8 @@ def is_alive(pid: str) -> bool:
 
 
 def test_names_that_are_no_nodes_are_left_alone(tmp_path: Path) -> None:
-    for name in ("someone", "1-2", f"{home().rpartition('.')[2]}-x.y", "12-1.1"):
+    for name in ("someone", "1-2", f"{owner_scope().rpartition('.')[2]}-x.y", "12-1.1"):
         (tmp_path / "pids" / "polar" / name).mkdir(parents=True)
-    gone = tmp_path / "pids" / "polar" / f"{home().rpartition('.')[2]}-{os.getpid()}.1"
+    gone = tmp_path / "pids" / "polar" / f"{owner_scope().rpartition('.')[2]}-{os.getpid()}.1"
     gone.mkdir()
     assert Hierarchy(tmp_path).left_behind() == [gone]

@@ -1,4 +1,4 @@
-"""Processes of a node that was killed are found by their owner's mark and ended; nobody else's are."""
+"""Processes of a killed node are found by their owner's name and ended; no others are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def owned() -> Iterator[Owned]:
 
 
 def dead_owner() -> str:
-    """A process that has ended; its id may be given away again, its time may not."""
+    """A process that has ended; its id may be reused, its start time may not."""
     process = subprocess.Popen(["true"])
     process.wait()
     return f"{process.pid}.1"

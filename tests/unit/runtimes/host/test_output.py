@@ -1,4 +1,4 @@
-"""A capped log, and a pump that neither loses what was written nor waits for who still holds the pipe."""
+"""A capped log, and a pump that loses no output and does not wait for processes that keep the pipe open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who belongs to a family of processes, and who only looks like it."""
+"""Which processes belong to a family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command's supervisor: nothing that the command starts gets away, and nobody else's processes are looked at."""
+"""A command's supervisor: no process of the command escapes, and no other processes are scanned."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ async def launcher() -> AsyncIterator[Launcher]:
 
 
 @pytest.fixture
-def places(tmp_path: Path, launcher: Launcher) -> Callable[[str], SessionFolders]:
+def sessions_folders(tmp_path: Path, launcher: Launcher) -> Callable[[str], SessionFolders]:
     return lambda name: SessionFolders(name, tmp_path / name, tmp_path / f"{name}-logs", launcher=launcher)
 
 
-async def started(place: SessionFolders, kill_grace_s: float = 0.3) -> LocalRuntime:
+async def started(folders: SessionFolders, kill_grace_s: float = 0.3) -> LocalRuntime:
     runtime = LocalRuntime(LocalOptions(kill_grace_s=kill_grace_s))
-    await runtime.start(place)
+    await runtime.start(folders)
     return runtime
 
 
@@ -51,8 +51,8 @@ def sh(script: str) -> Command:
     return Command(argv=("/bin/sh", "-c", script))
 
 
-def pids_in(place: SessionFolders) -> list[int]:
-    file = place.root / "work" / "pids"
+def pids_in(folders: SessionFolders) -> list[int]:
+    file = folders.root / "work" / "pids"
     return [int(word) for word in file.read_text().split()] if file.exists() else []
 
 
@@ -88,13 +88,13 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_node_never_lists_the_machines_processes(
-    places: Callable[[str], SessionFolders], scans: list[str]
+    sessions_folders: Callable[[str], SessionFolders], scans: list[str]
 ) -> None:
-    place = places("one")
-    runtime = await started(place)
+    folders = sessions_folders("one")
+    runtime = await started(folders)
     await runtime.exec(sh(DAEMON))
     running = asyncio.create_task(runtime.exec(sh("touch ready; sleep 1000")))
-    await until((place.root / "work" / "ready").exists)
+    await until((folders.root / "work" / "ready").exists)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -132,12 +132,14 @@ def test_without_lists_of_children_the_tree_is_found_by_parents(bystanders: list
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cancel"])
-async def test_a_daemon_without_environment_is_ended(places: Callable[[str], SessionFolders], how: str) -> None:
-    place = places("one")
-    runtime = await started(place)
+async def test_a_daemon_without_environment_is_ended(
+    sessions_folders: Callable[[str], SessionFolders], how: str
+) -> None:
+    folders = sessions_folders("one")
+    runtime = await started(folders)
     running = asyncio.create_task(runtime.exec(sh(f"{DAEMON}; {'sleep 1000' if how == 'cancel' else ''}")))
-    await until(lambda: pids_in(place))
-    (daemon,) = pids_in(place)
+    await until(lambda: pids_in(folders))
+    (daemon,) = pids_in(folders)
     if how == "cancel":
         running.cancel()
     else:
@@ -151,15 +153,15 @@ async def test_a_daemon_without_environment_is_ended(places: Callable[[str], Ses
 
 
 async def test_many_commands_at_once_end_together(
-    places: Callable[[str], SessionFolders], scans: list[str]
+    sessions_folders: Callable[[str], SessionFolders], scans: list[str]
 ) -> None:
     """Each supervisor ends its own tree, so the work is that of the trees."""
-    many = [places(f"s{number}") for number in range(8)]
-    runtimes = [await started(place) for place in many]
+    many = [sessions_folders(f"s{number}") for number in range(8)]
+    runtimes = [await started(folders) for folders in many]
     script = f"{DAEMON}; touch $$.ready; exec sleep 1000"
     running = [asyncio.create_task(runtime.exec(sh(script))) for runtime in runtimes for _ in range(8)]
-    await until(lambda: all(len(list((place.root / "work").glob("*.ready"))) == 8 for place in many))
-    daemons = [pid for place in many for pid in pids_in(place)]
+    await until(lambda: all(len(list((folders.root / "work").glob("*.ready"))) == 8 for folders in many))
+    daemons = [pid for folders in many for pid in pids_in(folders)]
     assert len(daemons) == 64 and all(map(is_alive, daemons))
     await asyncio.gather(*(runtime.stop() for runtime in runtimes))
     finished = await asyncio.gather(*running)
@@ -169,15 +171,15 @@ async def test_many_commands_at_once_end_together(
 
 
 async def test_a_killed_supervisor_is_a_failure_and_its_tree_is_looked_for(
-    places: Callable[[str], SessionFolders],
+    sessions_folders: Callable[[str], SessionFolders],
 ) -> None:
-    place = places("one")
-    runtime = await started(place)
+    folders = sessions_folders("one")
+    runtime = await started(folders)
     running = asyncio.create_task(
         runtime.exec(sh("echo $$ >pids; sleep 1000 & echo $! >>pids; echo $PPID >>pids; wait"))
     )
-    await until(lambda: len(pids_in(place)) == 3)
-    *family, supervisor = pids_in(place)
+    await until(lambda: len(pids_in(folders)) == 3)
+    *family, supervisor = pids_in(folders)
     os.kill(supervisor, signal.SIGKILL)
     with pytest.raises(RuntimeFailure, match="supervisor was killed"):
         await running
@@ -186,9 +188,9 @@ async def test_a_killed_supervisor_is_a_failure_and_its_tree_is_looked_for(
     await runtime.stop()
 
 
-async def test_a_killed_launcher_is_started_again(places: Callable[[str], SessionFolders]) -> None:
-    place = places("one")
-    runtime = await started(place)
+async def test_a_killed_launcher_is_started_again(sessions_folders: Callable[[str], SessionFolders]) -> None:
+    folders = sessions_folders("one")
+    runtime = await started(folders)
     finished = await runtime.exec(sh("cut -d' ' -f4 /proc/$PPID/stat"))
     os.kill(int(finished.stdout_tail), signal.SIGKILL)
     await until(lambda: not is_alive(int(finished.stdout_tail)))
@@ -196,9 +198,11 @@ async def test_a_killed_launcher_is_started_again(places: Callable[[str], Sessio
     await runtime.stop()
 
 
-async def test_a_supervisor_ends_with_what_it_supervises(places: Callable[[str], SessionFolders]) -> None:
-    place = places("one")
-    runtime = await started(place)
+async def test_a_supervisor_ends_with_what_it_supervises(
+    sessions_folders: Callable[[str], SessionFolders],
+) -> None:
+    folders = sessions_folders("one")
+    runtime = await started(folders)
     supervisor = int((await runtime.exec(sh("echo $PPID"))).stdout_tail)
     await until(lambda: not is_alive(supervisor))
     await runtime.stop()
@@ -208,8 +212,10 @@ LIBC_SIGNALS = 0b11 << 31
 """The C library keeps signals 32 and 33 for itself, and no program can change them."""
 
 
-async def test_signals_and_open_files_are_as_usual_for_a_command(places: Callable[[str], SessionFolders]) -> None:
-    runtime = await started(places("one"))
+async def test_signals_and_open_files_are_as_usual_for_a_command(
+    sessions_folders: Callable[[str], SessionFolders],
+) -> None:
+    runtime = await started(sessions_folders("one"))
     was = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a shell does for a job in the background
     try:
         finished = await runtime.exec(sh("grep -E 'Sig(Ign|Blk)' /proc/self/status"))
@@ -238,11 +244,11 @@ asyncio.run(main())
 
 
 async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
-    place = SessionFolders("s", tmp_path / "root", tmp_path / "root-logs")
+    folders = SessionFolders("s", tmp_path / "root", tmp_path / "root-logs")
     script = f"{DAEMON}; echo $PPID $$ >>pids; trap '' TERM; touch ready; while :; do sleep 0.1; done"
-    node = await asyncio.create_subprocess_exec(sys.executable, "-c", NODE, str(place.root), script)
-    await until((place.root / "work" / "ready").exists)
-    family = pids_in(place)
+    node = await asyncio.create_subprocess_exec(sys.executable, "-c", NODE, str(folders.root), script)
+    await until((folders.root / "work" / "ready").exists)
+    family = pids_in(folders)
     assert len(family) == 3 and all(map(is_alive, family))
     node.kill()
     await node.wait()
@@ -251,7 +257,7 @@ async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked_before", [True, False])
 async def test_a_supervisor_that_ends_as_it_is_asked_is_not_taken_for_killed(asked_before: bool) -> None:
-    """Its last words count, also where the node's request reached it too late to be read."""
+    """Its last messages count, even if it ended before it read the node's request."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = SupervisedCommand(ours)
     ending = asyncio.create_task(command.end(0.1))

@@ -1,4 +1,4 @@
-"""The filter, run by a reader of its few kinds of steps as the kernel runs it."""
+"""The seccomp filter, run by a small interpreter."""
 
 from __future__ import annotations
 

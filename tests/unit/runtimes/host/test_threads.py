@@ -1,4 +1,4 @@
-"""Work in threads: what hangs holds up neither other work nor the end of the process."""
+"""Work in threads: a hanging thread delays neither other work nor the end of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in a container engine, against one that answers as the real ones do; the real one is in `integration`."""
+"""Images in the Docker Engine, against a fake; tests with a real one are in `tests/integration`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.images.busybox import BUSYBOX
-from polar.runtimes.images.catalog import Image, ImageRecord
+from polar.runtimes.images.catalog import BaseImage, ImageRecord
 from polar.runtimes.images.engine import engine_images
 
 
@@ -71,16 +71,16 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await runner.cleanup()
 
 
-def image(tmp_path: Path, digest: str = "aa") -> Image:
+def image(tmp_path: Path, digest: str = "aa") -> BaseImage:
     record = ImageRecord(recipe=BUSYBOX, versions={}, tar_sha256=digest, tar_bytes=3, built=0.0)
     (tmp_path / "root.tar").write_bytes(b"tar")
-    return Image("tiny", tmp_path, record)
+    return BaseImage("tiny", tmp_path, record)
 
 
 async def test_an_image_goes_in_and_is_known_again_by_its_digest(engine: FakeEngine, tmp_path: Path) -> None:
     async with engine_images() as images:
         assert images is not None and not await images.holds(image(tmp_path))
-        await images.bring_in(image(tmp_path))
+        await images.load(image(tmp_path))
         assert await images.holds(image(tmp_path))
         assert not await images.holds(image(tmp_path, digest="bb"))
     assert engine.uploads == [b"tar"]
@@ -89,8 +89,8 @@ async def test_an_image_goes_in_and_is_known_again_by_its_digest(engine: FakeEng
 async def test_what_had_the_name_before_goes(engine: FakeEngine, tmp_path: Path) -> None:
     async with engine_images() as images:
         assert images is not None
-        await images.bring_in(image(tmp_path))
-        await images.bring_in(image(tmp_path, digest="bb"))
+        await images.load(image(tmp_path))
+        await images.load(image(tmp_path, digest="bb"))
     assert engine.removed == ["sha256:1"]
 
 
@@ -98,10 +98,10 @@ async def test_what_a_container_runs_on_stays(engine: FakeEngine, tmp_path: Path
     engine.in_use = {"sha256:1", "tiny:latest"}
     async with engine_images() as images:
         assert images is not None
-        await images.bring_in(image(tmp_path))
-        await images.bring_in(image(tmp_path, digest="bb"))
+        await images.load(image(tmp_path))
+        await images.load(image(tmp_path, digest="bb"))
         with pytest.raises(RuntimeFailure, match="being used by a container"):
-            await images.take_out("tiny")
+            await images.remove("tiny")
     assert engine.removed == []
 
 
@@ -109,8 +109,8 @@ async def test_an_image_that_is_not_ours_is_left_alone(engine: FakeEngine) -> No
     engine.images["tiny:latest"] = ("sha256:9", {})
     async with engine_images() as images:
         assert images is not None
-        assert not await images.take_out("tiny")
-        assert not await images.take_out("absent")
+        assert not await images.remove("tiny")
+        assert not await images.remove("absent")
         with pytest.raises(RuntimeFailure, match="that was not built here: choose another name"):
             await images.refuse_if_taken("tiny")
         await images.refuse_if_taken("absent")
@@ -121,8 +121,8 @@ async def test_an_error_in_the_middle_of_the_reply_is_heard(engine: FakeEngine, 
     engine.error = "unexpected EOF"
     async with engine_images() as images:
         assert images is not None
-        with pytest.raises(RuntimeFailure, match="cannot take the image: unexpected EOF"):
-            await images.bring_in(image(tmp_path))
+        with pytest.raises(RuntimeFailure, match="cannot load the image: unexpected EOF"):
+            await images.load(image(tmp_path))
 
 
 async def test_where_none_answers_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

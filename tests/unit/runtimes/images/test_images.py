@@ -1,4 +1,4 @@
-"""Built images: found by name or path, made once and whole, made again when asked, gone when removed."""
+"""Built images: found by name or path, built once and completely, built again on request, removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polar.errors import PolarError, RuntimeFailure
-from polar.runtimes.images.build import Order, build, forms_of, recipe
+from polar.runtimes.images.build import ImageOrder, build, forms_of, recipe
 from polar.runtimes.images.busybox import BUSYBOX
 from polar.runtimes.images.catalog import RECORD_FILE, built_images, find, images_dir, remove, root_folder
 from waiting import until
@@ -26,7 +26,7 @@ esac
 
 
 class Machine:
-    """One where apt has a package with a small program in it, and no container engine answers."""
+    """apt has a package with a small program, and no Docker Engine answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Machine:
         (folder / "dpkg-deb").chmod(0o755)
 
     def before(self, command: str) -> None:
-        """What apt does first when it is asked."""
+        """Called first by the fake apt."""
         script = APT_GET.replace("$HITS", str(self.folder / "hits")).replace("$BEFORE", command)
         (self.folder / "apt-get").write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / "apt-get").chmod(0o755)
@@ -47,7 +47,7 @@ class Machine:
         return len(hits.read_text().splitlines()) if hits.exists() else 0
 
     async def build(self, name: str = "tiny", *, afresh: bool = False) -> Path:
-        await build(Order(name, BUSYBOX, forms_of(["folder"]), afresh), self.told.append)
+        await build(ImageOrder(name, BUSYBOX, forms_of(["folder"]), afresh), self.told.append)
         return root_folder(name)
 
 
@@ -62,7 +62,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def left() -> list[str]:
-    """What lies among the images, their locks apart."""
+    """The content of the images folder, without locks."""
     return sorted(path.name for path in images_dir().iterdir() if not path.name.endswith(".lock"))
 
 
@@ -75,13 +75,13 @@ async def test_an_image_is_a_tar_a_root_folder_and_a_record(machine: Machine) ->
     assert (root / "bin/sh").readlink() == Path("busybox")
     assert stat.S_IMODE((root / "tmp").stat().st_mode) == 0o1777
     assert (root / "etc/passwd").read_text().startswith("root:x:0:0:")
-    assert machine.told == ["downloading busybox-static", "taking its digest", "unpacking the root folder"]
+    assert machine.told == ["downloading busybox-static", "computing its digest", "unpacking the root folder"]
 
 
 async def test_it_is_made_once(machine: Machine) -> None:
     first = (await machine.build()).stat().st_ino
     assert (await machine.build()).stat().st_ino == first
-    assert machine.downloads == 1 and machine.told[-1] == "it is there already"
+    assert machine.downloads == 1 and machine.told[-1] == "already built"
 
 
 async def test_two_at_once_make_one(machine: Machine) -> None:
@@ -114,7 +114,7 @@ async def test_a_build_that_fails_leaves_what_was_there(machine: Machine) -> Non
     assert (before / "bin/sh").is_symlink() and left() == ["tiny"]
 
 
-async def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
+async def test_a_cache_that_cannot_be_written_is_an_error(machine: Machine) -> None:
     (images_dir() / ".tiny.lock").mkdir(parents=True)
     with pytest.raises(PolarError, match=r"cannot write to .*: Is a directory; set POLAR_CACHE"):
         await machine.build()
@@ -123,7 +123,7 @@ async def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
 async def test_a_program_that_is_not_here_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.folder / "apt-get").unlink()
     monkeypatch.setenv("PATH", str(machine.folder))
-    with pytest.raises(RuntimeFailure, match="apt-get takes part in making an image and is not on PATH"):
+    with pytest.raises(RuntimeFailure, match="apt-get, which is needed to build an image, is not on PATH"):
         await machine.build()
     assert left() == []
 
@@ -149,13 +149,13 @@ async def test_what_a_killed_build_left_is_removed_by_the_next(machine: Machine)
 
 
 async def test_a_root_that_only_its_owner_may_not_touch_becomes_usable(machine: Machine) -> None:
-    """Modes that lock the owner out go, and so do the bits by which a program acts for its owner."""
+    """Modes that lock the owner out and setuid bits are removed."""
     await machine.build()
     image = find("tiny")
     assert image is not None
     await asyncio.to_thread(_add_awkward_entries, image.tar)
     _forget_root(image.root)
-    await build(Order("tiny", BUSYBOX, forms_of(["folder"])), machine.told.append)
+    await build(ImageOrder("tiny", BUSYBOX, forms_of(["folder"])), machine.told.append)
     root = root_folder("tiny")
     assert stat.S_IMODE((root / "closed").stat().st_mode) & 0o700 == 0o700
     assert not (root / "su").stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
@@ -178,7 +178,7 @@ def _forget_root(root: Path) -> None:
 
 async def test_no_engine_no_image_in_one(machine: Machine) -> None:
     with pytest.raises(RuntimeFailure, match="`make docker`"):
-        await build(Order("tiny", BUSYBOX, forms_of(["docker"])), machine.told.append)
+        await build(ImageOrder("tiny", BUSYBOX, forms_of(["docker"])), machine.told.append)
     assert machine.downloads == 0
 
 
@@ -193,7 +193,7 @@ def test_recipes_that_make_no_sense() -> None:
     assert recipe("busybox", None, None) == BUSYBOX
     with pytest.raises(RuntimeFailure, match="no packages and no suite"):
         recipe("busybox", ["git"], None)
-    with pytest.raises(RuntimeFailure, match="there are debian and busybox"):
+    with pytest.raises(RuntimeFailure, match="use debian or busybox"):
         recipe("alpine", None, None)
 
 
@@ -216,7 +216,7 @@ async def test_an_image_without_its_folder_says_so(machine: Machine) -> None:
 
 @pytest.mark.parametrize("name", ["", "Tiny", "a..b", "-a", ".hidden", "a:b", "a+b"])
 def test_names_that_no_engine_takes(name: str, machine: Machine) -> None:
-    with pytest.raises(RuntimeFailure, match="not the name of an image"):
+    with pytest.raises(RuntimeFailure, match="is not an image name"):
         find(name)
 
 

@@ -1,4 +1,4 @@
-"""The local runtime: a folder, a small environment, logs with a cap, and a total end."""
+"""The local runtime: folders, a small environment, capped logs, and no process left at the end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the sweep reads
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> SessionFolders:
+def folders(tmp_path: Path) -> SessionFolders:
     return SessionFolders(session_id="s-1", root=tmp_path / "root", logs=tmp_path / "logs")
 
 
 @pytest.fixture
-async def runtime(place: SessionFolders) -> AsyncIterator[LocalRuntime]:
+async def runtime(folders: SessionFolders) -> AsyncIterator[LocalRuntime]:
     made = LocalRuntime(LocalOptions(output_cap_bytes=1000, tail_bytes=100, kill_grace_s=0.3))
-    await made.start(place)
+    await made.start(folders)
     yield made
     await made.stop()
 
@@ -48,8 +48,8 @@ def home_of(runtime: LocalRuntime) -> Path:
     return runtime._started().root / "home"  # pyright: ignore[reportPrivateUsage]
 
 
-def alive_in(place: SessionFolders) -> set[int]:
-    return find(Family(marker=f"POLAR_PLACE={place.root.resolve()}:".encode(), leaders=frozenset()))
+def alive_in(folders: SessionFolders) -> set[int]:
+    return find(Family(marker=f"POLAR_PLACE={folders.root.resolve()}:".encode(), leaders=frozenset()))
 
 
 async def begin(runtime: LocalRuntime, script: str) -> asyncio.Task[object]:
@@ -59,14 +59,14 @@ async def begin(runtime: LocalRuntime, script: str) -> asyncio.Task[object]:
     return task
 
 
-async def test_a_command_runs_in_the_workspace(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_a_command_runs_in_the_workspace(runtime: LocalRuntime, folders: SessionFolders) -> None:
     finished = await runtime.exec(sh("pwd; echo oops >&2; exit 3"))
 
     assert finished.exit_code == 3
     assert finished.stdout_tail == f"{runtime.workspace}\n"
     assert finished.stderr_tail == "oops\n"
-    assert (place.logs / "command.stdout").read_text() == f"{runtime.workspace}\n"
-    assert (place.logs / "command.stderr").read_text() == "oops\n"
+    assert (folders.logs / "command.stdout").read_text() == f"{runtime.workspace}\n"
+    assert (folders.logs / "command.stderr").read_text() == "oops\n"
 
 
 async def test_the_registry_knows_it(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ async def test_stdin_is_at_its_end(runtime: LocalRuntime) -> None:
 
 
 async def test_the_environment_is_minimal(
-    runtime: LocalRuntime, place: SessionFolders, monkeypatch: pytest.MonkeyPatch
+    runtime: LocalRuntime, folders: SessionFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     monkeypatch.delenv("LC_ALL", raising=False)
 
     finished = await runtime.exec(Command(argv=("env", "-0"), env={"MINE": "a b", "POLAR_SESSION": "forged"}))
 
-    seen = dict(line.split("=", 1) for line in finished_output(place).split("\0") if line)
+    seen = dict(line.split("=", 1) for line in finished_output(folders).split("\0") if line)
     assert finished.exit_code == 0
     assert seen.keys() == {"PATH", "LANG", "HOME", "TMPDIR", "MINE", "POLAR_SESSION", "POLAR_PLACE", "POLAR_OWNER"}
     assert seen["HOME"] == runtime.home
@@ -107,8 +107,8 @@ async def test_the_environment_is_minimal(
     assert seen["POLAR_SESSION"] == "s-1"
 
 
-def finished_output(place: SessionFolders) -> str:
-    return (place.logs / "command.stdout").read_text()
+def finished_output(folders: SessionFolders) -> str:
+    return (folders.logs / "command.stdout").read_text()
 
 
 async def test_a_command_may_bring_its_own_path(runtime: LocalRuntime) -> None:
@@ -117,8 +117,8 @@ async def test_a_command_may_bring_its_own_path(runtime: LocalRuntime) -> None:
     assert (await runtime.exec(command)).stdout_tail == "hello\n"
 
 
-async def test_folders_are_closed_to_others(runtime: LocalRuntime, place: SessionFolders) -> None:
-    for folder in (place.root, work_of(runtime), home_of(runtime)):
+async def test_folders_are_closed_to_others(runtime: LocalRuntime, folders: SessionFolders) -> None:
+    for folder in (folders.root, work_of(runtime), home_of(runtime)):
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -126,11 +126,11 @@ async def test_folders_are_closed_to_others(runtime: LocalRuntime, place: Sessio
 
 
 async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("head -c 300000 /dev/zero | tr '\\0' x; echo end; touch done"))
 
-    log = (place.logs / "command.stdout").read_text()
+    log = (folders.logs / "command.stdout").read_text()
     assert finished.exit_code == 0
     assert (work_of(runtime) / "done").exists()
     assert log.startswith("x" * 1000 + "\n[polar: ")
@@ -138,10 +138,10 @@ async def test_output_beyond_the_cap_is_thrown_away_and_the_command_goes_on(
     assert finished.stdout_tail == "x" * 96 + "end\n"
 
 
-async def test_commands_of_one_log_name_share_its_cap(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_commands_of_one_log_name_share_its_cap(runtime: LocalRuntime, folders: SessionFolders) -> None:
     for letter in "abc":
         await runtime.exec(sh(f"head -c 400 /dev/zero | tr '\\0' {letter}"))
-    log = (place.logs / "command.stdout").read_text()
+    log = (folders.logs / "command.stdout").read_text()
     assert log.startswith("a" * 400 + "b" * 400 + "c" * 200 + "\n[polar: ")
 
 
@@ -150,12 +150,12 @@ async def test_output_that_is_no_text_does_not_disturb(runtime: LocalRuntime) ->
 
 
 async def test_a_log_name_cannot_leave_the_logs(runtime: LocalRuntime) -> None:
-    with pytest.raises(RuntimeFailure, match="name of a log"):
+    with pytest.raises(RuntimeFailure, match="is not a valid log name"):
         await runtime.exec(Command(argv=("true",), log_name="../x"))
 
 
 async def test_a_background_child_that_holds_the_pipes_is_not_waited_for(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     finished = await runtime.exec(sh("echo before; (while :; do echo tick; sleep 0.05; done) & echo $! >pid"))
 
@@ -163,10 +163,10 @@ async def test_a_background_child_that_holds_the_pipes_is_not_waited_for(
     assert finished.stdout_tail.startswith("before\n")
     child = int(await runtime.get("pid"))
     os.kill(child, 0)  # it may serve the next command
-    size_bytes = (place.logs / "command.stdout").stat().st_size
-    await until(lambda: (place.logs / "command.stdout").stat().st_size > size_bytes)
+    size_bytes = (folders.logs / "command.stdout").stat().st_size
+    await until(lambda: (folders.logs / "command.stdout").stat().st_size > size_bytes)
     await runtime.kill()
-    assert not alive_in(place)
+    assert not alive_in(folders)
 
 
 # The end
@@ -190,26 +190,26 @@ async def test_a_missing_folder_is_a_clear_failure(runtime: LocalRuntime) -> Non
 
 
 async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     task = await begin(runtime, "sleep 1000 & touch ready; wait")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive_in(place)
+    assert not alive_in(folders)
 
 
 async def test_a_time_limit_ends_a_command_that_ignores_signals(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await runtime.exec(sh("trap '' TERM INT HUP; while :; do sleep 0.05; done"))
-    assert not alive_in(place)
+    assert not alive_in(folders)
 
 
 async def test_an_impatient_second_cancellation_does_not_cut_the_killing_short(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     task = await begin(runtime, "trap '' TERM; touch ready; while :; do sleep 0.05; done")
     task.cancel()
@@ -217,16 +217,16 @@ async def test_an_impatient_second_cancellation_does_not_cut_the_killing_short(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive_in(place)
+    assert not alive_in(folders)
 
 
-async def test_a_cancelled_command_takes_no_other_with_it(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_a_cancelled_command_takes_no_other_with_it(runtime: LocalRuntime, folders: SessionFolders) -> None:
     await runtime.exec(sh("sleep 1000 & echo $! >server"))
     task = await begin(runtime, "touch ready; sleep 1000")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert alive_in(place) == {int(await runtime.get("server"))}
+    assert alive_in(folders) == {int(await runtime.get("server"))}
 
 
 async def test_a_command_ends_softly_where_it_can(runtime: LocalRuntime) -> None:
@@ -251,30 +251,30 @@ async def test_a_command_ends_softly_where_it_can(runtime: LocalRuntime) -> None
         ),
     ],
 )
-async def test_nothing_outlives_kill(runtime: LocalRuntime, place: SessionFolders, escape: str) -> None:
+async def test_nothing_outlives_kill(runtime: LocalRuntime, folders: SessionFolders, escape: str) -> None:
     task = await begin(runtime, f"touch ready; {escape} sleep 1000")
-    await until(lambda: len(named("sleep", place)) >= 1)
+    await until(lambda: len(named("sleep", folders)) >= 1)
     await runtime.kill()
     await task
-    assert not named("sleep", place)
-    assert not alive_in(place)
+    assert not named("sleep", folders)
+    assert not alive_in(folders)
 
 
 @linux_only
 async def test_nothing_outlives_stop_after_its_command_has_gone(
-    runtime: LocalRuntime, place: SessionFolders
+    runtime: LocalRuntime, folders: SessionFolders
 ) -> None:
     await runtime.exec(sh("setsid sleep 1000 & env -i sleep 1000 &"))
-    await until(lambda: len(named("sleep", place)) == 2)
+    await until(lambda: len(named("sleep", folders)) == 2)
     await runtime.stop()
-    assert not named("sleep", place)
+    assert not named("sleep", folders)
 
 
-def named(program: str, place: SessionFolders) -> set[int]:
-    """Processes of that name which started in the place's workspace, whatever their environment says."""
-    if not (place.root / "work").exists():
+def named(program: str, folders: SessionFolders) -> set[int]:
+    """Processes of that name in the session's workspace, whatever their environment."""
+    if not (folders.root / "work").exists():
         return set()
-    workspace, found = os.stat(place.root / "work"), set[int]()
+    workspace, found = os.stat(folders.root / "work"), set[int]()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -293,17 +293,17 @@ async def test_kill_keeps_the_files_and_later_commands_run(runtime: LocalRuntime
     assert (await runtime.exec(sh("cat kept.txt"))).stdout_tail == "kept"
 
 
-async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_stop_removes_the_folders_and_keeps_the_logs(runtime: LocalRuntime, folders: SessionFolders) -> None:
     await runtime.exec(sh("echo hi"))
     await runtime.stop()
     await runtime.stop()
-    assert not place.root.exists()
-    assert (place.logs / "command.stdout").read_text() == "hi\n"
+    assert not folders.root.exists()
+    assert (folders.logs / "command.stdout").read_text() == "hi\n"
 
 
-async def test_two_stops_at_once_are_one(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_two_stops_at_once_are_one(runtime: LocalRuntime, folders: SessionFolders) -> None:
     await asyncio.gather(runtime.stop(), runtime.stop())
-    assert not place.root.exists()
+    assert not folders.root.exists()
 
 
 async def test_a_stopped_runtime_takes_no_command(runtime: LocalRuntime) -> None:
@@ -314,7 +314,7 @@ async def test_a_stopped_runtime_takes_no_command(runtime: LocalRuntime) -> None
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_command_that_races_with_stop_does_not_outlive_it(
-    runtime: LocalRuntime, place: SessionFolders, turns: int
+    runtime: LocalRuntime, folders: SessionFolders, turns: int
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
     for _ in range(turns):
@@ -323,13 +323,13 @@ async def test_a_command_that_races_with_stop_does_not_outlive_it(
     await asyncio.wait([task])
     # The shell itself is ended, or it sees its command end first and exits with 128 + the signal.
     assert isinstance(task.exception(), RuntimeFailure) or task.result().exit_code != 0
-    assert not alive_in(place)
-    assert not place.root.exists()
+    assert not alive_in(folders)
+    assert not folders.root.exists()
 
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_command_cancelled_while_it_starts_leaves_nothing(
-    runtime: LocalRuntime, place: SessionFolders, turns: int
+    runtime: LocalRuntime, folders: SessionFolders, turns: int
 ) -> None:
     task = asyncio.create_task(runtime.exec(sh("sleep 1000")))
     for _ in range(turns):
@@ -337,45 +337,45 @@ async def test_a_command_cancelled_while_it_starts_leaves_nothing(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive_in(place)
+    assert not alive_in(folders)
 
 
 async def test_stop_before_start_is_nothing() -> None:
     await LocalRuntime(LocalOptions()).stop()
 
 
-async def test_a_cancelled_stop_still_removes_everything(runtime: LocalRuntime, place: SessionFolders) -> None:
+async def test_a_cancelled_stop_still_removes_everything(runtime: LocalRuntime, folders: SessionFolders) -> None:
     task = asyncio.create_task(runtime.stop())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not place.root.exists()
+    assert not folders.root.exists()
 
 
-async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(place: SessionFolders) -> None:
+async def test_a_start_clears_what_a_dead_node_left_of_the_same_place(folders: SessionFolders) -> None:
     dead = LocalRuntime(LocalOptions())
-    await dead.start(place)
+    await dead.start(folders)
     await dead.exec(sh("echo old >answer.txt; exec >/dev/null 2>&1; setsid sleep 1000 &"))
 
     fresh = LocalRuntime(LocalOptions())
-    await fresh.start(place)
+    await fresh.start(folders)
 
-    assert not alive_in(place)
+    assert not alive_in(folders)
     with pytest.raises(FileNotFoundError):
         await fresh.get("answer.txt")
     await fresh.stop()
     await dead.stop()
 
 
-async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(place: SessionFolders) -> None:
-    place.root.mkdir()
-    (place.root / "thesis.tex").write_text("years of work")
+async def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(folders: SessionFolders) -> None:
+    folders.root.mkdir()
+    (folders.root / "thesis.tex").write_text("years of work")
     runtime = LocalRuntime(LocalOptions())
     with pytest.raises(RuntimeFailure, match=r"thesis\.tex"):
-        await runtime.start(place)
+        await runtime.start(folders)
     await runtime.stop()
-    assert (place.root / "thesis.tex").exists()
+    assert (folders.root / "thesis.tex").exists()
 
 
 # Files

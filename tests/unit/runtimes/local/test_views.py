@@ -1,4 +1,4 @@
-"""Sessions of `local` see their folders at the same paths, and nobody else's folder is taken for theirs."""
+"""Sessions of `local` see their folders at the same paths, and only a trusted mount point is used."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_link_leads_where_it_leads_inside(start: Start, tmp_path: Path) 
 
 
 async def test_a_command_keeps_its_rights_and_gets_none(start: Start) -> None:
-    """Who it is, and what it may, is what the node is and may."""
+    """Its ids and rights are the node's."""
     (runtime,) = await seeing_the_same(start, "one")
     ask = "id -u; id -g; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status"
     assert (await runtime.exec(sh(ask))).stdout_tail == said_here(ask)
@@ -175,7 +175,7 @@ def test_a_link_is_no_mount_point(parent: Path) -> None:
 
 
 def test_nor_is_a_folder_that_holds_something(parent: Path) -> None:
-    """It would be hidden from the sessions: for instance the files of a session in which this node runs."""
+    """Its files would be hidden from the sessions, such as those of a session in which this node runs."""
     (parent / "polar/work").mkdir(parents=True)
     with pytest.raises(RuntimeFailure, match="not empty"):
         mount_point(parent / "polar")

@@ -1,4 +1,4 @@
-"""What tests of the bubblewrap runtime share: sessions made in passing, and a look at what is alive in them."""
+"""What tests of the bubblewrap runtime share: starting sessions, and the living processes in them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Sessions:
         self._folder = folder
         self._started: list[BubblewrapRuntime] = []
 
-    def place(
-        self, session_id: str = "s-1", base: Path | None = None, tools: tuple[Program, ...] = ()
+    def folders(
+        self, session_id: str = "s-1", base: Path | None = None, programs: tuple[Program, ...] = ()
     ) -> SessionFolders:
         folder = self._folder / session_id
-        return SessionFolders(session_id, folder / "root", folder / "logs", base, tools)
+        return SessionFolders(session_id, folder / "root", folder / "logs", base, programs)
 
-    async def start(self, place: SessionFolders | None = None, **options: Any) -> BubblewrapRuntime:
+    async def start(self, folders: SessionFolders | None = None, **options: Any) -> BubblewrapRuntime:
         runtime = BubblewrapRuntime(BubblewrapOptions(**options))
         self._started.append(runtime)
-        await runtime.start(place or self.place())
+        await runtime.start(folders or self.folders())
         return runtime
 
     async def stop(self) -> None:
@@ -45,13 +45,13 @@ def sh(script: str, **env: str) -> Command:
 
 
 def bash(script: str) -> Command:
-    """It can open connections by itself."""
+    """bash can open connections without another program."""
     return Command(argv=("bash", "-c", script))
 
 
 class Network:
-    """A session's network namespace: every process of the session is in it, and nobody else. It is held open, lest
-    its number be given to the next one."""
+    """A session's network namespace: every process of the session is in it, and no other. It is held open, so that
+    its number is not reused."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ async def network_of(runtime: BubblewrapRuntime) -> Network:
 
 
 def alive_in(network: Network) -> set[int]:
-    """Process ids, zombies left out. The keeper is one of them until the session is stopped."""
+    """Process ids, zombies left out. The namespace holder is one of them until the session is stopped."""
     found = set[int]()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

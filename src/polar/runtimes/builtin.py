@@ -1,0 +1,116 @@
+"""What the built-in runtimes share: creating and removing a session's folders, state checks, `kill` and `stop`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from polar.errors import RuntimeFailure
+from polar.runtimes.base import HOME, Finished, Program, SessionFolders
+from polar.runtimes.files.folders import remove_tree, take_root
+from polar.runtimes.host.cgroups import Cgroup
+from polar.runtimes.host.spawn import Job, Spawner
+from polar.runtimes.host.threads import in_thread, to_the_end
+from polar.runtimes.options import RuntimeOptions
+
+OptionsT = TypeVar("OptionsT", bound=RuntimeOptions)
+
+
+class BuiltinRuntime(Generic[OptionsT]):
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, options: OptionsT) -> None:
+        self._options = options
+        self._folders: SessionFolders | None = None
+        self._spawner: Spawner | None = None
+        self._cgroup = Cgroup({})
+        self._stopped = False
+        self._stopping = asyncio.Lock()
+
+    async def kill(self) -> None:
+        if self._folders is not None:
+            await to_the_end(self._kill())
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._spawner is not None:
+            self._spawner.refuse()
+        if self._folders is not None:
+            await to_the_end(self._stop(self._folders))
+
+    def program(self, program: Program) -> str:
+        return program.mount_point
+
+    @property
+    def home(self) -> str:
+        return HOME
+
+    async def _take_folders(self, folders: SessionFolders, names: Collection[str]) -> SessionFolders:
+        """Creates the folders `names` under the session's root. If a node died here, ends and removes what it left
+        of this session first. Runs to the end even when cancelled, so that `stop` knows what to remove."""
+        await to_the_end(self._take(folders, names))
+        return self._started()
+
+    async def _take(self, folders: SessionFolders, names: Collection[str]) -> None:
+        root, has_leftovers = await in_thread(_take, folders, names)
+        self._folders = msgspec.structs.replace(folders, root=root)
+        self._spawner = Spawner(folders.logs, self._options)
+        if has_leftovers:
+            await self._end_leftovers(self._folders)
+            await in_thread(_make_folders, root, names)
+
+    async def _end_leftovers(self, folders: SessionFolders) -> None:
+        """Ends the processes that a dead node left of this session."""
+
+    async def _run_job(self, job: Job) -> Finished:
+        assert self._spawner is not None, "the runtime is started"
+        return await self._spawner.run(job)
+
+    async def _kill(self) -> None:
+        raise NotImplementedError
+
+    async def _release(self, folders: SessionFolders) -> None:
+        """Ends what holds the session's folders, after its last process and before they are removed."""
+
+    async def _stop(self, folders: SessionFolders) -> None:
+        async with self._stopping:
+            await self._kill()
+            if self._spawner is not None:
+                await self._spawner.close()
+            await self._release(folders)
+            await in_thread(remove_tree, folders.root)
+            await self._cgroup.remove()
+
+    def _started(self) -> SessionFolders:
+        if self._folders is None:
+            raise RuntimeFailure("the runtime is not started")
+        return self._folders
+
+    def _alive(self) -> SessionFolders:
+        if self._stopped:
+            raise RuntimeFailure("the runtime is stopped")
+        return self._started()
+
+
+def file_mode(*, home: bool, executable: bool) -> int:
+    """Of a file that `put` writes: what is in the home is private."""
+    return (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
+
+
+def _take(folders: SessionFolders, names: Collection[str]) -> tuple[Path, bool]:
+    """The resolved root, and whether a dead node left something in it whose processes must be ended first."""
+    root, has_leftovers = take_root(folders.root, names)
+    folders.logs.mkdir(parents=True, exist_ok=True)
+    if not has_leftovers:
+        _make_folders(root, names)
+    return root, has_leftovers
+
+
+def _make_folders(root: Path, names: Collection[str]) -> None:
+    for name in names:
+        remove_tree(root / name)
+        (root / name).mkdir(mode=0o700)
