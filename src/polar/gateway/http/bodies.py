@@ -179,7 +179,7 @@ class KnownBody(NamedTuple):
         return bisect_left(self.ends, True, key=lambda end: not body.startswith(known[:end]))
 
 
-class SharedPrefix(NamedTuple):
+class SharedHistory(NamedTuple):
     """What a body has in common with a known one."""
 
     known: KnownBody
@@ -215,12 +215,12 @@ class RecentBodies:
     def size_bytes(self) -> int:
         return sum(len(known.body) for known in self._kept)
 
-    def shared(self, body: bytes) -> SharedPrefix | None:
-        found = [SharedPrefix(known, known.shared_items(body)) for known in self._kept]
+    def shared(self, body: bytes) -> SharedHistory | None:
+        found = [SharedHistory(known, known.shared_items(body)) for known in self._kept]
         longest = max(found, key=lambda shared: shared.items, default=None)
         return longest if longest and longest.items else None
 
-    def read(self, body: bytes, most_values: int, shared: SharedPrefix | None) -> JsonBody:
+    def read(self, body: bytes, most_values: int, shared: SharedHistory | None) -> JsonBody:
         """`shared`: the result of `shared(body)`. Raises `Problem`."""
         found = self._read_rest(body, most_values, shared) if shared else None
         return found or self._read_whole(body, most_values)
@@ -238,7 +238,7 @@ class RecentBodies:
                 self._keep(KnownBody(body, start, ends, items, holds), None)
         return JsonBody(data, cast("list[Any]", values), items)
 
-    def _read_rest(self, body: bytes, most_values: int, shared: SharedPrefix) -> JsonBody | None:
+    def _read_rest(self, body: bytes, most_values: int, shared: SharedHistory) -> JsonBody | None:
         """Decodes what follows the shared items. None if that is not the rest of their list."""
         known, start = shared.known, shared.known.start
         rest = b"".join((memoryview(body)[:start], self._quoted, memoryview(body)[shared.end :]))
@@ -276,7 +276,7 @@ class RecentBodies:
                 return first, ends
         return -1, []
 
-    def _keep(self, body: KnownBody, shared: SharedPrefix | None) -> None:
+    def _keep(self, body: KnownBody, shared: SharedHistory | None) -> None:
         """Replaces the body it continues, unless it shares less than half of it: a history that was cut may go on
         from both states."""
         replaced = shared.known if shared and 2 * shared.items >= len(shared.known.items) else None
