@@ -48,7 +48,7 @@ Check = Callable[[str], Awaitable[None]]
 
 def suspicion_of(failure: Failure | None, task: TaskRequest) -> Suspicion | None:
     """The part of the node that a session's failure may come from; None: the session itself, or its policy."""
-    if failure is None or failure.policy:
+    if failure is None or failure.agent:
         return None
     part: NodePart | None = TYPES.get(failure.type)
     if part is None and failure.where in OF_THE_NODE:

@@ -66,7 +66,7 @@ async def judge(live: LiveSession) -> None:
     """A session that failed is not judged: what the agent brought about is worth 0.0, anything else nothing."""
     if live.failure is None:
         await _evaluate(live)
-    if live.failure is not None and live.failure.policy:
+    if live.failure is not None and live.failure.agent:
         live.score = Score(reward=0.0, reasons=(f"{live.failure.type}: {live.failure.message}",))
 
 

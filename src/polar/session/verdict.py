@@ -120,7 +120,7 @@ def _out_of_time(outcome: Outcome) -> Failure | None:
         return _refusal(outcome, "its time was up")
     message = f"the harness was still running after {outcome.budgets.run_s:g} s (budgets.run_s)"
     waited = f", {waits.total_s:.0f} s of waiting for its model not counted" if waits.total_s >= 1 else ""
-    return Failure(where="run", type="TimedOut", message=message + waited, policy=outcome.reached_model)
+    return Failure(where="run", type="TimedOut", message=message + waited, agent=outcome.reached_model)
 
 
 def _signalled(outcome: Outcome) -> Failure | None:
@@ -130,10 +130,10 @@ def _signalled(outcome: Outcome) -> Failure | None:
     message = f"the harness was ended by signal {number} ({_name(number)})"
     if number == signal.SIGKILL and outcome.memory_kills:
         message = f"{message}, at the task's memory limit{_words(outcome)}"
-        return Failure(where="harness", type="MemoryLimit", message=message, policy=outcome.reached_model)
+        return Failure(where="harness", type="MemoryLimit", message=message, agent=outcome.reached_model)
     if number in OWN_FAULTS:
         message += _words(outcome)
-        return Failure(where="harness", type="HarnessCrashed", message=message, policy=outcome.reached_model)
+        return Failure(where="harness", type="HarnessCrashed", message=message, agent=outcome.reached_model)
     return Failure(where="harness", type="UnknownSignal", message=f"{message}; its sender is not known")
 
 
@@ -156,10 +156,10 @@ def _exited(outcome: Outcome) -> Failure | None:
     refusal = outcome.calls.refusal
     if refusal is not None and refusal.code == OVERFLOW:
         message = f"{how} when its conversation no longer fitted: {refusal.message}"
-        return Failure(where="harness", type="ContextOverflow", message=message, policy=outcome.reached_model)
+        return Failure(where="harness", type="ContextOverflow", message=message, agent=outcome.reached_model)
     killed = f", {outcome.memory_kills} processes killed at the memory limit" if outcome.memory_kills else ""
     message = f"{how}{killed}{_words(outcome)}"
-    return Failure(where="harness", type="HarnessExit", message=message, policy=outcome.reached_model)
+    return Failure(where="harness", type="HarnessExit", message=message, agent=outcome.reached_model)
 
 
 def _silent_harness(outcome: Outcome) -> Failure | None:
@@ -172,7 +172,7 @@ def _silent_harness(outcome: Outcome) -> Failure | None:
 def _workspace(outcome: Outcome) -> Failure | None:
     if not outcome.workspace_fault:
         return None
-    return Failure(where="workspace", type="WorkspaceUnusable", message=outcome.workspace_fault, policy=True)
+    return Failure(where="workspace", type="WorkspaceUnusable", message=outcome.workspace_fault, agent=True)
 
 
 def _is_ours(refusal: Refusal | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, cast
 
-from pydantic import FiniteFloat, computed_field, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
@@ -33,17 +33,22 @@ class Score(Strict):
 
 
 class Failure(Strict):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     where: str
     """The stage or part that failed: `init`, `harness`, `engine`, `builder`, `evaluator`, ..."""
     type: str
     """What happened, such as `TimedOut`; docs/verdicts.md lists them."""
     message: str
-    policy: bool = False
-    """True: the agent's own doing, with a reward of 0.0. False: infrastructure, with no reward."""
+    agent: bool = Field(
+        default=False, validation_alias=AliasChoices("policy", "agent"), serialization_alias="policy"
+    )
+    """True: the agent caused it, and the reward is 0.0. False: infrastructure did, and there is no reward. In JSON
+    the key is `policy`, as in all results that are stored and sealed already."""
 
     @property
     def infrastructure(self) -> bool:
-        return not self.policy
+        return not self.agent
 
 
 UntrainableReason = Literal[

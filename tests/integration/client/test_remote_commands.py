@@ -130,8 +130,8 @@ def test_waiting_tells_of_failures_by_its_exit_code(polar: Polar, node: FakeNode
 
     def serve() -> None:
         for session_id in node.lease(room=1, wait_s=20) + node.lease(room=1, wait_s=20):
-            policy = session_id == "one-0"
-            failure = Failure(where="harness", type="HarnessError", message="ended with 1", policy=policy)
+            agent = session_id == "one-0"
+            failure = Failure(where="harness", type="HarnessError", message="ended with 1", agent=agent)
             node.finish(session_id, stage=Stage.FAILED, failure=failure, score=None)
 
     serving = threading.Thread(target=serve)

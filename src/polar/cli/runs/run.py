@@ -81,7 +81,7 @@ def end(progress: RunProgress, paths: RunPaths, results: list[SessionResult], *,
     if interrupted:
         progress.console.print(f"interrupted; what was captured is kept in {paths.root}", style="yellow")
         raise typer.Exit(130)
-    if any(result.failure is not None and not result.failure.policy for result in results):
+    if any(result.failure is not None and not result.failure.agent for result in results):
         raise typer.Exit(EXIT_FAILED_SESSIONS)
 
 

@@ -200,7 +200,7 @@ def _print_verdict(result: SessionResult) -> None:
             out.print(f"  {visible(reason)}")
     if result.failure is not None:
         failure = result.failure
-        whose = "the policy's doing" if failure.policy else "infrastructure"
+        whose = "the agent's doing" if failure.agent else "infrastructure"
         out.print(
             f"\nfailed in {failure.where} ({whose}): {failure.type}: {visible(failure.message)}", style="red"
         )

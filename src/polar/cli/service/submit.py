@@ -101,5 +101,5 @@ def _wait_for(taken: list[TaskStatus], address: str, *, json: bool) -> None:
     if interrupted:
         progress.console.print("the tasks go on at the server; `polar cancel ID --task` ends one", style="yellow")
         raise typer.Exit(130)
-    if any(result.failure is not None and not result.failure.policy for result in results):
+    if any(result.failure is not None and not result.failure.agent for result in results):
         raise typer.Exit(EXIT_FAILED_SESSIONS)
