@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -102,12 +103,19 @@ def load(path: Path | None = None) -> Config:
             raise ConfigError(f"no config file at {path}")
         return Config()
     try:
-        return Config.model_validate(tomllib.loads(chosen.read_text(encoding="utf-8")))
+        values = tomllib.loads(chosen.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{chosen}: not valid TOML: {error}") from error
+    return parse(values, str(chosen))
+
+
+def parse(values: Mapping[str, Any], source: str) -> Config:
+    """`source`: what an error names as the place of the values."""
+    try:
+        return Config.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        raise ConfigError(f"{chosen}: {problems}") from error
+        raise ConfigError(f"{source}: {problems}") from error
 
 
 def cache_dir() -> Path:

@@ -75,7 +75,7 @@ from polar.types.task import (
     TaskRequest,
     WorkspaceSource,
 )
-from polar.types.trace import Break, Dropped, Span, Trace, TraceError, Trajectory, TrajectoryStatistics
+from polar.types.trace import Break, Dropped, Span, Trace, TraceError, TraceRow, Trajectory, TrajectoryStatistics
 
 __all__ = [
     "FINAL_STAGES",
@@ -151,6 +151,7 @@ __all__ = [
     "ToolRule",
     "Trace",
     "TraceError",
+    "TraceRow",
     "Trajectory",
     "TrajectoryStatistics",
     "UntrainableReason",

@@ -68,6 +68,8 @@ DERIVED = frozenset({"trainable", "untrainable_reason"})
 
 
 class SessionResult(Strict):
+    """The outcome of a session. Trainers look at `reward`, `trainable` and `failure`; traces are stored apart."""
+
     session_id: Id
     task_id: Id
     group_id: Id = ""

@@ -141,6 +141,11 @@ class Keep(Strict):
 
 
 class TaskRequest(Strict):
+    """A task: what a harness is asked to do, how often, where, and how the outcome is scored.
+
+    TaskRequest.model_validate({"instruction": "Say hello.", "num_samples": 4, "harness": "pi"})
+    """
+
     task_id: Id | None = None
     instruction: str = Field(min_length=1, max_length=1_000_000)
     num_samples: int = Field(default=1, ge=1, le=10_000)

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from polar.types.base import Logprobs, LossMask, Strict, TokenIds
 from polar.types.call import CallKind, PolicySpan
+
+if TYPE_CHECKING:
+    import numpy
+
+
+class TraceRow(TypedDict):
+    """A trace as plain values, for a trainer or a data set."""
+
+    session_id: str
+    task_id: str
+    group: str
+    """Sessions whose rewards are compared have the same: the baseline of a reward is the mean over its group."""
+    sample: int
+    """Which of the task's samples, from 0."""
+    attempt: int
+    kind: CallKind
+    """`agent`, or what else the harness used the model for: `subagent`, `compaction`, `auxiliary`."""
+    reward: float | None
+    """Of the session, unless the evaluator judged each trace. All traces of a session have it, so count a session
+    once for a baseline. None: there is no verdict, and the row is not for training."""
+    prompt_ids: list[int]
+    """The tokens before the first reply. Never trained on."""
+    completion_ids: list[int]
+    """All tokens after the prompt: the replies, and between them what the harness added, such as tool results."""
+    mask: list[int]
+    """One per completion id. 1: sampled by the policy, train on it. 0: context only."""
+    logprobs: list[float]
+    """One per completion id: the log probability the policy gave the token when it was sampled (the old policy's,
+    for the importance ratio); 0.0 where the mask is 0."""
+    policy_versions: list[str]
+    """Of the weights that sampled the trace, oldest first. More than one: they were updated meanwhile."""
+    context_exact: bool
+    """The tokens are the context the engine had. False only with a builder or engine that cannot promise it."""
+    failure: str
+    """`where: type` of the session's failure; empty: it did not fail."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -91,6 +126,39 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def policy_versions(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part.version for span in self.spans for part in span.versions))
+
+    def to_row(self) -> TraceRow:
+        """As plain values: what `json`, `datasets.Dataset.from_list` or `pandas.DataFrame` take."""
+        return TraceRow(
+            session_id=self.session_id,
+            task_id=self.task_id,
+            group=self.group_id,
+            sample=self.sample,
+            attempt=self.attempt,
+            kind=self.kind,
+            reward=self.reward,
+            prompt_ids=self.prompt_ids.tolist(),
+            completion_ids=self.response_ids.tolist(),
+            mask=self.loss_mask.tolist(),
+            logprobs=self.logprobs.tolist(),
+            policy_versions=list(self.policy_versions),
+            context_exact=self.context_exact,
+            failure=self.failure,
+        )
+
+    def to_numpy(self) -> dict[str, numpy.ndarray[Any, Any]]:
+        """The arrays of `to_row`: `prompt_ids` and `completion_ids` (int32), `mask` (int8), `logprobs` (float32).
+        They are copies. Needs numpy."""
+        try:
+            import numpy  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise ImportError("Trace.to_numpy needs numpy: pip install numpy") from error
+        return {
+            "prompt_ids": numpy.array(self.prompt_ids[:], numpy.int32),
+            "completion_ids": numpy.array(self.response_ids, numpy.int32),
+            "mask": numpy.array(self.loss_mask, numpy.int8),
+            "logprobs": numpy.array(self.logprobs, numpy.float32),
+        }
 
 
 def _are_sound(loss_mask: LossMask, logprobs: Logprobs) -> bool:
