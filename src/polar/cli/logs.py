@@ -21,7 +21,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="The least urgent records to write.")]
+LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level to log.")]
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Write each log record as one JSON object.")]
 
 

@@ -180,7 +180,7 @@ def test_a_cancel_says_who_has_yet_to_act_on_it(polar: Polar, node: FakeNode) ->
     polar("submit", "tasks.toml")
     node.lease()
     node.beat("add-0", Stage.RUNNING)
-    told = f"it is in RUNNING at {node.node_id}, which breaks it off with its next heartbeat"
+    told = f"it is in RUNNING at {node.node_id}, which stops it with its next heartbeat"
     assert lines_of(polar("cancel", "add-0")) == [f"session add-0: 1 session cancelled: {told}"]
     assert node.beat("add-0", Stage.RUNNING) == ["add-0"]
 
@@ -202,7 +202,7 @@ def test_without_nodes_it_says_how_to_start_one(polar: Polar) -> None:
 
 
 def test_tasks_are_listed(polar: Polar, node: FakeNode, service: Service) -> None:
-    assert lines_of(polar("ls")) == [f"no tasks at {service.url}; `polar submit` hands some in"]
+    assert lines_of(polar("ls")) == [f"no tasks at {service.url}; `polar submit` submits some"]
     polar("submit", "tasks.toml")
     node.lease()
     node.finish("add-0")

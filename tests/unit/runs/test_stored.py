@@ -76,16 +76,7 @@ async def _write(runs_dir: Path, run_id: str) -> RunPaths:
             write_trajectory(paths.session(f"add-{index}").traces, trajectory)
             fields: dict[str, Any] = {"score": score, "statistics": STATISTICS, "certificate": EXACT}
             fields |= {"stage": Stage.COMPLETED, "index": index, "attempt": 1}
-            await journal.save_result(
-                SessionResult(
-                    session_id=f"add-{index}",
-                    task_id="add",
-                    index=index,
-                    attempt=1,
-                    stage=Stage.COMPLETED,
-                    **fields,
-                )
-            )
+            await journal.save_result(SessionResult(session_id=f"add-{index}", task_id="add", **fields))
     return paths
 
 

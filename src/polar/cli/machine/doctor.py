@@ -52,7 +52,11 @@ def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check disk, engine, renderer, harnesses, runtimes and a server's nodes. Exit code 1 if something fails."""
+    """Check that this machine has everything a session needs.
+
+    Checks disk, engine, renderer, harnesses, runtimes and a server's nodes.
+    Each failure names its fix. Exit code 1 if something fails.
+    """
     from polar import config as configuration
 
     chosen = configuration.load(config)

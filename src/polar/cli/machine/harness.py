@@ -19,9 +19,9 @@ harness = typer.Typer(no_args_is_help=True, help="Harnesses: list, install and c
 
 @harness.command("ls")
 def ls(json: JsonOption = False) -> None:
-    """List the harnesses Polar knows: the version each is pinned to, whether it is installed, the APIs it speaks.
+    """List the harnesses: pinned version, installed or not, size, APIs.
 
-    The size includes all packages a harness needs; those that share Node.js share one copy of it.
+    The size includes all packages a harness needs; harnesses share one Node.js.
     """
     from polar.config import cache_dir
 
@@ -41,8 +41,9 @@ def install(
 ) -> None:
     """Download harnesses and what they need into the cache that all runs on this machine share.
 
-    `polar run` also does this by itself; use this command to download ahead of time. Packages in the cache are not
-    downloaded again, and an interrupted download leaves nothing behind. POLAR_CACHE moves the cache.
+    `polar run` also does this by itself; use this command to download ahead of
+    time. Packages in the cache are not downloaded again. POLAR_CACHE moves the
+    cache.
 
         polar harness install pi codex
     """
@@ -66,8 +67,8 @@ def check(
 ) -> None:
     """Check harnesses without a model and without a network.
 
-    Each must be in the cache, print the version it is pinned to, and complete a session in the local runtime with
-    a scripted engine that always gives the same reply. Exit code 1 if one fails.
+    Each must be in the cache, print the version it is pinned to, and complete a
+    session in the local runtime with a scripted engine. Exit code 1 if one fails.
 
         polar harness check pi
         polar harness check shell --options '{"argv": ["my-agent"]}'

@@ -39,13 +39,14 @@ def audit(  # noqa: PLR0913 - each is an option of the command
     engine: Annotated[bool, typer.Option("--engine", help="Also score tokens with the engine.")] = False,
     config: Annotated[Path | None, typer.Option(help="A polar.toml for the engine, else the run's own.")] = None,
     positions: Annotated[int, typer.Option(min=0, help="Tokens to score in each trace; 0: all.")] = 64,
-    max_mean: Annotated[float, typer.Option(min=0, help="Most mean |captured - scored| of the run.")] = 1e-3,
-    max_abs: Annotated[float, typer.Option(min=0, help="Most |captured - scored| of one token.")] = 0.05,
+    max_mean: Annotated[float, typer.Option(min=0, help="Largest allowed mean of |captured - scored|.")] = 1e-3,
+    max_abs: Annotated[float, typer.Option(min=0, help="Largest allowed |captured - scored| of a token.")] = 0.05,
     json: JsonOption = False,
 ) -> None:
-    """Prove every trainable token of a run again. Exit code 1 if anything is wrong.
+    """Prove every trainable token of a run again, from its files.
 
-    Reads the journal and the traces files; with --engine it also scores the tokens in their contexts.
+    Reads the journal and the traces; with --engine it also scores the tokens in
+    their contexts. Exit code 1 if anything is wrong.
     """
     from polar.audit.rescoring import Limits
     from polar.runs.stored import runs_dir_of

@@ -1,4 +1,4 @@
-"""`polar ls`: the runs, or the sessions of one run; of a server, the tasks or the sessions of one task."""
+"""`polar ls`: runs, or the sessions of one; with a server, tasks, or the sessions of one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def ls(
     ctx: typer.Context,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN|TASK]", help="A run's id or its beginning; of a server, a task's id."),
+        typer.Argument(metavar="[RUN|TASK]", help="A run's id or the beginning of it; with --server a task's id."),
     ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs, or the sessions of one run; with --server the tasks there, or the sessions of one task."""
+    """List the runs, or the sessions of one run.
+
+    With --server: the tasks at a rollout server, or the sessions of one task.
+    """
     if server is not None:
         _ls_server(server, run, json=json)
         return

@@ -27,9 +27,9 @@ def run(
 ) -> None:
     """Run the sessions of a task file here and turn them into traces.
 
-    Exit code 0: every session has a result, and none failed through infrastructure. 1: some failed so; what the
-    agent itself did wrong only costs it its reward. 2: the input was refused. Ctrl-C cancels the running sessions,
-    keeps what was captured and exits with 130.
+    Exit code 0: no session failed through infrastructure (rewards may be low).
+    1: some did. 2: the input was refused. 130: Ctrl-C, which cancels the running
+    sessions and keeps what was captured.
     """
     from polar import config as configuration
     from polar.cli.runs.progress import RunProgress

@@ -31,7 +31,8 @@ def gateway(  # noqa: PLR0913
 ) -> None:
     """Run sessions for a rollout server, with the gateway and engine they need.
 
-    Ctrl-C or SIGTERM hands running sessions back to the server, which gives them to other nodes.
+    Ctrl-C or SIGTERM hands running sessions back to the server, which gives
+    them to other nodes.
     """
     from polar import config as configuration
     from polar.cli.service.processes import running, stop_requested

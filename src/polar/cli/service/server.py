@@ -32,8 +32,8 @@ def server(  # noqa: PLR0913
 ) -> None:
     """Take tasks from trainers and lease their sessions to gateway nodes.
 
-    The first start makes two tokens, readable only by you: the control token opens what trainers do, the node
-    token lets gateway nodes register.
+    The first start makes two tokens that only you can read: the control token
+    is for trainers, the node token for gateway nodes.
     """
     from polar import config as configuration
     from polar.config import ServerConfig

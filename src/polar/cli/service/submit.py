@@ -26,8 +26,9 @@ def submit(
 ) -> None:
     """Submit the tasks of a file to a rollout server.
 
-    With --wait the exit codes are those of `polar run`: 0 if no session failed through infrastructure, 1 if some
-    did, 2 if the input was refused. Ctrl-C ends the wait, not the tasks.
+    With --wait the exit codes are those of `polar run`: 0 if no session failed
+    through infrastructure, 1 if some did, 2 if the input was refused.
+    Ctrl-C ends the wait, not the tasks.
     """
     from polar.client import DEFAULT_URL
     from polar.data.tasks import read_tasks

@@ -32,9 +32,10 @@ def up(  # noqa: PLR0913
     log_level: LevelOption = LogLevel.INFO,
     log_json: LogJsonOption = False,
 ) -> None:
-    """Start a rollout server with its gateway nodes here.
+    """Start a rollout server and gateway nodes on this machine.
 
-    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops everything and ends like `polar run`.
+    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops
+    everything and ends like `polar run`.
     """
     from polar import config as configuration
     from polar.runs.event_loop import run_served
