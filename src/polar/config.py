@@ -42,8 +42,8 @@ class ModelConfig(Strict):
     name: str = "polar"
     """The model's name towards harnesses; the default is one for which no harness has special rules."""
     mode: Literal["tokens", "chat"] = "tokens"
-    """tokens: the gateway renders prompts with `renderer` and parses replies. chat: the engine does both, for models
-    that no renderer supports; needs an engine with a chat endpoint."""
+    """tokens: the gateway renders prompts with `renderer` and parses replies. chat: the engine does both, for
+    models that no renderer supports; needs an engine with a chat endpoint."""
     renderer: Spec | None = None
     """None: that of the embedded engine's model. In chat mode it only decodes tokens for display."""
 

@@ -34,8 +34,8 @@ class Drift(msgspec.Struct, frozen=True):
     """Where a prompt that the engine rendered differs from the parent's tokens."""
 
     kind: Literal["retokenised", "rewritten", "drifted"]
-    """retokenised: the same text in other tokens; rewritten: another text; drifted: unknown, because the engine did
-    not return the text of the tokens."""
+    """retokenised: the same text in other tokens; rewritten: another text; drifted: unknown, because the engine
+    did not return the text of the tokens."""
     position: int
     """Index of the first differing token in the parent's prompt and completion."""
     expected: str

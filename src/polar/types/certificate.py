@@ -34,8 +34,8 @@ Violation = Literal[
     "logprob_gap",
     "mean_gap",
 ]
-"""Those before `labels` come from calls and trajectory alone; the others from `polar audit`, which also reads files
-and asks engines. docs/audit.md explains each."""
+"""Those before `labels` come from calls and trajectory alone; the others from `polar audit`, which also reads
+files and asks engines. docs/audit.md explains each."""
 
 
 class Finding(Strict):
@@ -71,8 +71,8 @@ class Certificate(Strict):
     traces_digest: str
     """Chained over traces and dropped entries: every id, mask bit, logprob and span."""
     records_digest: str = ""
-    """Chained over everything else that is stored: kinds, messages, sampling and times of calls; breaks, statistics
-    and metadata. Empty: made by an older Polar."""
+    """Chained over everything else that is stored: kinds, messages, sampling and times of calls; breaks,
+    statistics and metadata. Empty: made by an older Polar."""
     findings: int = 0
     reasons: dict[str, int] = {}
     """Number of findings by violation."""

@@ -68,8 +68,8 @@ class ArgumentRewrite(msgspec.Struct, frozen=True):
     tool: str
     argument: str
     pattern: str
-    """All matches are replaced, in what the model wrote and in what the harness sent. Replacing twice must give the
-    same as replacing once."""
+    """All matches are replaced, in what the model wrote and in what the harness sent. Replacing twice must give
+    the same as replacing once."""
     replacement: str = ""
 
 
@@ -92,8 +92,8 @@ class CallProfile(msgspec.Struct, frozen=True):
     kind_rules: tuple[KindRule, ...] = ()
     """The first that applies decides the kind."""
     attribution_headers: tuple[str, ...] = ()
-    """Headers, in lower case, that distinguish the harness's threads of work. Two requests with the same body are a
-    call and its retry only if these are equal too."""
+    """Headers, in lower case, that distinguish the harness's threads of work. Two requests with the same body are
+    a call and its retry only if these are equal too."""
     matching: Matching = Matching()
 
     def kind_of(

@@ -105,8 +105,8 @@ class SessionResult(Strict):
     notes: tuple[str, ...] = ()
     """What the node's machine could not provide, such as equal paths in all samples."""
     seal: str = ""
-    """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: the result
-    was made by the server, or by an older Polar."""
+    """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: the
+    result was made by the server, or by an older Polar."""
 
     @model_validator(mode="before")
     @classmethod

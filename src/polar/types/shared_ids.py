@@ -1,8 +1,8 @@
 """Token ids that several traces begin with, stored once.
 
-If a session branches at each of its calls, every branch has a long context: as arrays they would take memory in the
-square of the session's length. Here a context is a reference to the one before it and what was added, so all of them
-take the memory of the tokens alone. Reading one joins its parts.
+If a session branches at each of its calls, every branch has a long context: as arrays they would take memory in
+the square of the session's length. Here a context is a reference to the one before it and what was added, so all
+of them take the memory of the tokens alone. Reading one joins its parts.
 """
 
 from __future__ import annotations

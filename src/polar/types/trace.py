@@ -47,8 +47,8 @@ class TraceRow(TypedDict):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The sampled tokens of one call in a trace's response: all of them, or only the first ones if a later prompt has
-    others in place of the rest."""
+    """The sampled tokens of one call in a trace's response: all of them, or only the first ones if a later prompt
+    has others in place of the rest."""
 
     call_id: str
     start: int
@@ -179,8 +179,8 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Break(msgspec.Struct, frozen=True):
-    """A call that starts a new trace although it follows another call, or that continues the trace at a cost named by
-    the reason."""
+    """A call that starts a new trace although it follows another call, or that continues the trace at a cost named
+    by the reason."""
 
     call_id: str
     parent_id: str | None
@@ -194,11 +194,11 @@ class TrajectoryStatistics(Strict):
     trainable_tokens: int = 0
     dropped_tokens: int = 0
     cut_tokens: int = 0
-    """Tokens that the engine gave after a reply's end, at a stop text or a limit. They are not part of the call and
-    not counted as sampled."""
+    """Tokens that the engine gave after a reply's end, at a stop text or a limit. They are not part of the call
+    and not counted as sampled."""
     append_only_pairs: int = 0
-    """Pairs of calls where the second's raw request is the first's, its reply and something new, and the second has
-    trainable tokens. Calls with equal requests and replies count as one if only one can be merged."""
+    """Pairs of calls where the second's raw request is the first's, its reply and something new, and the second
+    has trainable tokens. Calls with equal requests and replies count as one if only one can be merged."""
     merged_pairs: int = 0
     merge_rate: float | None = None
     """`merged_pairs / append_only_pairs`; None without pairs."""

@@ -83,7 +83,7 @@ async def test_an_evaluator_that_blocks_is_left_behind(
     result = await beside_a_good_one(workshop, task)
     assert result.stage == Stage.FAILED and result.failure
     assert (result.failure.where, result.failure.type) == ("postrun", "TimedOut")
-    assert "evaluator: a plug-in did not come back" in caplog.text
+    assert "evaluator: a plug-in did not return" in caplog.text
 
 
 @pytest.mark.parametrize(
