@@ -19,38 +19,15 @@ SILENT_S = 30.0
 """An engine that gives a session's calls no token for this long has stalled."""
 SHOWN_OUTPUT = 500
 
-HARMLESS = frozenset(
-    {
-        signal.SIGCHLD,
-        signal.SIGCONT,
-        signal.SIGSTOP,
-        signal.SIGTSTP,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGURG,
-        signal.SIGWINCH,
-    }
-)
-"""These end no process, so 128 plus one of them is an ordinary exit code."""
-OWN_FAULTS = frozenset(
-    {
-        signal.SIGABRT,
-        signal.SIGALRM,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGPIPE,
-        signal.SIGPROF,
-        signal.SIGSEGV,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-        signal.SIGVTALRM,
-        signal.SIGXCPU,
-        signal.SIGXFSZ,
-    }
-)
-"""The kernel sends these to a process for its own actions."""
 
+def _signals(names: str) -> frozenset[int]:
+    return frozenset(signal.Signals[f"SIG{name}"] for name in names.split())
+
+
+HARMLESS = _signals("CHLD CONT STOP TSTP TTIN TTOU URG WINCH")
+"""These end no process, so 128 plus one of them is an ordinary exit code."""
+OWN_FAULTS = _signals("ABRT ALRM BUS FPE ILL PIPE PROF SEGV SYS TRAP VTALRM XCPU XFSZ")
+"""The kernel sends these to a process for its own actions."""
 OVERFLOW, GAVE_UP = "context_length_exceeded", "client_gave_up"
 """Error codes of the gateway: no room for a reply; the harness disconnected before the first token."""
 

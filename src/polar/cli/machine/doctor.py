@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.machine.checks import Check, CheckOutcome, end_checks, print_check, run_checks
 from polar.cli.options import ConfigOption, JsonOption
-from polar.cli.output import console, one_line, print_json
 
 if TYPE_CHECKING:
     from polar.config import Config
@@ -21,22 +20,7 @@ if TYPE_CHECKING:
     from polar.runtimes.options import Capabilities
 
 
-class CheckOutcome(NamedTuple):
-    text: str
-    details: list[dict[str, str]] = []
-    """One for each thing that was tried, as `about`, `probe`, `state` and `detail`."""
-    ok: bool = True
-    noted: bool = False
-    """Something is missing that the user did not ask for."""
-
-
-Check = tuple[str, Callable[[], Awaitable[str | CheckOutcome]]]
-"""A name and the check itself, which returns its outcome or raises."""
-
-
 HELLO = "Say hello."
-WORDS = {"ok": "ok  ", "noted": "note", "failed": "FAIL"}
-STYLES = {"ok": None, "noted": "yellow", "failed": "red"}
 
 
 def doctor(
@@ -64,40 +48,7 @@ def doctor(
     checks = [*_checks(chosen, runs_dir, harness or ["pi"]), *_runtime_checks(runtime)]
     if server is not None:
         checks.append((f"nodes of {server}", lambda: _nodes(server)))
-    found = asyncio.run(_run_checks(checks, quiet=json))
-    if json:
-        print_json({"ok": all(row["ok"] for row in found), "checks": found})
-    if not all(row["ok"] for row in found):
-        raise typer.Exit(1)
-
-
-async def _run_checks(checks: list[Check], *, quiet: bool) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name, check in checks:
-        try:
-            found = await check()
-        except Exception as error:  # this command is there to find broken plug-ins
-            found = CheckOutcome(str(error) or type(error).__name__, ok=False)
-        rows.append(_row(name, found if isinstance(found, CheckOutcome) else CheckOutcome(found)))
-        if not quiet:
-            _print(rows[-1])
-    return rows
-
-
-def _row(name: str, found: CheckOutcome) -> dict[str, Any]:
-    row: dict[str, Any] = {"check": name, "ok": found.ok, "found": found.text}
-    if found.noted:
-        row["noted"] = True
-    return {**row, "details": found.details} if found.details else row
-
-
-def _print(row: dict[str, Any]) -> None:
-    out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
-    out.print(f"{WORDS[state]} {row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])
-    for detail in row.get("details", ()):
-        text = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
-        line = f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{text}"
-        out.print(line, style=STYLES[detail["state"]])
+    end_checks(asyncio.run(run_checks(checks, lambda row: None if json else print_check(row))), json=json)
 
 
 async def _disk(config: Config, runs_dir: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polar.cli.options import JsonOption
-from polar.cli.output import console, error_console, one_line, print_json, print_table, progress_bar
+from polar.cli.output import console, error_console, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from polar.harnesses.base import Harness, NpmPack
@@ -73,19 +73,19 @@ def check(
         polar harness check pi
         polar harness check shell --options '{"argv": ["my-agent"]}'
     """
-    from polar.cli.machine.harness_check import checks_of, run_checks
+    from polar.cli.machine.checks import end_checks, print_check, run_checks
+    from polar.cli.machine.harness_check import checks_of
 
     given = _parsed(options)
-    results: list[dict[str, Any]] = []
-    for name in names:
-        rows = asyncio.run(run_checks(name, checks_of(name, given)))
-        results += rows
+    rows: list[dict[str, Any]] = []
+
+    def show(row: dict[str, Any]) -> None:
         if not json:
-            _print(rows)
-    if json:
-        print_json({"ok": all(row["ok"] for row in results), "checks": results})
-    if not all(row["ok"] for row in results):
-        raise typer.Exit(1)
+            print_check(row, f"{row['harness']} ")
+
+    for name in names:
+        rows += asyncio.run(run_checks(checks_of(name, given), show, stop_at_failure=True, harness=name))
+    end_checks(rows, json=json)
 
 
 def _known() -> list[str]:
@@ -194,9 +194,3 @@ def _parsed(options: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise PolarError("--options must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        text = f"{'ok  ' if row['ok'] else 'FAIL'} {row['harness']} {row['check']}: {one_line(row['found'], 400)}"
-        console().print(text, style=None if row["ok"] else "red")

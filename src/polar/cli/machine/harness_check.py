@@ -10,13 +10,13 @@ import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from polar import registry
+from polar.cli.machine.checks import Check
 from polar.config import Config
 from polar.data.source import TaskFileSource
 from polar.engines.base import EngineInfo
@@ -27,9 +27,6 @@ from polar.store.paths import RunPaths
 from polar.testing import ScriptedEngine
 from polar.tokens.base import Renderer
 from polar.types import SessionResult, Spec, TaskRequest, Trajectory
-
-Check = tuple[str, Callable[[], Awaitable[str]]]
-"""A name and the check itself, which returns its outcome or raises."""
 
 CONTEXT_TOKENS = 1_000_000
 """One byte each. The longest first prompt of a harness is about a tenth of it."""
@@ -62,18 +59,6 @@ def checks_of(name: str, options: dict[str, Any]) -> list[Check]:
         return await try_session(spec)
 
     return [("installed", installed), ("version", version), ("session", session)]
-
-
-async def run_checks(name: str, checks: list[Check]) -> list[dict[str, Any]]:
-    """Stops at the first failure: later checks would fail for the same reason."""
-    rows: list[dict[str, Any]] = []
-    for check, run in checks:
-        try:
-            rows.append({"harness": name, "check": check, "ok": True, "found": await run()})
-        except Exception as error:  # this command is there to find broken plug-ins
-            found = str(error) or type(error).__name__
-            return [*rows, {"harness": name, "check": check, "ok": False, "found": found}]
-    return rows
 
 
 def _folders(name: str, harness: Harness) -> dict[str, Path]:

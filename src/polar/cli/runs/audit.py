@@ -14,7 +14,7 @@ from polar.cli.options import JsonOption
 from polar.cli.output import console, error_console, print_json, print_table, progress_bar, visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
     from rich.progress import Progress
 
@@ -102,13 +102,13 @@ class _Report:
                     "session_id": audit.session_id,
                     "note": audit.note,
                     "certificate": audit.certificate.model_dump(mode="json") if audit.certificate else None,
-                    "findings": [finding.model_dump(mode="json") for finding in audit.findings],
+                    "findings": _plain(audit.findings),
                 }
                 for audit in self.audits
             ],
-            "run_findings": [finding.model_dump(mode="json") for finding in self.run_findings],
+            "run_findings": _plain(self.run_findings),
             "scores": self._scores(),
-            "score_findings": [finding.model_dump(mode="json") for finding in self.score_findings],
+            "score_findings": _plain(self.score_findings),
         }
 
     def _scores(self) -> dict[str, Any] | None:
@@ -159,30 +159,25 @@ class _Report:
             f"mean {gaps.mean:.3g}, p99 {gaps.p99:.3g}, max {gaps.max:.3g}"
         )
         rows = [
-            (worst.session_id, *map(str, (worst.trace_index, worst.position)), *_values(worst), visible(text, "⏎"))
+            (
+                *map(str, (worst.session_id, worst.trace_index, worst.position)),
+                *(f"{worst.captured:.5f}", f"{worst.scored:.5f}", f"{worst.gap:.2g}", visible(text, "⏎")),
+            )
             for worst, text in zip(gaps.worst, self.texts, strict=True)
         ]
         columns = ["session", "#trace", "#position", "#captured", "#scored", "#gap", "in its context"]
         print_table(columns, rows, title="largest gaps")
 
 
-def _values(token: ScoredToken) -> tuple[str, ...]:
-    return f"{token.captured:.5f}", f"{token.scored:.5f}", f"{token.gap:.2g}"
+def _plain(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    return [finding.model_dump(mode="json") for finding in findings]
 
 
 def _row(audit: SessionAudit) -> tuple[str, ...]:
     made = audit.certificate
-    counts = (
-        ("-",) * 5
-        if made is None
-        else tuple(
-            str(count)
-            for count in (made.calls, made.traces, made.sampled_tokens, made.trainable_tokens, made.dropped_tokens)
-        )
-    )
-    inexact = (
-        f"{made.inexact_traces} traces not exact, by their own account" if made and made.inexact_traces else ""
-    )
+    names = ("calls", "traces", "sampled_tokens", "trainable_tokens", "dropped_tokens")
+    counts = [str(getattr(made, name, "-")) for name in names]
+    inexact = f"{made.inexact_traces} traces are marked as not exact" if made and made.inexact_traces else ""
     return (visible(audit.session_id), *counts, str(len(audit.findings)), visible(audit.note or inexact))
 
 

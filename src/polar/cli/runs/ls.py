@@ -73,21 +73,15 @@ def _run_row(paths: RunPaths) -> dict[str, Any]:
 
 def _session_row(session: Session | SessionStatus, result: SessionResult | None) -> dict[str, Any]:
     statistics = result.statistics if result else None
+    counts = ("calls", "sampled_tokens", "traces", "trainable_tokens", "merge_rate")
     return {
-        "session_id": session.session_id,
-        "task_id": session.task_id,
-        "attempt": session.attempt,
-        "stage": session.stage.value,
+        **session.model_dump(mode="json", include={"session_id", "task_id", "attempt", "stage"}),
         "reward": result.reward if result else None,
-        "trainable": result.trainable if result else False,
+        "trainable": result is not None and result.trainable,
         "untrainable_reason": result.untrainable_reason if result else "not_final",
-        "calls": statistics.calls if statistics else None,
-        "sampled_tokens": statistics.sampled_tokens if statistics else None,
-        "traces": statistics.traces if statistics else None,
-        "trainable_tokens": statistics.trainable_tokens if statistics else None,
-        "merge_rate": statistics.merge_rate if statistics else None,
+        **{name: getattr(statistics, name, None) for name in counts},
         "policy_updates": result.policy_updates if result else None,
-        "stale": result.stale if result else False,
+        "stale": result is not None and result.stale,
         "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
     }
 

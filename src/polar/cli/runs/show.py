@@ -76,25 +76,17 @@ def _as_json(stored: ShownSession, traces: tuple[Trace, ...], *, with_tokens: bo
     }
 
 
+def _fields(value: object, names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def _call_json(call: Call) -> dict[str, Any]:
     return {
-        "call_id": call.call_id,
-        "parent_id": call.parent_id,
-        "continues": call.continues,
-        "break_reason": call.break_reason,
-        "kind": call.kind,
-        "arrived": call.times.arrived,
-        "rendered": call.times.rendered,
-        "sampled": call.times.sampled,
-        "prompt_tokens": call.prompt_tokens,
-        "evaluated_tokens": call.evaluated_tokens,
+        **_fields(call, "call_id parent_id continues break_reason kind"),
+        **_fields(call.times, "arrived rendered sampled"),
+        **_fields(call, "prompt_tokens evaluated_tokens"),
         "sampled_tokens": len(call.completion_ids),
-        "cut_tokens": call.cut_tokens,
-        "finish_reason": call.finish_reason,
-        "received": call.received,
-        "tolerant": list(call.tolerant),
-        "lone_surrogates": call.lone_surrogates,
-        "policy_version": call.policy_version,
+        **_fields(call, "cut_tokens finish_reason received tolerant lone_surrogates policy_version"),
         "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
         "updated_within": call.updated_within,
     }
@@ -107,14 +99,7 @@ def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
         "response_tokens": len(trace.response_ids),
         "trainable_tokens": trace.trainable_tokens,
         "calls": [span.call_id for span in trace.spans],
-        "policy_versions": list(trace.policy_versions),
-        "context_exact": trace.context_exact,
-        "reward": trace.reward,
-        "task_id": trace.task_id,
-        "group_id": trace.group_id,
-        "sample": trace.sample,
-        "attempt": trace.attempt,
-        "failure": trace.failure,
+        **_fields(trace, "policy_versions context_exact reward task_id group_id sample attempt failure"),
     }
     if not with_tokens:
         return summary
