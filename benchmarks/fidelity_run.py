@@ -159,7 +159,7 @@ class Seen:
         return [
             f"session {result.session_id} ended as {result.stage.value}: {result.failure}"
             for result in self.results
-            if result.stage.value != "COMPLETED" and not (result.failure and result.failure.policy)
+            if result.stage.value != "COMPLETED" and not (result.failure and result.failure.agent)
         ]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
-from polar.cli.event_loop import run_served
+from polar.runs.event_loop import run_served
 
 CORES = sorted(os.sched_getaffinity(0))
 

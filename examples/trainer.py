@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from polar.client import DEFAULT_URL, SyncPolarClient
+import polar
 
 EVALUATOR = {"name": "test_on_output", "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"}}
 TASK = {
@@ -21,8 +21,8 @@ TASK = {
 }
 
 
-def main(url: str) -> None:
-    with SyncPolarClient(url) as client:
+def main(*url: str) -> None:
+    with polar.SyncPolarClient(*url) as client:
         task = client.submit(TASK)
         rewards: list[float] = []
         left_out: Counter[str] = Counter()
@@ -41,4 +41,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_URL)
+    main(*sys.argv[1:])

@@ -25,7 +25,9 @@ TIERS: list[set[str]] = [
     {"engines", "harnesses", "builders", "evaluators"},
     {"audit"},
     {"gateway", "session", "server"},
-    {"node", "data", "trainers", "testing"},
+    {"node", "data", "testing"},
+    {"runs"},
+    {"trainers"},
     {"cluster", "dashboard"},
     {"cli"},
 ]

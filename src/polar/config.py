@@ -1,12 +1,13 @@
-"""polar.toml to frozen models. Every value has a default, so no file is needed."""
+"""The config: polar.toml as frozen models. Every value has a default, so no file is needed."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -22,9 +23,9 @@ class GatewayConfig(Strict):
     """0: any free port."""
     max_body_bytes: int = Field(default=32 * 2**20, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
-    """A stream says so often that it is alive."""
+    """Interval between heartbeats on a silent stream."""
     linger_s: float = Field(default=5.0, ge=0)
-    """A reply that nobody listens to any more is sampled on for so long: the harness may be asking again."""
+    """How long an abandoned generation keeps sampling, so that a retry can rejoin it."""
 
 
 class PoolConfig(Strict):
@@ -32,41 +33,41 @@ class PoolConfig(Strict):
 
     init: int = Field(default=2, ge=1)
     ready: int = Field(default=4, ge=1)
-    """Sessions that are set up ahead and wait for a run slot; they hold no worker."""
+    """Sessions that are set up ahead and wait for a place in `running`."""
     running: int = Field(default=4, ge=1)
     postrun: int = Field(default=2, ge=1)
 
 
 class ModelConfig(Strict):
     name: str = "polar"
-    """What the gateway calls the model towards harnesses: an id that no harness has rules for."""
+    """The model's name towards harnesses; the default is one for which no harness has special rules."""
     mode: Literal["tokens", "chat"] = "tokens"
-    """tokens: the gateway lays prompts out with `renderer` and reads replies. chat: the engine does both, for
-    models whose rendering we cannot own; only engines with a chat endpoint can."""
+    """tokens: the gateway renders prompts with `renderer` and parses replies. chat: the engine does both, for
+    models that no renderer supports; needs an engine with a chat endpoint."""
     renderer: Spec | None = None
-    """None: that of the embedded engine's model. In chat mode it serves only to show tokens as text."""
+    """None: that of the embedded engine's model. In chat mode it only decodes tokens for display."""
 
     @property
     def spelling(self) -> Spec | None:
-        """The renderer that knows the model's tokens; None: only the engine does."""
+        """The renderer that can decode the model's tokens; None: only the engine can."""
         return self.renderer or (Spec(name="smollm2") if self.mode == "tokens" else None)
 
 
 class NodeConfig(Strict):
-    """What a node does when a part of it fails: engine, disk, file descriptors or runtime."""
+    """How a node handles failures of its engine, disk, file descriptors or runtime."""
 
     max_failures: int = Field(default=5, ge=1)
-    """A session that failed so often through its node, while the node looked healthy, keeps its last failure."""
+    """After this many failures through a node that looked healthy, a session is not run again."""
     max_hand_backs: int = Field(default=100, ge=1)
-    """The same for a session that was handed back so often because its node was found sick."""
+    """The same for a session that was handed back because its node was sick."""
     outage_s: float = Field(default=900.0, ge=0)
-    """In a run without a server, how long sessions wait for a part that has failed; then they fail too."""
+    """In a run without a server: how long sessions wait for a failed part before they fail."""
     probe_s: float = Field(default=60.0, gt=0)
-    """How long a part may take to show that it works: a busy engine lets a probe wait its turn."""
+    """Time limit of a health probe. Long, because a busy engine queues it."""
     probe_pause_s: float = Field(default=1.0, gt=0)
-    """Between the first two probes of a sick part; it doubles up to thirty times as long."""
+    """Pause between the first two probes of a sick part; it doubles, up to thirty times as long."""
     min_free_bytes: int = Field(default=64 * 2**20, ge=0)
-    """With less free space, the disk of the node's runs counts as full."""
+    """With less free space, the disk counts as full."""
 
 
 class ServerConfig(Strict):
@@ -74,12 +75,12 @@ class ServerConfig(Strict):
     port: int = Field(default=8700, ge=0, le=65535)
     """0: any free port."""
     database: str = "sqlite:///polar-server.db"
-    """An SQLAlchemy address; `postgresql+psycopg://...` needs the extra `postgres`."""
+    """An SQLAlchemy URL; `postgresql+psycopg://...` needs the extra `postgres`."""
     heartbeat_s: float = Field(default=3.0, gt=0)
     lease_beats: float = Field(default=4.0, ge=1)
-    """A lease runs out after so many heartbeats without word from its node."""
+    """A lease expires after this many missed heartbeats of its node."""
     max_attempts: int = Field(default=10, ge=1)
-    """A session whose node was lost this often is given up: it may be what kills them."""
+    """A session is given up after this many lost nodes: it may be what kills them."""
     max_task_bytes: int = Field(default=8 * 2**20, gt=0)
     max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
 
@@ -95,34 +96,41 @@ class Config(Strict):
 
 
 def load(path: Path | None = None) -> Config:
-    """The config of `path`, else of ./polar.toml where there is one, else the defaults."""
+    """The config of `path`, else of ./polar.toml if there is one, else the defaults."""
     chosen = path or Path(CONFIG_FILE)
     if not chosen.exists():
         if path is not None:
             raise ConfigError(f"no config file at {path}")
         return Config()
     try:
-        return Config.model_validate(tomllib.loads(chosen.read_text(encoding="utf-8")))
+        values = tomllib.loads(chosen.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{chosen}: not valid TOML: {error}") from error
+    return parse(values, str(chosen))
+
+
+def parse(values: Mapping[str, Any], source: str) -> Config:
+    """`source`: what an error names as the place of the values."""
+    try:
+        return Config.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        raise ConfigError(f"{chosen}: {problems}") from error
+        raise ConfigError(f"{source}: {problems}") from error
 
 
 def cache_dir() -> Path:
-    """Downloads that every run shares: weights, harnesses. `POLAR_CACHE` moves it."""
+    """Downloads that all runs share: weights, harnesses. `POLAR_CACHE` moves it."""
     chosen = os.environ.get("POLAR_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "polar"
 
 
 SecretName = Literal["control-token", "node-token"]
-"""The control token opens what trainers do; the node token lets a node register, and nothing else."""
+"""The control token is for trainers; the node token only lets a node register."""
 
 
 def config_dir() -> Path:
-    """What belongs to the user and to no project: tokens. `POLAR_CONFIG_DIR` moves it."""
+    """The user's tokens. `POLAR_CONFIG_DIR` moves it."""
     chosen = os.environ.get("POLAR_CONFIG_DIR")
     base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return Path(chosen) if chosen else base / "polar"
@@ -141,7 +149,7 @@ def read_secret(name: SecretName) -> str:
 
 
 def make_secret(name: SecretName) -> str:
-    """The same, made on first use; readable by nobody else."""
+    """The same; creates the token on first use, readable only by the user."""
     path = config_dir() / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

@@ -98,10 +98,10 @@ _SHORTAGES = {
 """Failure types of what a machine can run out of, whichever part noticed it."""
 
 
-def failure_of(where: str, error: BaseException, *, policy: bool = False) -> Failure:
+def failure_of(where: str, error: BaseException, *, agent: bool = False) -> Failure:
     message = str(error) or type(error).__name__
     kind = shortage_of(error) or type(error).__name__
-    return Failure(where=where, type=kind, message=message[:4000], policy=policy)
+    return Failure(where=where, type=kind, message=message[:4000], agent=agent)
 
 
 def shortage_of(error: BaseException) -> str:

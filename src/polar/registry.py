@@ -1,7 +1,7 @@
 """Plug-ins by name: `"pi"` or `"my.module:Class"` to a class.
 
-The table below is the one place that knows every plug-in we ship; a class is imported when it is asked for,
-so a heavy dependency costs only those who use it.
+The table below lists every plug-in we ship. A class is imported when it is first used, so a heavy dependency costs
+only those who use it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def ships(kind: str, name: str) -> bool:
 
 
 def find(kind: str, name: str) -> type[Any]:
-    """The class of a plug-in; an unknown name is refused with the known ones."""
+    """The class of a plug-in. The error for an unknown name lists the known ones."""
     known = BUILT_IN[kind]
     target = known.get(name, name)
     module_name, _, class_name = target.partition(":")
@@ -69,7 +69,7 @@ def find(kind: str, name: str) -> type[Any]:
         )
     try:
         loaded = getattr(import_module(module_name), class_name)
-    except (Exception, SystemExit) as error:  # a plug-in's module may fail to load in any way, and some exit
+    except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
         raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
         raise UnknownPlugin(f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model")
@@ -89,13 +89,13 @@ def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseMod
 
 
 def make(kind: str, spec: Spec) -> Any:
-    """A plug-in from its spec. Every plug-in class has an `Options` model and takes one as its argument."""
+    """A plug-in from its spec. A plug-in class has an `Options` model and takes one as its argument."""
     plugin = find(kind, spec.name)
     return plugin(options_of(kind, plugin, spec.options))
 
 
 def plugin_problems(task: TaskRequest) -> list[str]:
-    """What is wrong with the plug-ins a task names, found before anything runs."""
+    """Problems with the plug-ins that a task names, found before anything runs."""
     found: list[str] = []
     for kind in ("runtime", "harness", "builder", "evaluator"):
         spec: Spec = getattr(task, kind)
@@ -103,6 +103,6 @@ def plugin_problems(task: TaskRequest) -> list[str]:
             options_of(kind, find(kind, spec.name), spec.options)
         except PolarError as error:
             found.append(f"{kind}: {error}")
-        except (Exception, SystemExit) as error:  # a user's own class may fail in any way, and may exit
+        except (Exception, SystemExit) as error:  # a user's class may fail in any way, or exit
             found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
     return found

@@ -93,7 +93,7 @@ class TestTruth:
         await workshop.run([], [shell_task("echo some words >&2; exit 4", task_id="t")])
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.FAILED and failure
-        assert (failure.where, failure.type, failure.policy) == ("harness", "HarnessExit", False)
+        assert (failure.where, failure.type, failure.agent) == ("harness", "HarnessExit", False)
         (log,) = workshop.paths.root.glob("sessions/t-0/logs/harness.stderr")
         assert "some words" in log.read_text() and workshop.leftovers() == []
 
@@ -102,7 +102,7 @@ class TestTruth:
         await workshop.run([], [shell_task("true")])
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.FAILED and failure
-        assert failure.type == "NoCalls" and not failure.policy
+        assert failure.type == "NoCalls" and not failure.agent
 
     async def test_a_crash_in_front_of_a_pipe_is_a_crash(self, workshop: Workshop) -> None:
         """32: behind `tee` a crash was a success."""
@@ -125,7 +125,7 @@ class TestTruth:
         await workshop.run(SCRIPT, [agent_task(evaluator=broken)])
         failure = workshop.only.failure
         assert workshop.only.score is None and failure
-        assert (failure.where, failure.policy) == ("evaluator", False)
+        assert (failure.where, failure.agent) == ("evaluator", False)
         assert workshop.only.statistics.trainable_tokens > 0
 
     async def test_judging_does_not_hold_up_the_others(self, workshop: Workshop) -> None:

@@ -14,7 +14,7 @@ def test_a_plain_error_gets_its_place() -> None:
         raise ValueError("two tokens too many")
     failure = caught.value.failure
     assert (failure.where, failure.type, failure.message) == ("builder", "ValueError", "two tokens too many")
-    assert not failure.policy
+    assert not failure.agent
     assert str(caught.value) == "builder: two tokens too many"
 
 

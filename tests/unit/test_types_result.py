@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 from polar.audit.certificate import certify
-from polar.types import Certificate, Failure, Score, SessionResult, Stage, Trajectory, TrajectoryStatistics
+from polar.store.seal import seal_of
+from polar.types import (
+    Certificate,
+    Failure,
+    Score,
+    SessionResult,
+    Stage,
+    TaskRequest,
+    Trajectory,
+    TrajectoryStatistics,
+)
 
 EXACT = certify((), Trajectory(session_id="add-0", builder="prefix_merging"))
 INFRASTRUCTURE = Failure(where="engine", type="EngineError", message="gone")
-POLICY = Failure(where="run", type="TimedOut", message="too long", policy=True)
+AGENT = Failure(where="run", type="TimedOut", message="too long", agent=True)
 TOKENS = TrajectoryStatistics(trainable_tokens=5)
 
 
@@ -38,8 +48,8 @@ def inexact() -> Certificate:
     ("fields", "reason"),
     [
         ({}, ""),
-        ({"stage": Stage.TIMED_OUT, "failure": POLICY}, ""),
-        ({"stage": Stage.FAILED, "failure": POLICY, "score": Score(reward=0.0)}, ""),
+        ({"stage": Stage.TIMED_OUT, "failure": AGENT}, ""),
+        ({"stage": Stage.FAILED, "failure": AGENT, "score": Score(reward=0.0)}, ""),
         ({"stage": Stage.RUNNING}, "not_final"),
         ({"stale": True}, "stale"),
         ({"stage": Stage.CANCELLED, "stale": True, "failure": INFRASTRUCTURE}, "stale"),
@@ -60,7 +70,7 @@ def test_what_may_be_trained_on(fields: dict[str, Any], reason: str) -> None:
 
 def test_a_score_that_infrastructure_spoilt_has_no_reward_that_counts() -> None:
     assert a_result(failure=INFRASTRUCTURE).reward is None
-    assert a_result(failure=POLICY).reward == 1.0
+    assert a_result(failure=AGENT).reward == 1.0
     assert a_result(score=None).reward is None
 
 
@@ -75,3 +85,31 @@ def test_json_says_it_and_what_it_says_is_not_believed() -> None:
 def test_a_result_that_names_no_group_is_in_its_tasks() -> None:
     assert a_result().group_id == "add"
     assert a_result(group_id="batch").group_id == "batch"
+
+
+STORED = {
+    "session_id": "add-0",
+    "task_id": "add",
+    "group_id": "add",
+    "index": 0,
+    "attempt": 1,
+    "stage": "TIMED_OUT",
+    "score": {"reward": 0.0},
+    "failure": {"where": "run", "type": "TimedOut", "message": "too long", "policy": True},
+    "seal": "77976d1f5068fca805bfeb12f360dd12",
+}
+"""Written and sealed when the attribute was called `policy`, for the task below."""
+
+
+@pytest.mark.parametrize("key", ["policy", "agent"])
+def test_a_failure_reads_both_keys_and_writes_the_stored_one(key: str) -> None:
+    failure = Failure.model_validate({"where": "run", "type": "TimedOut", "message": "too long", key: True})
+    assert failure == AGENT and failure.agent and not failure.infrastructure
+    for written in (failure.model_dump(mode="json"), json.loads(failure.model_dump_json())):
+        assert written == STORED["failure"]
+
+
+def test_the_seal_of_an_older_result_still_holds() -> None:
+    result = SessionResult.model_validate(STORED)
+    assert result.failure == AGENT
+    assert seal_of(result, TaskRequest(task_id="add", instruction="add")) == result.seal

@@ -1,6 +1,6 @@
-"""The `polar` command: its options, its commands and how they end.
+"""The `polar` command: its options, its commands and its exit codes.
 
-Every module of `cli/` that is imported here imports nothing heavy at its top, so `polar --help` stays quick.
+The modules of `cli/` that are imported here import nothing heavy at their top, so `polar --help` stays quick.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ EXIT_INTERRUPTED = 130
 
 
 class PolarGroup(TyperGroup):
-    """Ends a command that fails for a reason we can name with that reason, not with a traceback."""
+    """Ends a command that fails with an expected error with its message, not with a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except typer.Exit:  # a help page ends so too, and need not pay for the import below
+        except typer.Exit:  # also raised by a help page, which should not pay for the import below
             raise
         except Exception as error:
             from polar.errors import PolarError, SessionError

@@ -1,6 +1,6 @@
-"""What commands that serve write to stderr: a line for each record, or a JSON object with `--log-json`.
+"""Log output of commands that serve, on stderr: a line for each record, or a JSON object with `--log-json`.
 
-An unexpected error comes once, with its traceback and, where it was a session's, with the session's id.
+An unexpected error is logged once, with its traceback and, if it concerns a session, the session's id.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="The least urgent records to write.")]
-JsonOption = Annotated[bool, typer.Option("--log-json", help="Write each log record as one JSON object.")]
+LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level to log.")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Write each log record as one JSON object.")]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class LogOptions:
     json: bool = False
 
     def arguments(self) -> list[str]:
-        """The same for a child process."""
+        """Command-line options that give a child process the same."""
         return ["--log-level", self.level.value, *(["--log-json"] if self.json else [])]
 
     def apply(self) -> None:
-        """To this process. Libraries are heard of from warnings on."""
+        """To this process. Libraries log warnings and errors only."""
         handler = logging.StreamHandler()
         plain = logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S")
         handler.setFormatter(JsonFormatter() if self.json else plain)

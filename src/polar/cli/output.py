@@ -1,6 +1,6 @@
-"""How commands speak: tables for people, JSON for programs, one red line for what went wrong.
+"""Output of the commands: tables for people, JSON for programs, one red line for an error.
 
-Text that a model or a harness wrote passes `visible` on its way to a terminal: it may hold escape sequences.
+Text that a model or a harness wrote goes through `visible` before it is printed: it may contain escape sequences.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.text import Text
 
 PIPED_WIDTH = 200
-"""Columns where there is no terminal to ask: wide enough that no cell is cut."""
+"""Columns where stdout is no terminal: wide enough that no cell is cut."""
 
 
 def console() -> Console:
@@ -28,6 +29,21 @@ def console() -> Console:
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     width = PIPED_WIDTH if piped else None
     return Console(markup=False, highlight=False, emoji=False, width=width)
+
+
+def error_console(*, quiet: bool = False) -> Console:
+    """On stderr, for progress: stdout holds only the outcome."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, quiet=quiet)
+
+
+def progress_bar(out: Console) -> Progress:
+    """Removed from the terminal when it stops."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=out, transient=True)
 
 
 def print_json(value: Any) -> None:
@@ -41,7 +57,7 @@ def print_error(message: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str = "") -> None:
-    """Columns whose name begins with `#` hold numbers and are set to the right."""
+    """Columns whose name begins with `#` hold numbers and are aligned to the right."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -54,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *,
 
 
 def visible(text: str, newline: str = "\n") -> str:
-    """`text` with every character that would act or hide on a terminal spelled out."""
+    """`text` with every control and invisible character replaced by a visible form."""
     return "".join(_visible_character(character, newline) for character in text)
 
 
@@ -75,10 +91,15 @@ def one_line(text: str, limit: int = 100) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A value for a table cell; nothing known is a dash."""
+    """A value for a table cell; `-` for None."""
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Reasons with their numbers, as `not_received 2, no_logprob 1`."""
+    return ", ".join(f"{visible(reason)} {count}" for reason, count in reasons.items())
 
 
 def seconds(value: float | None) -> str:

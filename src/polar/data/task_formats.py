@@ -26,10 +26,10 @@ class TaskItem(NamedTuple):
 
 
 class Problems:
-    """All problems of a file, raised together."""
+    """What is wrong with a file or a list of tasks, collected so that one error shows all of it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._found: list[str] = []
 
     def add(self, where: str, problem: str) -> None:
@@ -41,7 +41,7 @@ class Problems:
         shown = self._found[:SHOWN_PROBLEMS]
         more = len(self._found) - len(shown)
         rest = [f"and {more} more"] if more else []
-        raise ConfigError("\n  ".join([f"{self._path}: nothing was run:", *shown, *rest]))
+        raise ConfigError("\n  ".join([f"{self._source}: nothing was run:", *shown, *rest]))
 
 
 class _NotPlain(ValueError):

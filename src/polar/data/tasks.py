@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,24 @@ MAX_FILE_BYTES = 32 * 2**20
 
 
 def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
-    """The tasks of a file, each with an id. Raises a `ConfigError` with up to ten problems."""
-    problems = Problems(path)
-    items = parse(path, _text_of(path, max_bytes), problems)
+    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once."""
+    problems = Problems(str(path))
+    tasks = _checked(parse(path, _text_of(path, max_bytes), problems), problems)
+    if not tasks:
+        raise ConfigError(f"{path}: the file holds no task")
+    return [_with_absolute_paths(task, path.absolute().parent) for task in tasks]
+
+
+def check_tasks(tasks: Sequence[TaskRequest | Mapping[str, Any]]) -> list[TaskRequest]:
+    """Tasks made in Python, checked like those of a file: each has an id, no id twice, every plug-in is known."""
+    values = [task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task) for task in tasks]
+    if not values:
+        raise ConfigError("there are no tasks to run")
+    items = [TaskItem(f"task {number}", value) for number, value in enumerate(values, start=1)]
+    return _checked(items, Problems("tasks"))
+
+
+def _checked(items: Sequence[TaskItem], problems: Problems) -> list[TaskRequest]:
     tasks = [
         (item, task)
         for position, item in enumerate(items, start=1)
@@ -32,9 +47,7 @@ def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskReque
     ]
     _refuse_duplicates(tasks, problems)
     problems.raise_if_any()
-    if not tasks:
-        raise ConfigError(f"{path}: the file holds no task")
-    return [_with_absolute_paths(task, path.absolute().parent) for _, task in tasks]
+    return [task for _, task in tasks]
 
 
 def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:

@@ -1,1 +1,1 @@
-"""Plug point: what a session's work is worth."""
+"""Plug point: scores a session's work."""

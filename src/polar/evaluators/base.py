@@ -1,4 +1,4 @@
-"""The evaluator port. It looks at the workspace after the harness is dead and its slot sealed."""
+"""The evaluator port. An evaluator runs after the harness is dead and its slot is sealed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """None: the harness was killed, by a time-out or by us."""
     timed_out: bool
     patch: Path | None = None
-    """What the harness changed in the workspace, on the node's disk. None: the task did not ask for it, or it
-    could not be taken."""
+    """Patch of the harness's changes, on the node's disk. None: the task did not ask for it, or it could not be
+    made."""
 
 
 Verdict = Score | float
@@ -35,20 +35,18 @@ class Evaluator(Protocol):
     Options: type[BaseModel]
 
     def evaluate(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
-        """A verdict, or an error: an evaluator that cannot tell raises, it does not say zero. It runs in a thread
-        of its own, as `def` or as `async def`."""
+        """Returns a verdict. Raises if there can be none: that is not a reward of zero. Runs in a thread of its
+        own, as `def` or as `async def`."""
         ...
 
 
 class WrongScore(EvaluatorError):
-    """An evaluator returned something that is no verdict."""
+    """An evaluator returned a value that is not a verdict."""
 
 
 def score_of(returned: object, evaluator: str) -> Score:
     """What an evaluator returned, as a score. Raises `WrongScore`."""
-    wanted = (
-        "return a Score or a finite number; to say that there is no verdict, raise or return Score(reward=None)"
-    )
+    wanted = "return a Score or a finite number; if there is no verdict, raise or return Score(reward=None)"
     try:
         if isinstance(returned, Score):
             return Score.model_validate(returned.model_dump())  # also one that was made without checks

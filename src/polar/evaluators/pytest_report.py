@@ -1,6 +1,6 @@
-"""Outcomes of single tests out of what `pytest -rA` prints.
+"""Outcomes of single tests from the output of `pytest -rA`.
 
-Test ids are never normalised: an outcome is looked up by the exact id, so two tests cannot be taken for one.
+Test ids are never normalised: an outcome is looked up by the exact id, so two tests cannot be confused.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def outcomes_of(output: str, expected_ids: Collection[str]) -> dict[str, str]:
-    """Outcome of each expected test that was reported. A test that passed and then failed to clean up is
-    reported twice; what went wrong counts."""
+    """Outcome of each expected test that was reported. A test that passed and then failed in its teardown is
+    reported twice; the failure counts."""
     seen: dict[str, str] = {}
     for match in _LINE.finditer(_summary(_COLOUR.sub("", output))):
         test_id = next((name for name in _readings(match[2]) if name in expected_ids), None)
@@ -28,14 +28,14 @@ def outcomes_of(output: str, expected_ids: Collection[str]) -> dict[str, str]:
 
 
 def _summary(output: str) -> str:
-    """What follows the last summary header: above it stands what the tests themselves printed. All of it where
-    there is no header."""
+    """The text after the last summary header, because the tests' own output is above it. Without a header, all of
+    it."""
     *_, summary = _HEADER.split(output)
     return summary
 
 
 def _readings(entry: str) -> Iterator[str]:
-    """What may be the id in `id - message`, longest first: both ids and messages may hold the separator."""
+    """Possible ids in `id - message`, longest first: both ids and messages may contain the separator."""
     while entry:
         yield entry
         entry = entry.rpartition(" - ")[0]

@@ -1,4 +1,4 @@
-"""The default evaluator: did the harness come to its end, and did the model's calls pass through us."""
+"""The default evaluator: did the harness end well, and did its model calls go through the gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polar.types import Score, Strict, TrajectoryStatistics
 
 
 class NoOptions(Strict):
-    """There is nothing to choose."""
+    """Without options."""
 
 
 class SessionCompletion:
@@ -20,13 +20,13 @@ class SessionCompletion:
         self._options = options
 
     async def evaluate(self, evidence: Evidence) -> Score:
-        """1.0 for a harness that exited with 0 and left something to train on, else 0.0 with the reason."""
+        """1.0 for a harness that exited with 0 and has trainable tokens, else 0.0 with the reason."""
         statistics = TrajectoryStatistics.model_validate(evidence.trajectory.statistics)
         if evidence.exit_code == 0 and not statistics.calls:
             raise EvaluatorError(
                 "the harness exited with 0 but no model call was captured: it did not use the base URL of its slot"
             )
-        shortcoming = _ending(evidence) or _emptiness(statistics)
+        shortcoming = _bad_end(evidence) or _nothing_trainable(statistics)
         return Score(
             reward=0.0 if shortcoming else 1.0,
             metrics={"calls": statistics.calls, "trainable_tokens": statistics.trainable_tokens},
@@ -34,7 +34,7 @@ class SessionCompletion:
         )
 
 
-def _ending(evidence: Evidence) -> str:
+def _bad_end(evidence: Evidence) -> str:
     if evidence.timed_out:
         return "the harness ran out of time"
     if evidence.exit_code is None:
@@ -42,7 +42,7 @@ def _ending(evidence: Evidence) -> str:
     return f"the harness exited with {evidence.exit_code}" if evidence.exit_code else ""
 
 
-def _emptiness(statistics: TrajectoryStatistics) -> str:
+def _nothing_trainable(statistics: TrajectoryStatistics) -> str:
     if statistics.trainable_tokens:
         return ""
     causes = ", ".join(sorted(statistics.dropped))

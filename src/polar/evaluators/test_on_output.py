@@ -1,8 +1,8 @@
 """Scores the workspace with a command: its exit code, a pattern in its output, or the outcomes of named tests.
 
-The command runs in the session's runtime after the harness is dead. Files given here are laid over the agent's, so
-that a test it edited is not the test that runs; whatever else it put in their place gives way. A command that the
-agent's work keeps from ending is worth 0.0.
+The command runs in the session's runtime after the harness is dead. The files given here replace the agent's, so
+that a test it edited is not the test that runs. If the agent's work keeps the command from ending, the reward is
+0.0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polar.runtimes.base import Command, Finished, Runtime
 from polar.types import InnerPath, Score, Strict
 
 NOT_FOUND = 127
-"""The shell's exit code for a command that is not there."""
+"""The shell's exit code for a command that is not found."""
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=")
 SHELL_SIGNS = frozenset("$`(){};&|<>!")
@@ -42,8 +42,8 @@ done
 exit 0
 """
 """Makes room for the files in its arguments. The agent may have left a folder, a link or a pipe in their place, or
-a folder that cannot be written to. It owns all of that, and this runs as the agent did. Pipes go everywhere,
-since their writers are dead and a reader would wait for ever."""
+a folder that cannot be written to. It owns all of that, and this runs as the same user. All pipes are removed:
+their writers are dead, and a reader would wait for ever."""
 
 KEEP_OUTPUT = """out=$0 keep=$1; shift
 if (: >"$out.whole") 2>/dev/null; then
@@ -52,35 +52,35 @@ if (: >"$out.whole") 2>/dev/null; then
 fi
 exec "$@"
 """
-"""Runs its arguments and leaves the end of their output in a file: a runtime returns only a few kilobytes, and
-the outcomes of a test suite are more. A file, because a pipe would wait for any server the tests leave behind.
-Where the agent has left no room for one, the few kilobytes have to do."""
+"""Runs its arguments and writes the end of their output to a file: a runtime returns only a few kilobytes, and a
+test suite prints more. A file, because a pipe would wait for any server that the tests leave running. If the file
+cannot be written, those few kilobytes are used."""
 
 SHARE_OF_POSTRUN = 0.8
-"""Of `budgets.postrun_s`, what the command may take; the rest is for building traces."""
+"""The command's share of `budgets.postrun_s`; the rest is for building traces."""
 
 
 class OutputExpectations(Strict):
     command: str | tuple[str, ...] = Field(min_length=1)
-    """A line for `sh -c`, or an argv. One that is not there is the evaluator's failure, not the policy's: where
-    the agent has to make the program, ask for it first (`test -x ./tool && ./tool`)."""
+    """A line for `sh -c`, or an argv. If it is not found, the evaluator fails, not the agent: if the agent has to
+    make the program, test for it first (`test -x ./tool && ./tool`)."""
     env: dict[str, str] = Field(default={})
     files: dict[InnerPath, str] = Field(default={})
-    """Laid into the workspace before the command runs: relative path to text."""
+    """Written into the workspace before the command runs: relative path to text."""
     expect_exit: int | None = None
-    """Default: 0, or any where `expect_tests` says what has to hold."""
+    """Default: 0; with `expect_tests`, any."""
     expect_pattern: str | None = None
-    """A regular expression that has to be found in the standard output; `^` and `$` are those of a line."""
+    """A regular expression that must match in the standard output; `^` and `$` match at lines."""
     expect_tests: dict[str, Outcome] = Field(default={})
-    """Test id, exactly as the parser's tool prints it, to the outcome it has to have."""
+    """Test id, exactly as pytest prints it, to the required outcome."""
     parser: Literal["pytest"] = "pytest"
-    """Whose output names the tests; pytest has to run with `-rA`."""
+    """The program that prints the outcomes; pytest must run with `-rA`."""
     partial: bool = False
-    """The reward is the share of `expect_tests` that hold, instead of 1.0 for all and 0.0 for less."""
+    """The reward is the share of `expect_tests` that have their outcome, instead of 1.0 for all and else 0.0."""
     timeout_s: float | None = Field(default=None, gt=0)
-    """The command's own; one that does not end in time scores 0.0. None: four fifths of `budgets.postrun_s`."""
+    """Time limit of the command, beyond which it scores 0.0. None: four fifths of `budgets.postrun_s`."""
     max_output_bytes: int = Field(default=1_000_000, gt=0)
-    """Only the end of the output, up to this size, is looked at."""
+    """Only the end of the output, up to this size, is used."""
 
     @field_validator("expect_pattern")
     @classmethod
@@ -94,7 +94,7 @@ class OutputExpectations(Strict):
     @model_validator(mode="after")
     def _partial_needs_tests(self) -> OutputExpectations:
         if self.partial and not self.expect_tests:
-            raise ValueError("partial gives the share of expect_tests that hold, and there are none")
+            raise ValueError("partial needs expect_tests: the reward is the share of them that hold")
         return self
 
     @property
@@ -104,7 +104,7 @@ class OutputExpectations(Strict):
 
 class TestOnOutput:
     __test__: ClassVar[bool] = False
-    """pytest takes a class of this name for tests."""
+    """Keeps pytest from collecting the class as tests."""
     Options: type[BaseModel] = OutputExpectations
 
     def __init__(self, options: OutputExpectations) -> None:
@@ -116,7 +116,7 @@ class TestOnOutput:
         try:
             async with limit:
                 finished, output = await self._run(evidence.runtime)
-        except TimeoutError:  # an OSError, but it belongs to whoever set the deadline
+        except TimeoutError:  # an OSError; another deadline's must pass through
             if not limit.expired():
                 raise
             return Score(reward=0.0, reasons=(f"the evaluator's command did not end within {limit_s:g} s",))
@@ -132,7 +132,7 @@ class TestOnOutput:
         await runtime.exec(Command(("sh", "-c", MAKE_WAY, "sh", *self._options.files), log_name="evaluator"))
         for path, text in self._options.files.items():
             await runtime.put(path, text.encode())
-        output_path = f".polar-evaluator-{secrets.token_hex(8)}"  # a name the agent cannot have taken
+        output_path = f".polar-evaluator-{secrets.token_hex(8)}"  # a name that the agent cannot guess
         finished = await runtime.exec(
             Command(
                 argv=("sh", "-c", KEEP_OUTPUT, output_path, str(self._options.max_output_bytes), *self._argv),
@@ -146,8 +146,8 @@ class TestOnOutput:
             return finished, finished.stdout_tail
 
     async def _has_program(self, runtime: Runtime) -> bool:
-        """Whether the command's own program is there. Then a code of 127 came from what it ran, which may be the
-        agent's work: that is scored like any other code."""
+        """Whether the command's program exists. Then code 127 came from something it ran, perhaps the agent's
+        work, and is scored like any other code."""
         program = self._program
         if self._options.wanted_exit == NOT_FOUND or not program:
             return True
@@ -156,7 +156,7 @@ class TestOnOutput:
 
     @property
     def _program(self) -> str:
-        """The first word that is no assignment; empty: a line that only a shell can take apart."""
+        """The first word that is no assignment; empty: a line that only a shell can parse."""
         command = self._options.command
         try:
             words = shlex.split(command) if isinstance(command, str) else command

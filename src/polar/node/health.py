@@ -48,7 +48,7 @@ Probe = Callable[[str], Awaitable[None]]
 
 def suspicion_of(failure: Failure, task: TaskRequest) -> Suspicion | None:
     """The part of the node that a session's failure may come from; None: the session or its model caused it."""
-    if failure.policy:
+    if failure.agent:
         return None
     part: NodePart | None = TYPES.get(failure.type)
     if part is None and failure.where in NODE_PLACES:

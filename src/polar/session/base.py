@@ -1,8 +1,7 @@
-"""What a session needs of the world, as narrow ports: where sessions come from, where calls are caught, and how
-old the policy of its first call is.
+"""The ports of a session: where sessions come from, where their calls are captured, how far the policy has moved.
 
-The gateway fills `Slots` and `PolicyClock` and meets the pipeline in `node/`; a task file or the rollout server
-fills `SessionSource`.
+The gateway implements `Slots` and `PolicyClock`, and `node/` connects it to the pipeline; a task file or the
+rollout server implements `SessionSource`.
 """
 
 from __future__ import annotations
@@ -15,35 +14,35 @@ from polar.types import Call, CallProfile, CallsOutcome, Lease, SessionResult, S
 
 class SessionSource(Protocol):
     async def lease(self, room: int) -> list[Lease]:
-        """Up to `room` sessions to run now; an empty list means there will be no more."""
+        """Up to `room` sessions to run now; an empty list: there will be no more."""
         ...
 
     async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
-        """Takes a session's result. Called exactly once for each lease."""
+        """Receives a session's result. Called exactly once for each lease."""
         ...
 
 
 class Slots(Protocol):
     async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None) -> Slot:
-        """`listener`: in the session's own network. None: the session reaches the gateway's address."""
+        """`listener`: a socket in the session's own network. None: the session can reach the gateway's address."""
         ...
 
     async def seal(self, session_id: str) -> None:
-        """From now on calls get a hard stop and are not recorded; running generations are aborted."""
+        """Refuses and does not record further calls, and aborts running generations."""
         ...
 
     async def calls(self, session_id: str) -> list[Call]: ...
 
     def outcome(self, session_id: str) -> CallsOutcome:
-        """What became of the session's calls, for the verdict."""
+        """Facts about the session's calls, for the verdict."""
         ...
 
     def waits(self, session_id: str) -> Waits:
-        """How long the session has waited for its model so far. It does not count against `budgets.run_s`."""
+        """How long the session has waited for its model so far, which does not count against `budgets.run_s`."""
         ...
 
     async def close(self, session_id: str) -> None:
-        """Forgets the session; its calls stay in the journal."""
+        """Frees the slot; the calls stay in the journal."""
         ...
 
 
@@ -51,17 +50,17 @@ class PolicyClock(Protocol):
     """How far the policy has moved on while a session runs."""
 
     def updates_of(self, session_id: str) -> int:
-        """Changes of the version since the session's first call; none before it."""
+        """Changes of the version since the session's first call; 0 before it."""
         ...
 
     def versions_of(self, session_id: str) -> tuple[str, str]:
-        """Of the session's first call, and now."""
+        """The version of the session's first call, and the current one."""
         ...
 
     def forget(self, session_id: str) -> None: ...
 
 
 class Watcher(Protocol):
-    """Who wants to see stage changes: the journal, a progress display."""
+    """Is notified of stage changes: the journal, a progress display."""
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None: ...

@@ -1,4 +1,4 @@
-"""The clock of RUNNING. It stands still while the session waits for its model; that waiting has its own bound."""
+"""The clock of RUNNING. It stops while the session waits for its model; that waiting has its own limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal, Self
 
 from polar.types import Budgets, Waits
 
-SHORTEST_LOOK_S = 0.05
-"""Between two looks at a clock that stands still just before its end."""
+SHORTEST_CHECK_S = 0.05
+"""Between two checks of a clock that is stopped just before its end."""
 
 
 class RunClock:
@@ -20,13 +20,13 @@ class RunClock:
         self._began_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = asyncio.timeout(None)
-        """Around the work; expires when a budget is spent."""
+        """For the work; expires when a budget is spent."""
         self.spent: Literal["", "run_s", "wait_s"] = ""
         self.waits = Waits()
-        """When a budget was spent, or the work ended."""
+        """The waiting until a budget was spent or the work ended."""
 
     def __enter__(self) -> Self:
-        self._look()
+        self._check()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -35,14 +35,15 @@ class RunClock:
         if not self.spent:
             self.waits = self._read()
 
-    def _look(self) -> None:
-        """Only one of the two clocks runs at a time, so neither can end before the smaller rest has passed."""
+    def _check(self) -> None:
+        """Only one of the two clocks runs at a time, so neither ends before the smaller remaining time has
+        passed."""
         waits, now_s = self._read(), self._loop.time()
         run_left_s = self._budgets.run_s - (now_s - self._began_s - waits.total_s)
         wait_left_s = self._budgets.wait_s - waits.total_s
         left_s = min(run_left_s, wait_left_s)
         if left_s > 0:
-            self._timer = self._loop.call_later(max(left_s, SHORTEST_LOOK_S), self._look)
+            self._timer = self._loop.call_later(max(left_s, SHORTEST_CHECK_S), self._check)
             return
         self.spent, self.waits = ("wait_s" if wait_left_s <= 0 else "run_s"), waits
         self.deadline.reschedule(now_s)

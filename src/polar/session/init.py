@@ -1,6 +1,6 @@
-"""INIT: the runtime is started, its workspace readied, the harness installed and its slot opened.
+"""INIT: installs the harness, starts the runtime, prepares the workspace and opens the slot.
 
-The slot comes last: what readies the workspace holds no key.
+The slot comes last, so that the commands that prepare the workspace have no key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.programs.install import install
 from polar.runtimes.base import Program, Runtime, SessionFolders
 from polar.runtimes.host.threads import in_thread
-from polar.session.files.keep import make_clear
+from polar.session.files.keep import make_empty
 from polar.session.files.patch import note_baseline
 from polar.session.files.workspace import base_of, prepare
 from polar.session.live import LiveSession
@@ -57,13 +57,13 @@ async def init(live: LiveSession) -> None:
         )
         live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
-        await _lay_in(runtime, live.launch, taken=live.task.files)
+        await _write_files(runtime, live.launch, taken=live.task.files)
     with _part(live, "prepare"):
         await note_baseline(live)
 
 
 class _LoadedHarness:
-    """A harness class and what it says of itself, checked. It is a plug-in: only `plugins.call` may run this."""
+    """A harness with its checked values. It is a plug-in: only `plugins.call` may run this."""
 
     def __init__(self, spec: Spec) -> None:
         self._harness: Harness = registry.make("harness", spec)
@@ -75,13 +75,13 @@ class _LoadedHarness:
 
     def launch(self, context: HarnessContext) -> Launch:
         launch = expect(Launch, self._harness.launch(context), f"{self._what}: launch()")
-        return msgspec.convert(msgspec.to_builtins(launch), Launch)  # its fields are of the promised types too
+        return msgspec.convert(msgspec.to_builtins(launch), Launch)  # also checks the types of its fields
 
 
 @contextmanager
 def _part(live: LiveSession, where: str) -> Generator[None]:
-    """Named for whoever has to say where INIT failed, or what took its time."""
-    live.set_up = where
+    """Names the part in a failure, and in the message of a time-out."""
+    live.init_part = where
     with boundary(where):
         yield
 
@@ -95,15 +95,15 @@ async def _start(live: LiveSession, programs: tuple[Program, ...]) -> Runtime:
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
         paths = live.paths
-        await in_thread(make_clear, paths)
+        await in_thread(make_empty, paths)
         launcher = live.services.launcher
         await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, base, programs, launcher))
     return runtime
 
 
-async def _lay_in(runtime: Runtime, launch: Launch, taken: dict[str, str]) -> None:
+async def _write_files(runtime: Runtime, launch: Launch, taken: dict[str, str]) -> None:
     for path, text in launch.workspace_files.items():
-        if path not in taken:  # what the task says about its workspace is what stands there
+        if path not in taken:  # the task's own files win
             await runtime.put(path, text.encode())
     for path, text in launch.home_files.items():
         await runtime.put(path, text.encode(), home=True)

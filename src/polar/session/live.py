@@ -1,4 +1,4 @@
-"""A session while it lives: what each stage made and the next one needs."""
+"""A running session: what each stage produced and later ones need."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Services:
     paths: RunPaths
     watchers: tuple[Watcher, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
-    """Of the node's own parts: Polar, engine, model, renderer."""
+    """Of Polar, engine, model and renderer."""
     launcher: Launcher | None = None
-    """Starts the commands of runtimes that have no supervisor of their own."""
+    """Starts commands for runtimes without a supervisor of their own."""
 
 
 @dataclass
@@ -40,26 +40,26 @@ class LiveSession:
     services: Services
     session: Session = field(init=False)
     teardown: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Undoes, last first, what the stages set up."""
+    """Undoes, in reverse order, what the stages set up."""
 
-    set_up: str = ""
-    """The part of INIT that was begun last."""
+    init_part: str = ""
+    """The part of INIT that began last."""
     runtime: Runtime | None = None
     harness_version: str = ""
-    """Its name and version, as the result has them."""
+    """Name and version, for the result."""
     launch: Launch | None = None
     slot: Slot | None = None
     baseline: str = ""
-    """How the workspace stood before the harness ran, as a tree of git; only where a patch is wanted."""
+    """The workspace before the harness ran, as a git tree; set only if the task asks for a patch."""
     kept: list[str] = field(default_factory=list[str])
     """Relative to the session's folder."""
     left_out: list[str] = field(default_factory=list[str])
-    """`path: why` of what was to be kept and is not."""
+    """`path: why` of what could not be kept."""
     outcome: Outcome = field(init=False)
-    """How the run ended, as far as it is known."""
+    """Facts about the end of the run, as far as they are known."""
     timed_out: bool = False
     policy_updates: int = 0
-    """That it has lived through when its stages ended."""
+    """Up to the end of its stages."""
     failure: Failure | None = None
     trajectory: Trajectory | None = None
     certificate: Certificate | None = None
@@ -71,7 +71,7 @@ class LiveSession:
     def __post_init__(self) -> None:
         self.session = self.lease.session
         self.outcome = Outcome(budgets=self.task.budgets)
-        self._tell()
+        self._notify()
 
     @property
     def task(self) -> TaskRequest:
@@ -90,18 +90,18 @@ class LiveSession:
         self.stage_s[self.session.stage] = round(now - self._entered_at, 4)
         self.session = self.session.advance(stage)
         self._entered_at = now
-        self._tell()
+        self._notify()
 
     def learn(self, **facts: Any) -> None:
-        """Adds to what is known of the run."""
+        """Adds facts about the run."""
         self.outcome = msgspec.structs.replace(self.outcome, **facts)
 
     def fail(self, failure: Failure) -> None:
-        """The first failure is the cause; what follows from it does not replace it."""
+        """Keeps the first failure: it is the cause of later ones."""
         self.failure = self.failure or failure
 
-    def _tell(self) -> None:
-        """A watcher that breaks is heard of, but it is no part of the session."""
+    def _notify(self) -> None:
+        """An error of a watcher is logged and does not affect the session."""
         for watcher in self.services.watchers:
             try:
                 watcher.stage_changed(self.session_id, self.session.stage, time.time())

@@ -1,9 +1,9 @@
-"""The pipeline: sessions through INIT, READY, RUNNING and POSTRUN, each stage with workers of its own.
+"""The pipeline: takes sessions through INIT, READY, RUNNING and POSTRUN, each stage with its own workers.
 
 A slow set-up or a slow verdict never takes a run slot. A session takes its place in the READY buffer when it is
 leased and keeps it until it runs, so a finished set-up waits without a worker, and no more sessions are leased
-than can be set up ahead. This is the one place that catches broadly: a failed session is data, and its
-neighbours go on.
+than can be set up ahead. This is the one place that catches broadly: a failed session is data, and the others go
+on.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Pipeline:
         self._running = asyncio.Semaphore(pools.running)
         self._postrun = asyncio.Semaphore(pools.postrun)
         self._stages_of: dict[str, asyncio.Task[None]] = {}
-        """What a cancel breaks off."""
+        """What a cancel ends."""
         self._live: dict[str, LiveSession] = {}
-        """Whose stages are under way, and may yet grow too old."""
+        """Sessions in their stages, which may still become stale."""
         self._sessions: set[asyncio.Task[None]] = set()
         """Each waits for its stages and then finishes, cancelled or not."""
         self._unreported: list[Exception] = []
 
     async def serve(self) -> None:
-        """Runs sessions until the source has no more. Cancelled, it cancels them and waits for their reports."""
+        """Runs sessions until the source has no more. If cancelled, cancels them and waits for their reports."""
         try:
             await self._lease_all()
             await self._all_done()
@@ -70,15 +70,15 @@ class Pipeline:
             raise ExceptionGroup("results that could not be reported", self._unreported)
 
     def cancel(self, session_id: str) -> bool:
-        """Breaks a session off; its result says CANCELLED. False when there is nothing to break off."""
+        """Ends a session early; its result says CANCELLED. False: it is not in its stages any more."""
         stages = self._stages_of.get(session_id)
         return stages is not None and stages.cancel()
 
     def policy_changed(self) -> None:
-        """Breaks off the sessions that are too old now; each result says why."""
+        """Ends the sessions that are stale now; each result says why."""
         for live in [live for live in self._live.values() if too_old(live)]:
             del self._live[live.session_id]
-            # Whatever failed before: this is what ends it, and it is nothing the model did.
+            # Replaces any earlier failure: this is what ends the session, and the agent did not cause it.
             live.failure = stale_failure(live)
             self.cancel(live.session_id)
 
@@ -138,7 +138,7 @@ class Pipeline:
                 await self._run_harness(live)
             async with self._postrun:
                 await self._run_postrun(live)
-        except SystemExit as error:  # of a runtime that is a plug-in; it is not to end the node
+        except SystemExit as error:  # from a runtime that is a plug-in; must not end the node
             raise SessionError(failure_of("runtime", error)) from error
         finally:
             self._live.pop(live.session_id, None)
@@ -149,8 +149,8 @@ class Pipeline:
         budget_s = live.task.budgets.init_s
         if await self._attempt(live, "init", init(live), asyncio.timeout(budget_s)):
             live.timed_out = True
-            told = f"not set up within {budget_s:g} s (budgets.init_s); under way: {live.set_up}"
-            live.fail(Failure(where="init", type="TimedOut", message=told))
+            message = f"not set up within {budget_s:g} s (budgets.init_s); under way: {live.init_part}"
+            live.fail(Failure(where="init", type="TimedOut", message=message))
         return live.failure is None
 
     async def _run_harness(self, live: LiveSession) -> None:
@@ -158,8 +158,8 @@ class Pipeline:
         with RunClock(live.task.budgets, lambda: self._services.slots.waits(live.session_id)) as clock:
             live.timed_out = await self._attempt(live, "run", run(live), clock.deadline)
         live.learn(spent=clock.spent if live.timed_out else "", waits=clock.waits)
-        # Still in the run slot: the next session's harness starts when nothing of this one runs any more. Where
-        # this fails something may still change the workspace, and there is nothing to judge.
+        # Still in the run slot: the next harness starts when no process of this session is left. If this fails, a
+        # process may still change the workspace, so the session is not judged.
         async with asyncio.timeout(live.task.budgets.postrun_s):
             await silence(live)
 
@@ -171,7 +171,7 @@ class Pipeline:
             live.fail(Failure(where="postrun", type="TimedOut", message=f"no verdict within {budget_s:g} s"))
 
     async def _keep(self, live: LiveSession) -> None:
-        """What cannot be kept is told beside the session's outcome, and does not become it."""
+        """A file that cannot be kept is listed on the result and does not fail the session."""
         budget_s = live.task.budgets.postrun_s
         deadline = asyncio.get_running_loop().time() + budget_s
         steps = (("artifacts", keep_artifacts), ("harness logs", keep_harness_logs), ("patch.diff", keep_patch))
@@ -183,14 +183,14 @@ class Pipeline:
                 live.left_out.append(f"{what}: not kept within {budget_s:g} s")
             except Exception as error:
                 live.left_out.append(f"{what}: {failure_of('keep', error).message}")
-        if live.baseline:  # a picture of the workspace is taken by a program in it, which may have left others
+        if live.baseline:  # git ran in the runtime and may have left processes
             async with asyncio.timeout(budget_s):
                 await silence(live)
 
     async def _attempt(
         self, live: LiveSession, where: str, work: Awaitable[None], deadline: asyncio.Timeout
     ) -> bool:
-        """Does a stage's work and keeps its failure. True when the stage's own deadline broke it off."""
+        """Does the work of a stage and keeps its failure. True: the stage's deadline ended it."""
         try:
             async with deadline:
                 await work
@@ -203,7 +203,7 @@ class Pipeline:
         return False
 
     def _fail(self, live: LiveSession, where: str, error: BaseException) -> None:
-        """Keeps the failure; an error that has no message for its user is logged, once, with its traceback."""
+        """Keeps the failure. An unexpected error is also logged, once, with its traceback."""
         failure = error.failure if isinstance(error, SessionError) else failure_of(where, error)
         cause = (error.__cause__ or error) if isinstance(error, SessionError) else error
         expected = isinstance(cause, PolarError | SessionError | TimeoutError) or shortage_of(cause)
@@ -213,7 +213,8 @@ class Pipeline:
         live.fail(failure)
 
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
-        """Traces of what there is, teardown, their file, the last stage, the report: whatever happened before."""
+        """Whatever happened before: builds missing traces, tears down, writes the traces, and reports the
+        result."""
         budget_s = live.task.budgets.postrun_s
         ends = (
             ("teardown", silence),
@@ -230,17 +231,17 @@ class Pipeline:
         await self._report(live)
 
     async def _report(self, live: LiveSession) -> None:
-        """A session whose result cannot be made is reported all the same: as failed, for that reason."""
-        told = {"session_id": live.session_id}
+        """A session whose result cannot be made is reported as failed for that reason."""
+        extra = {"session_id": live.session_id}
         try:
             result, trajectory = result_of(live), await traces_of(live)
         except Exception as error:
-            LOGGER.exception("session %s: its result cannot be made", live.session_id, extra=told)
+            LOGGER.exception("session %s: its result cannot be made", live.session_id, extra=extra)
             result, trajectory = bare_result(live, failure_of("result", error)), None
         try:
             await self._source.report(result, trajectory)
         except Exception as error:
-            LOGGER.exception("session %s: its result was not taken", live.session_id, extra=told)
+            LOGGER.exception("session %s: its result cannot be reported", live.session_id, extra=extra)
             self._unreported.append(error)
 
 
@@ -260,7 +261,7 @@ async def _tear_down(live: LiveSession) -> None:
 
 
 async def to_the_end(work: Coroutine[None, None, None]) -> bool:
-    """Finishes `work` however often the caller is cancelled meanwhile. True when it was."""
+    """Finishes `work` even if the caller is cancelled meanwhile. True: it was."""
     task = asyncio.create_task(work)
     cancelled = False
     while not task.done():

@@ -1,9 +1,9 @@
-"""Calls of plug-ins: each in a thread of its own, so that one that blocks or exits costs its session only.
+"""Calls plug-ins, each in a thread of its own, so that one that blocks or exits only affects its session.
 
 Builders, evaluators and harness classes are code of the task's author. A coroutine runs in an event loop of its
-thread, never in the node's; what it needs of the node, the runtime, it reaches through `NodeRuntime`. A thread
-cannot be ended from outside: one that does not come back within its stage's budget, or after a cancel, is left to
-itself, and the log names it.
+thread, never in the node's; it reaches the session's runtime through `NodeRuntime`. A thread cannot be ended from
+outside: one that does not return within its stage's budget, or after a cancel, is left running, and the log names
+it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CANCEL_S = 2.0
-"""How long a cancelled coroutine may take to end before its thread is left to itself."""
+"""How long a cancelled coroutine may take to end before its thread is left running."""
 
 LOGGER = logging.getLogger("polar.session")
 
 
 class WrongType(PolarError):
-    """A plug-in returned something else than its port asks for."""
+    """A plug-in returned a value of the wrong type."""
 
 
 async def call(where: str, function: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns, or what the awaitable that it returns gives. Whatever it raises, `SystemExit` and
-    cancellation of its own included, becomes a `SessionError` of this place."""
+    """Calls `function`, and awaits what it returns if that is awaitable. Whatever it raises, `SystemExit` and its
+    own cancellation included, becomes a `SessionError` with this `where`."""
     work = _Work(where, lambda: function(*args, **kwargs))
     try:
         await asyncio.wait([work.done])
@@ -56,8 +56,7 @@ async def call(where: str, function: Callable[P, T | Awaitable[T]], *args: P.arg
 async def call_foreign(
     kind: str, spec: Spec, function: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """As `call`, for a plug-in of somebody else. One that comes with Polar neither blocks nor exits, and is spared
-    the thread."""
+    """Like `call`, but without a thread for plug-ins that come with Polar: those neither block nor exit."""
     if not registry.ships(kind, spec.name):
         return await call(kind, function, *args, **kwargs)
     with boundary(kind):
@@ -66,20 +65,20 @@ async def call_foreign(
 
 
 def runtime_for(kind: str, spec: Spec, runtime: Runtime) -> Runtime:
-    """The session's runtime as this plug-in may use it."""
+    """The session's runtime in the form that this plug-in can use."""
     ours = registry.ships(kind, spec.name)
     return runtime if ours else cast("Runtime", NodeRuntime(runtime, asyncio.get_running_loop()))
 
 
 def expect(kind: type[T], value: object, what: str) -> T:
-    """The value, if it is of the kind that a port promises."""
+    """Returns the value, or raises `WrongType`."""
     if not isinstance(value, kind):
         raise WrongType(f"{what} returned {_shown(value)}; it must return a {kind.__name__}")
     return value
 
 
 class _Work:
-    """One call in its thread. Only the node's loop touches `done`."""
+    """One call in its thread. Only the node's loop uses `done`."""
 
     def __init__(self, where: str, function: Callable[[], Any]) -> None:
         self.done: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
@@ -89,7 +88,7 @@ class _Work:
         self._lock = threading.Lock()
         self._coroutine: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
-        # As in `runtimes/host/threads.py`: nothing waits for the start of the thread or for its end.
+        # As in `runtimes/host/threads.py`: the interpreter waits neither for its start nor for its end.
         _thread.start_new_thread(copy_context().run, (self._run,))
 
     async def cancel(self) -> None:
@@ -101,7 +100,7 @@ class _Work:
         if self._coroutine is not None:
             await asyncio.wait([self.done], timeout=CANCEL_S)
         if not self.done.done():
-            LOGGER.warning("%s: a plug-in did not come back and is left running in its thread", self._where)
+            LOGGER.warning("%s: a plug-in did not return; it is left running in its thread", self._where)
 
     def _run(self) -> None:
         value, error = None, None
@@ -113,8 +112,8 @@ class _Work:
             error = raised
         try:
             self._node_loop.call_soon_threadsafe(self._settle, value, error)
-        except RuntimeError:  # the node has ended meanwhile
-            LOGGER.info("%s: a plug-in came back after the node had ended", self._where)
+        except RuntimeError:  # the node has ended
+            LOGGER.info("%s: a plug-in returned after the node had ended", self._where)
 
     async def _awaited(self, awaitable: Any) -> Any:
         task = asyncio.current_task()
@@ -135,7 +134,7 @@ class _Work:
 
 
 class NodeRuntime:
-    """A session's runtime as code in another thread sees it: its coroutines run in the node's event loop."""
+    """A session's runtime for code in another thread: its coroutines run in the node's event loop."""
 
     def __init__(self, runtime: Runtime, loop: asyncio.AbstractEventLoop) -> None:
         self._runtime = runtime

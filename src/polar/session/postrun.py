@@ -1,6 +1,6 @@
-"""POSTRUN: calls become traces, the workspace is judged, the result is written.
+"""POSTRUN: builds calls into traces, judges the workspace, writes the result.
 
-Whatever went wrong before, the calls that were captured become traces: a time-out has a budget of its own here.
+Captured calls become traces whatever went wrong before: POSTRUN has a time budget of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from polar.builders.base import Builder
 from polar.builders.labels import check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
 from polar.evaluators.base import Evaluator, Evidence, score_of
-from polar.session.files.keep import told
+from polar.session.files.keep import shortened
 from polar.session.files.patch import PATCH
 from polar.session.live import LiveSession
 from polar.session.plugins import call, call_foreign, expect, runtime_for
@@ -57,16 +57,16 @@ def _built(
 
 
 def _not_exact(findings: Sequence[Finding]) -> Failure:
-    """The traces are kept, for whoever looks into it; the failure keeps them out of training."""
+    """The traces are kept for inspection; the failure keeps them out of training."""
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     return Failure(where="builder", type="NotExact", message=f"{findings[0]}{more}")
 
 
 async def judge(live: LiveSession) -> None:
-    """A session that failed is not judged: what the agent brought about is worth 0.0, anything else nothing."""
+    """A failed session is not judged: its reward is 0.0 if the agent caused the failure, else there is none."""
     if live.failure is None:
         await _evaluate(live)
-    if live.failure is not None and live.failure.policy:
+    if live.failure is not None and live.failure.agent:
         live.score = Score(reward=0.0, reasons=(f"{live.failure.type}: {live.failure.message}",))
 
 
@@ -99,7 +99,7 @@ def _evaluated(spec: Spec, evidence: Evidence) -> Any:
 
 
 async def write(live: LiveSession) -> None:
-    """Comes after every other step that can fail: traces in the file have the reward that the result has."""
+    """Runs after every other step that can fail, so that the traces have the reward of the result."""
     trajectory = await traces_of(live)
     if trajectory is not None:
         with boundary("store"):
@@ -108,33 +108,27 @@ async def write(live: LiveSession) -> None:
 
 
 async def traces_of(live: LiveSession) -> Trajectory | None:
-    """As they are written and reported, with the labels and rewards of how the session ended. In a thread, because
-    each trace is checked again."""
+    """The traces with the labels and rewards of the session's end. In a thread, because each trace is checked
+    again."""
     if live.trajectory is None:
         return None
     return await asyncio.to_thread(labelled, live.trajectory, live.lease, live.score, live.failure)
 
 
 def result_of(live: LiveSession) -> SessionResult:
-    """Sealed: nothing changes it after this."""
     trajectory = live.trajectory
     harness = {"harness": live.harness_version} if live.harness_version else {}
     statistics = TrajectoryStatistics.model_validate(trajectory.statistics if trajectory else {})
-    result = SessionResult(
-        session_id=live.session_id,
-        task_id=live.session.task_id,
-        group_id=live.task.group or live.session.task_id,
-        index=live.session.index,
-        attempt=live.session.attempt,
+    return _sealed(
+        live,
         stage=live.session.stage,
-        attempts=live.lease.earlier,
         score=counted(live.score, live.failure),
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
-        kept=told(live.kept),
-        left_out=told(live.left_out),
+        kept=shortened(live.kept),
+        left_out=shortened(live.left_out),
         exit_code=live.outcome.exit_code,
         ended_by=live.outcome.calls.exhausted,
         waited_s=round(live.outcome.waits.total_s, 4),
@@ -142,22 +136,26 @@ def result_of(live: LiveSession) -> SessionResult:
         stale=is_stale(live),
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
-        notes=getattr(live.runtime, "notes", ()),  # a runtime of somebody else's may have none
+        notes=getattr(live.runtime, "notes", ()),  # a runtime plug-in may have none
     )
-    return sealed(result, live.task)
 
 
 def bare_result(live: LiveSession, failure: Failure) -> SessionResult:
-    """Of a session whose full result cannot be made: what is known of it from its lease, and why."""
+    """For a session whose full result cannot be made."""
+    return _sealed(live, stage=Stage.FAILED, failure=failure)
+
+
+def _sealed(live: LiveSession, **fields: Any) -> SessionResult:
+    """Nothing may change the result after this."""
+    session = live.session
     result = SessionResult(
-        session_id=live.session_id,
-        task_id=live.session.task_id,
-        group_id=live.task.group or live.session.task_id,
-        index=live.session.index,
-        attempt=live.session.attempt,
-        stage=Stage.FAILED,
+        session_id=session.session_id,
+        task_id=session.task_id,
+        group_id=live.task.group or session.task_id,
+        index=session.index,
+        attempt=session.attempt,
         attempts=live.lease.earlier,
-        failure=failure,
+        **fields,
     )
     return sealed(result, live.task)
 

@@ -1,4 +1,4 @@
-"""RUNNING: the harness works at its slot until it ends or its time is up."""
+"""RUNNING: the harness works until it ends or its time is up."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ async def run(live: LiveSession) -> None:
     command = Command(argv=live.launch.argv, env=live.launch.env, log_name="harness")
     with boundary("harness"):
         finished = await live.runtime.exec(command)
-    words = finished.stderr_tail.strip() or finished.stdout_tail.strip()
+    output = finished.stderr_tail.strip() or finished.stdout_tail.strip()
     live.learn(
         exit_code=finished.exit_code,
         memory_kills=finished.memory_kills,
-        last_words=words.replace(live.slot.key, "***") if live.slot else words,
+        last_output=output.replace(live.slot.key, "***") if live.slot else output,
     )
 
 
 async def silence(live: LiveSession) -> None:
-    """Ends whatever still runs and seals the slot, so that nothing changes while the work is judged."""
+    """Kills remaining processes and seals the slot, so that nothing changes while the work is judged."""
     try:
         if live.runtime is not None:
             with boundary("runtime"):

@@ -1,6 +1,6 @@
-"""How many policy updates a session may live through, and what becomes of one that has seen more.
+"""Stale sessions: those that have lived through more policy updates than their task allows.
 
-A session that is broken off for it keeps what was captured, as any that is cancelled; it is not judged.
+A session that is ended for it keeps what was captured, like any cancelled one; it is not judged.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from polar.types import Failure
 
 
 def too_old(live: LiveSession) -> bool:
-    """Whether it is to be broken off now."""
+    """Whether it must be ended now."""
     bound = live.task.staleness
     return bound is not None and bound.action == "cancel" and _updates(live) > bound.max_updates
 
 
 def note_age(live: LiveSession) -> None:
-    """As it is when the stages end; what is updated while the session is put away does not make it older."""
+    """Called when the stages end: updates during the teardown do not count."""
     live.policy_updates = _updates(live)
 
 
@@ -27,7 +27,7 @@ def is_stale(live: LiveSession) -> bool:
 
 def stale_failure(live: LiveSession) -> Failure:
     bound = live.task.staleness
-    assert bound is not None, "who has no bound is not stale"
+    assert bound is not None, "a session without a bound is never stale"
     first, now = live.services.policy.versions_of(live.session_id)
     message = (
         f"its first call began under policy version {first!r}, the version is now {now!r}; "

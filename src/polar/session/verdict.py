@@ -1,8 +1,8 @@
-"""Whose doing it was: from how a run ended to a `Failure`, or to none. docs/verdicts.md holds the same table.
+"""Who caused a failure: from the facts of a run's end to a `Failure`, or to none. docs/verdicts.md has the table.
 
-What the session's own processes did, or the limits of its task, is the agent's doing and gets a reward of 0.0.
-What node, runtime, machine or engine did is infrastructure's and gets none; so is a signal whose sender is not
-known. As long as no call was captured the model has done nothing, and nothing is its doing.
+What the session's own processes did, or a limit of its task, is caused by the agent: the reward is 0.0. What node,
+runtime, machine or engine did is infrastructure: there is no reward. The same holds for a signal whose sender is
+not known. As long as no call was captured the model has done nothing, so the agent caused nothing.
 """
 
 from __future__ import annotations
@@ -16,63 +16,40 @@ import msgspec
 from polar.types import Budgets, CallsOutcome, Failure, Refusal, Waits
 
 SILENT_S = 30.0
-"""An engine that has given no call of a session a token for so long has stalled."""
-SHOWN_WORDS = 500
+"""An engine that gives a session's calls no token for this long has stalled."""
+SHOWN_OUTPUT = 500
 
-HARMLESS = frozenset(
-    {
-        signal.SIGCHLD,
-        signal.SIGCONT,
-        signal.SIGSTOP,
-        signal.SIGTSTP,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGURG,
-        signal.SIGWINCH,
-    }
-)
-"""These end no process, so 128 and one of them is an exit code like others."""
-OWN_FAULTS = frozenset(
-    {
-        signal.SIGABRT,
-        signal.SIGALRM,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGPIPE,
-        signal.SIGPROF,
-        signal.SIGSEGV,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-        signal.SIGVTALRM,
-        signal.SIGXCPU,
-        signal.SIGXFSZ,
-    }
-)
-"""The kernel sends these to a process for what it did itself."""
 
+def _signals(names: str) -> frozenset[int]:
+    return frozenset(signal.Signals[f"SIG{name}"] for name in names.split())
+
+
+HARMLESS = _signals("CHLD CONT STOP TSTP TTIN TTOU URG WINCH")
+"""These end no process, so 128 plus one of them is an ordinary exit code."""
+OWN_FAULTS = _signals("ABRT ALRM BUS FPE ILL PIPE PROF SEGV SYS TRAP VTALRM XCPU XFSZ")
+"""The kernel sends these to a process for its own actions."""
 OVERFLOW, GAVE_UP = "context_length_exceeded", "client_gave_up"
-"""Codes of the gateway: a prompt without room for a reply; a call that the harness left before its first token."""
+"""Error codes of the gateway: no room for a reply; the harness disconnected before the first token."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended."""
 
     exit_code: int | None = None
-    """As the runtime gives it; None: we ended the harness, or it did not begin."""
+    """From the runtime; None: we ended the harness, or it never started."""
     memory_kills: int = 0
     """Processes of the session that the kernel killed at the task's memory limit."""
     spent: Literal["", "run_s", "wait_s"] = ""
-    """The budget of time that ended the run."""
+    """The time budget that ended the run."""
     waits: Waits = Waits()
     """At the end of the run."""
     calls: CallsOutcome = CallsOutcome()
     reached_model: bool = False
     """At least one call was captured."""
     workspace_fault: str = ""
-    """What the agent left in its workspace that keeps it from being judged."""
-    last_words: str = ""
-    """The end of what the harness printed."""
+    """What in the workspace keeps it from being judged."""
+    last_output: str = ""
+    """The end of the harness's output."""
     budgets: Budgets = Budgets()
 
 
@@ -91,7 +68,7 @@ def verdict(outcome: Outcome) -> Failure | None:
 
 
 def signal_of(exit_code: int | None) -> int:
-    """The signal that ended a process, told as -n, as 128 + n by a shell or a container; 0: none did."""
+    """The signal that ended a process: -n, or 128 + n from a shell or a container; 0: none."""
     if exit_code is None:
         return 0
     number = -exit_code if exit_code < 0 else exit_code - 128
@@ -100,7 +77,7 @@ def signal_of(exit_code: int | None) -> int:
 
 
 def _failed_calls(outcome: Outcome) -> Failure | None:
-    """Whatever the harness made of it: what it did next, it did after an error of ours."""
+    """Whatever the harness did next, it did after an error on our side."""
     return outcome.calls.failures[0] if outcome.calls.failures else None
 
 
@@ -120,7 +97,7 @@ def _out_of_time(outcome: Outcome) -> Failure | None:
         return _refusal(outcome, "its time was up")
     message = f"the harness was still running after {outcome.budgets.run_s:g} s (budgets.run_s)"
     waited = f", {waits.total_s:.0f} s of waiting for its model not counted" if waits.total_s >= 1 else ""
-    return Failure(where="run", type="TimedOut", message=message + waited, policy=outcome.reached_model)
+    return Failure(where="run", type="TimedOut", message=message + waited, agent=outcome.reached_model)
 
 
 def _signalled(outcome: Outcome) -> Failure | None:
@@ -129,16 +106,16 @@ def _signalled(outcome: Outcome) -> Failure | None:
         return None
     message = f"the harness was ended by signal {number} ({_name(number)})"
     if number == signal.SIGKILL and outcome.memory_kills:
-        message = f"{message}, at the task's memory limit{_words(outcome)}"
-        return Failure(where="harness", type="MemoryLimit", message=message, policy=outcome.reached_model)
+        message = f"{message}, at the task's memory limit{_output(outcome)}"
+        return Failure(where="harness", type="MemoryLimit", message=message, agent=outcome.reached_model)
     if number in OWN_FAULTS:
-        message += _words(outcome)
-        return Failure(where="harness", type="HarnessCrashed", message=message, policy=outcome.reached_model)
+        message += _output(outcome)
+        return Failure(where="harness", type="HarnessCrashed", message=message, agent=outcome.reached_model)
     return Failure(where="harness", type="UnknownSignal", message=f"{message}; its sender is not known")
 
 
 def _refused(outcome: Outcome) -> Failure | None:
-    """The gateway's last word to the harness was an error that lies with us; a budget that is used up is none."""
+    """The gateway's last answer was an error on our side; a used-up budget is none."""
     if outcome.exit_code is None or outcome.calls.exhausted or not _is_ours(outcome.calls.refusal):
         return None
     if outcome.calls.refusal and outcome.calls.refusal.code == GAVE_UP and outcome.exit_code == 0:
@@ -147,7 +124,7 @@ def _refused(outcome: Outcome) -> Failure | None:
 
 
 def _exited(outcome: Outcome) -> Failure | None:
-    """A harness that gets no further call says so by its exit code; that a budget ended it is no failure."""
+    """An exit code above 0 after a used-up budget is no failure: most harnesses end so when they are refused."""
     if not outcome.exit_code or outcome.calls.exhausted:
         return None
     how = f"the harness exited with code {outcome.exit_code}"
@@ -156,10 +133,10 @@ def _exited(outcome: Outcome) -> Failure | None:
     refusal = outcome.calls.refusal
     if refusal is not None and refusal.code == OVERFLOW:
         message = f"{how} when its conversation no longer fitted: {refusal.message}"
-        return Failure(where="harness", type="ContextOverflow", message=message, policy=outcome.reached_model)
+        return Failure(where="harness", type="ContextOverflow", message=message, agent=outcome.reached_model)
     killed = f", {outcome.memory_kills} processes killed at the memory limit" if outcome.memory_kills else ""
-    message = f"{how}{killed}{_words(outcome)}"
-    return Failure(where="harness", type="HarnessExit", message=message, policy=outcome.reached_model)
+    message = f"{how}{killed}{_output(outcome)}"
+    return Failure(where="harness", type="HarnessExit", message=message, agent=outcome.reached_model)
 
 
 def _silent_harness(outcome: Outcome) -> Failure | None:
@@ -172,11 +149,11 @@ def _silent_harness(outcome: Outcome) -> Failure | None:
 def _workspace(outcome: Outcome) -> Failure | None:
     if not outcome.workspace_fault:
         return None
-    return Failure(where="workspace", type="WorkspaceUnusable", message=outcome.workspace_fault, policy=True)
+    return Failure(where="workspace", type="WorkspaceUnusable", message=outcome.workspace_fault, agent=True)
 
 
 def _is_ours(refusal: Refusal | None) -> bool:
-    """Not where the agent's own conversation had become too long."""
+    """Infrastructure's, unless the conversation had become too long."""
     return refusal is not None and refusal.code != OVERFLOW
 
 
@@ -201,5 +178,5 @@ def _name(number: int) -> str:
     return signal.Signals(number).name if number in signal.valid_signals() else "unknown"
 
 
-def _words(outcome: Outcome) -> str:
-    return f": {outcome.last_words[-SHOWN_WORDS:]}" if outcome.last_words else ""
+def _output(outcome: Outcome) -> str:
+    return f": {outcome.last_output[-SHOWN_OUTPUT:]}" if outcome.last_output else ""

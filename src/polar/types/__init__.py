@@ -1,7 +1,7 @@
-"""The nouns of Polar. Imports nothing of ours; everything else imports this.
+"""The types of Polar. They import nothing else of it; everything else imports them.
 
-What a person writes or another process sends is pydantic (frozen, unknown fields refused). What lies on
-the token path is a `msgspec.Struct` with compact arrays, because a session may hold a million tokens.
+What people write or other processes send is pydantic: frozen, unknown fields are errors. What is on the token path
+is a `msgspec.Struct` with compact arrays, because a session may have a million tokens.
 """
 
 from polar.types.base import (
@@ -76,7 +76,7 @@ from polar.types.task import (
     TaskRequest,
     WorkspaceSource,
 )
-from polar.types.trace import Break, Dropped, Span, Trace, TraceError, Trajectory, TrajectoryStatistics
+from polar.types.trace import Break, Dropped, Span, Trace, TraceError, TraceRow, Trajectory, TrajectoryStatistics
 
 __all__ = [
     "FINAL_STAGES",
@@ -153,6 +153,7 @@ __all__ = [
     "ToolRule",
     "Trace",
     "TraceError",
+    "TraceRow",
     "Trajectory",
     "TrajectoryStatistics",
     "UntrainableReason",

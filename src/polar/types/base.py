@@ -1,4 +1,4 @@
-"""What the other nouns are made of: strict models, ids, compact token arrays."""
+"""Building blocks of the other types: strict models, ids, compact token arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:  # array is not subscriptable at run time before Python 3.12
     TokenIds = Logprobs = LossMask = array
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""Ids become folder names, so they can hold no separator and cannot begin with a dot."""
+"""Ids become folder names: no separator, no dot at the beginning."""
 
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 

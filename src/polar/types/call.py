@@ -22,33 +22,33 @@ class CallTimes(msgspec.Struct, frozen=True):
 
 
 class PolicySpan(msgspec.Struct, frozen=True):
-    """Sampled tokens of one reply that are one policy version's."""
+    """Tokens of one reply that one policy version sampled."""
 
     version: str
     start: int
-    """Counted from the beginning of the reply."""
+    """Index in the reply."""
     length: int
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """Where a prompt that the engine laid out leaves the tokens it goes on from."""
+    """Where a prompt that the engine rendered differs from the parent's tokens."""
 
     kind: Literal["retokenised", "rewritten", "drifted"]
-    """retokenised: the same text in other tokens; rewritten: another text; drifted: the engine did not tell what
-    the tokens say."""
+    """retokenised: the same text in other tokens; rewritten: another text; drifted: unknown, because the engine
+    did not return the text of the tokens."""
     position: int
-    """Of the parent's prompt and completion, the first token that is not in the prompt."""
+    """Index of the first differing token in the parent's prompt and completion."""
     expected: str
-    """What the parent's tokens say from there on, shortened."""
+    """The parent's text from there on, shortened."""
     found: str
-    """What the prompt says there."""
+    """The prompt's text there."""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One captured model call, kept as what is new against its parent.
+    """One captured model call, stored as the difference to its parent.
 
-    The prompt sent to the engine is the parent's prompt, the parent's completion and `new_prompt_ids`, in
-    this order; for a call that continues no parent's tokens (`continues` false) it is `new_prompt_ids` alone.
+    The prompt sent to the engine is the parent's prompt, the parent's completion and `new_prompt_ids`, in this
+    order. If `continues` is false it is `new_prompt_ids` alone.
     """
 
     call_id: str
@@ -60,16 +60,16 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: Logprobs
     """One per completion id; NaN where the engine gave none."""
     prompt_digest: bytes
-    """`digest_of` the whole prompt as it was sent: proves that the parts above put it together again."""
+    """`digest_of` the whole prompt as it was sent; proves that it is reconstructed correctly."""
     prompt_tokens: int
     finish_reason: FinishReason
     new_messages: tuple[Message, ...]
-    """Messages new against the parent's request, the harness's echo of the parent's reply first."""
+    """Messages that the parent's request did not have; first the harness's echo of the parent's reply."""
     response: Message
     tools: tuple[Tool, ...] | None
-    """None: the parent's, without which a request does not attach to it."""
+    """None: the same as the parent's, which is a condition for continuing it."""
     new_items: tuple[bytes, ...]
-    """A digest per item of the raw request after the first `shared_items`: evidence that owes nothing to our
+    """A digest per item of the raw request after the first `shared_items`: evidence that does not depend on our
     parsing. The tools are the first item, then the history in order."""
     dialect: str
     kind: CallKind
@@ -78,26 +78,26 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     logprob_mode: str
     times: CallTimes
     shared_items: int = 0
-    """How many items of the raw request are the parent's, to the byte."""
+    """How many leading items of the raw request are byte for byte the parent's."""
     policy_version: str = ""
-    """Under which it began."""
+    """The version when the call began."""
     policy_spans: tuple[PolicySpan, ...] = ()
-    """Where the engine tells more than one version for one reply; else all of it is `policy_version`'s."""
+    """Set if the engine reports more than one version for the reply; else all of it is of `policy_version`."""
     updated_within: bool = False
-    """The policy changed while it was sampled, and the engine does not tell at which token."""
+    """The policy changed while it was sampled, and the engine does not report at which token."""
     break_reason: str = ""
-    """Why the tokens of the parent are not continued, where there is a parent or a near match."""
+    """Why the call does not continue its parent's tokens, or those of a near match."""
     tolerant: tuple[str, ...] = ()
-    """How the request's history differed from the stored one and was matched all the same."""
+    """Tolerated differences between the request's history and the stored one."""
     evaluated_tokens: int | None = None
-    """Prompt tokens the engine really computed; the rest came from its prefix cache."""
+    """Prompt tokens that the engine computed; the others came from its prefix cache."""
     received: bool = False
     """The last byte of the reply was written to the harness without error."""
     lone_surrogates: int = 0
-    """Halves of surrogate pairs in the request, such as `\\ud83d` alone. The prompt has U+FFFD in their place."""
+    """Unpaired surrogates in the request, such as `\\ud83d` alone. The prompt has U+FFFD in their place."""
     drift: Drift | None = None
-    """Where the engine lays prompts out and this one does not go on from its parent's tokens."""
+    """In chat mode: where the prompt differs from its parent's tokens."""
     request_key: bytes = b""
-    """Equal for a request and its repetition: over dialect, attribution and body. Empty: not recorded."""
+    """Digest of dialect, attribution and body; equal for a request and its retry. Empty: not recorded."""
     cut_tokens: int = 0
-    """Ids that the engine gave after the end of the reply; they are not kept."""
+    """Number of ids that the engine gave after the end of the reply; they are not kept."""

@@ -1,4 +1,4 @@
-"""What a gateway knows of a session's calls when the session's run is judged: facts, no verdict."""
+"""What the gateway knows about a session's calls when the run has ended: facts for the verdict."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from polar.types.result import Failure
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """How long a session waited for its model: none was being sampled, and at least one had no token."""
+    """How long a session waited for its model: at least one call had no token yet, and none was being sampled."""
 
     paused_s: float = 0.0
     """While generation was paused."""
     engine_s: float = 0.0
     """For the gateway or the engine: rendering, a queue, the first token."""
     silent_s: float = 0.0
-    """For how long all calls under way have been without a new token; 0.0 where none is under way."""
+    """Time since the last new token of the calls under way; 0.0 if there are none."""
 
     @property
     def total_s(self) -> float:
@@ -28,13 +28,13 @@ class Refusal(msgspec.Struct, frozen=True):
     code: str
     message: str
     cause: Failure | None = None
-    """What failed inside, where the request itself was sound."""
+    """The failure on our side, if the request itself was valid."""
 
 
 class CallsOutcome(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
-    """One for each call that infrastructure failed and whose own retry has not succeeded, oldest first."""
+    """One for each call that failed through infrastructure and was not retried with success, oldest first."""
     refusal: Refusal | None = None
-    """The last request that was refused, where no request that came after it was answered."""
+    """The last refused request, unless a later one was answered."""
     exhausted: str = ""
-    """The budget that has ended the session: `max_calls`, `max_tokens`, or nothing."""
+    """Name of the exhausted budget that ended the session: `max_calls` or `max_tokens`; else empty."""

@@ -1,4 +1,4 @@
-"""What a check of a trajectory against its calls says: a short certificate, and the findings behind it."""
+"""The outcome of checking a trajectory against its calls: a short certificate, and the findings behind it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Violation = Literal[
     "logprob_gap",
     "mean_gap",
 ]
-"""Those before `labels` are found in calls and trajectory alone; the others by `polar audit`, which looks
-at files and engines. Each is explained in docs/audit.md."""
+"""Those before `labels` come from calls and trajectory alone; the others from `polar audit`, which also reads
+files and asks engines. docs/audit.md explains each."""
 
 
 class Finding(Strict):
-    """One thing that is not as it must be."""
+    """One violation."""
 
     where: str
-    """The call, trace or file, with the position where there is one."""
+    """The call, trace or file, with the position if there is one."""
     what: Violation
     expected: str
     found: str
@@ -52,9 +52,9 @@ class Finding(Strict):
 
 
 class Certificate(Strict):
-    """Made from a session's calls and its trajectory alone, so anyone who has both can make it again.
+    """Computed from a session's calls and trajectory alone, so anyone who has both can compute it again.
 
-    It says nothing of rewards' values: it is made before there are any, and rewarding changes no token.
+    It does not cover rewards: it is made before there are any, and they change no token.
     """
 
     builder: str
@@ -65,16 +65,16 @@ class Certificate(Strict):
     trainable_tokens: int
     dropped_tokens: int
     inexact_traces: int = 0
-    """Traces that say of themselves that their context is not what the engine had."""
+    """Traces marked as not having the context that the engine had."""
     calls_digest: str
-    """Chained over the calls: the prompt each one sent, by its digest, and the ids it got."""
+    """Chained over the calls: digest of the prompt, and the sampled ids."""
     traces_digest: str
     """Chained over traces and dropped entries: every id, mask bit, logprob and span."""
     records_digest: str = ""
-    """Chained over all that is stored of calls and trajectory and is in neither of the two above: kinds, messages,
-    sampling and times of calls; breaks, statistics and metadata. Empty: made by a Polar that had none."""
+    """Chained over everything else that is stored: kinds, messages, sampling and times of calls; breaks,
+    statistics and metadata. Empty: made by an older Polar."""
     findings: int = 0
     reasons: dict[str, int] = {}
-    """Findings by what they are."""
+    """Number of findings by violation."""
     exact: bool
     """No finding, and every trace's context is what the engine had."""

@@ -1,4 +1,4 @@
-"""The canonical conversation, whatever dialect it came in."""
+"""Messages and tools in one form for all dialects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     arguments: str
-    """JSON text as the model wrote it; never re-serialised."""
+    """JSON text exactly as the model wrote it."""
     call_id: str = ""
 
 
 class Image(msgspec.Struct, frozen=True):
     url: str
-    """`data:` with the bytes in it, or an address."""
+    """`data:` with the bytes, or an address."""
     at: int
-    """Before which character of the message's content it stands."""
+    """Index in the message's content at which it is inserted."""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,24 +29,24 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str = ""
     images: tuple[Image, ...] = ()
     is_error: bool = False
-    """A tool's result that the harness calls an error. Templates have no word for it; its text says what went
+    """A tool result that the harness marks as an error. Templates cannot express it; its text says what went
     wrong."""
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
-    """What the model calls it: with its namespace in front, where it has one."""
+    """The name the model uses: with the namespace in front, if there is one."""
     description: str = ""
     parameters: dict[str, Any] = {}
     """JSON schema of the arguments."""
     freeform: bool = False
-    """The harness wants plain text and no JSON: the model sees a function with one string, `input`."""
+    """The harness expects plain text, not JSON: the model sees a function with one string argument, `input`."""
     namespace: str = ""
-    """The group a harness keeps the tool in; its reply names group and tool apart."""
+    """The harness's group of the tool; a reply to the harness names group and tool separately."""
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """The next part of a reply, as far as it will not change any more. One of the three is set."""
+    """The next part of a reply that is final. One of the three is set."""
 
     reasoning: str = ""
     content: str = ""

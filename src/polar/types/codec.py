@@ -1,6 +1,6 @@
-"""The binary form of what lies on the token path: msgpack with int32 ids, float32 logprobs and int8 masks.
+"""The binary form of the types on the token path: msgpack with int32 ids, float32 logprobs and int8 masks.
 
-Little-endian whatever the machine, so a blob written on one node reads on another.
+Always little-endian, so that every node can read it.
 """
 
 from __future__ import annotations

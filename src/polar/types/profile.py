@@ -1,4 +1,4 @@
-"""What the gateway must know of a harness to read its calls; a value the harness returns."""
+"""What the gateway must know about a harness to interpret its calls. A harness returns a `CallProfile`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from polar.types.chat import Message, Tool
 
 
 class HeaderRule(msgspec.Struct, frozen=True):
-    """A header by which a harness says what a call is for."""
+    """A header with which a harness marks the purpose of a call."""
 
     header: str
     """In lower case."""
     kind: CallKind
     pattern: str = ""
-    """Found anywhere in the header's value; empty: that the header is there is enough."""
+    """Searched in the header's value; empty: the presence of the header is enough."""
 
     def applies(self, headers: Mapping[str, str], messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
         value = headers.get(self.header)
@@ -27,22 +27,22 @@ class HeaderRule(msgspec.Struct, frozen=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True):
-    """A tool that a harness offers only to some of its conversations."""
+    """A tool that a harness offers only in some of its conversations."""
 
     tool: str
     kind: CallKind
     offered: bool = True
-    """False: the sign is that there are tools and this one is not among them."""
+    """False: applies if there are tools and this one is not among them."""
 
     def applies(self, headers: Mapping[str, str], messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
         return bool(tools) and any(tool.name == self.tool for tool in tools) == self.offered
 
 
 class LastWordRule(msgspec.Struct, frozen=True):
-    """Words of the harness's own with which the user seems to ask for a call."""
+    """Text of the harness itself in the last user message of a call."""
 
     pattern: str
-    """Found in the last message, which must be the user's."""
+    """Searched in the last message, which must be the user's."""
     kind: CallKind
 
     def applies(self, headers: Mapping[str, str], messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
@@ -54,46 +54,46 @@ KindRule = HeaderRule | ToolRule | LastWordRule
 
 
 class VolatileLine(msgspec.Struct, frozen=True):
-    """A line that a harness writes anew with each request and that may then be another, such as a date."""
+    """A line that may change from request to request, such as a date."""
 
     role: Literal["system", "user"]
-    """Whose messages it stands in."""
+    """Role of the messages that contain it."""
     pattern: str
     """Matches the whole line."""
 
 
 class ArgumentRewrite(msgspec.Struct, frozen=True):
-    """What a harness changes in a text argument of a call before it sends the call back."""
+    """A change that a harness makes in a text argument of a tool call before it sends the call back."""
 
     tool: str
     argument: str
     pattern: str
-    """What is replaced, wherever it is found. Replacing twice must be the same as replacing once: it is done to
-    both sides, to what the model wrote and to what the harness made of it."""
+    """All matches are replaced, in what the model wrote and in what the harness sent. Replacing twice must give
+    the same as replacing once."""
     replacement: str = ""
 
 
 class Matching(msgspec.Struct, frozen=True):
-    """What a harness does to its history that does not make it another history. The default is to do nothing."""
+    """Changes of a history that still count as the same history. By default none."""
 
     volatile_lines: tuple[VolatileLine, ...] = ()
     adds_defaults: bool = False
     """An argument with the value that the tool's schema gives as its `default` counts as absent."""
     coerces_arguments: bool = False
-    """A text counts as the number, truth value, list or object it spells, where the schema wants one of these."""
+    """A text counts as the number, boolean, list or object it spells, if the schema asks for one of these."""
     argument_rewrites: tuple[ArgumentRewrite, ...] = ()
     lowers_tool_names: bool = False
-    """A tool's name in capitals counts as the tool, where only the name in small letters is offered."""
+    """A tool name in upper case counts as the tool, if only the lower-case name is offered."""
 
 
 class CallProfile(msgspec.Struct, frozen=True):
     kind_without_tools: CallKind = "agent"
-    """What calls are that declare no tools: titles, summaries, or the agent at work."""
+    """Kind of calls that declare no tools: titles, summaries, or the agent itself."""
     kind_rules: tuple[KindRule, ...] = ()
-    """The first that applies decides, before anything else does."""
+    """The first that applies decides the kind."""
     attribution_headers: tuple[str, ...] = ()
-    """Headers, in lower case, that tell the harness's own threads of work apart. Two requests with the same body
-    are one call and its retry only if these are the same too."""
+    """Headers, in lower case, that distinguish the harness's threads of work. Two requests with the same body are
+    a call and its retry only if these are equal too."""
     matching: Matching = Matching()
 
     def kind_of(

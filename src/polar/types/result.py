@@ -1,11 +1,11 @@
-"""What comes out of a session."""
+"""The outcome of a session."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Literal, cast
 
-from pydantic import FiniteFloat, computed_field, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
@@ -15,35 +15,40 @@ from polar.types.trace import TrajectoryStatistics
 
 class Score(Strict):
     reward: FiniteFloat | None
-    """None: no verdict could be reached, which is not a reward of zero."""
+    """None: there is no verdict, which is not a reward of zero."""
     trace_rewards: tuple[FiniteFloat, ...] | None = None
     metrics: dict[str, float] = {}
     reasons: tuple[str, ...] = ()
 
     def finite(self) -> Score:
-        """JSON has no word for a number that is none: such metrics are left out, and the reasons say so."""
+        """Without metrics that are NaN or infinite, which JSON cannot express; the reasons name them."""
         metrics = {name: value for name, value in self.metrics.items() if math.isfinite(value)}
         lost = sorted(self.metrics.keys() - metrics.keys())
         reasons = (*self.reasons, *(f"metric {name} was not a finite number" for name in lost))
         return self.model_copy(update={"metrics": metrics, "reasons": reasons})
 
     def without_reward(self) -> Score:
-        """Metrics and reasons stay, for whoever looks into it."""
+        """Keeps metrics and reasons."""
         return self.model_copy(update={"reward": None, "trace_rewards": None})
 
 
 class Failure(Strict):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     where: str
     """The stage or part that failed: `init`, `harness`, `engine`, `builder`, `evaluator`, ..."""
     type: str
     """What happened, such as `TimedOut`; docs/verdicts.md lists them."""
     message: str
-    policy: bool = False
-    """True: the agent's own doing, with a reward of 0.0. False: infrastructure, with no reward."""
+    agent: bool = Field(
+        default=False, validation_alias=AliasChoices("policy", "agent"), serialization_alias="policy"
+    )
+    """True: the agent caused it, and the reward is 0.0. False: infrastructure did, and there is no reward. In JSON
+    the key is `policy`, as in all results that are stored and sealed already."""
 
     @property
     def infrastructure(self) -> bool:
-        return not self.policy
+        return not self.agent
 
 
 UntrainableReason = Literal[
@@ -57,54 +62,56 @@ UntrainableReason = Literal[
     "not_certified",
     "not_exact",
 ]
-"""Why a session may not be trained on; each is explained in docs/service.md."""
+"""Why a session may not be trained on; docs/service.md explains each."""
 DERIVED = frozenset({"trainable", "untrainable_reason"})
-"""Fields of a result that are computed from the others, also when a result is read."""
+"""Computed fields of a result; ignored when a result is read."""
 
 
 class SessionResult(Strict):
+    """The outcome of a session. Trainers look at `reward`, `trainable` and `failure`; traces are stored apart."""
+
     session_id: Id
     task_id: Id
     group_id: Id = ""
-    """Of the sessions whose rewards are compared: the group that the task names, else the task's own id."""
+    """Sessions whose rewards are compared have the same: the task's `group_id`, else its `task_id`."""
     index: int
     attempt: int
     stage: Stage
     attempts: tuple[EarlierAttempt, ...] = ()
-    """The attempts before this one, each with the reason why it has no result."""
+    """Earlier attempts, each with the reason why it has no result."""
     score: Score | None = None
     failure: Failure | None = None
     statistics: TrajectoryStatistics = TrajectoryStatistics()
     certificate: Certificate | None = None
-    """Of the trajectory, made when it was built; `polar audit` makes it again. None where nothing was built."""
+    """Of the trajectory, made when it was built; `polar audit` makes it again. None: nothing was built."""
     traces: str | None = None
-    """Reference to the trajectory blob: a path relative to the run folder."""
+    """File of the trajectory, relative to the run folder."""
     kept: tuple[str, ...] = ()
     """Files and folders that were kept, relative to the session's folder on the node that ran it."""
     left_out: tuple[str, ...] = ()
-    """`path: why` of what was to be kept and is not there, or not whole."""
+    """`path: why` of what was to be kept and is missing or incomplete."""
     exit_code: int | None = None
     ended_by: str = ""
-    """The budget that ended the session, where one did: `max_calls` or `max_tokens`."""
+    """Name of the exhausted budget that ended the session: `max_calls` or `max_tokens`; else empty."""
     waited_s: float = 0.0
-    """Of RUNNING, what the session waited for its model, which does not count against `budgets.run_s`."""
+    """Time in RUNNING spent waiting for the model; does not count against `budgets.run_s`."""
     policy_updates: int = 0
     """Changes of the policy version from the session's first call to its end."""
     stale: bool = False
-    """More of them than the task allows."""
+    """More policy updates than the task allows."""
     stage_s: dict[str, float] = {}
-    """Seconds spent in each stage, queueing listed apart as `QUEUED` and `READY`."""
+    """Seconds in each stage; `QUEUED` and `READY` are waiting."""
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
-    """What the node's machine could not give: paths that are the same in all samples, for instance."""
+    """What the node's machine could not provide, such as equal paths in all samples."""
     seal: str = ""
-    """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: made by
-    the server, or by a Polar that sealed no results."""
+    """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: the
+    result was made by the server, or by an older Polar."""
 
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, value: Any) -> Any:
-        """What is computed is not read, and a result that names no group is in its task's."""
+        """Ignores computed fields; a result without a group is in the group of its task."""
         if not isinstance(value, dict):
             return value
         given = {name: each for name, each in cast("dict[str, Any]", value).items() if name not in DERIVED}
@@ -112,7 +119,7 @@ class SessionResult(Strict):
 
     @property
     def reward(self) -> float | None:
-        """The reward that counts: none where infrastructure failed, whatever a score says."""
+        """The score's reward; None if the session failed through infrastructure."""
         if self.failed_by_infrastructure or self.score is None:
             return None
         return self.score.reward
@@ -124,13 +131,13 @@ class SessionResult(Strict):
     @computed_field
     @property
     def trainable(self) -> bool:
-        """Its reward may go into a baseline, and its traces into a batch."""
+        """Whether its reward may go into a baseline and its traces into a batch."""
         return not self.untrainable_reason
 
     @computed_field
     @property
     def untrainable_reason(self) -> UntrainableReason:
-        """The first that applies; empty where the session is trainable."""
+        """The first that applies; empty if the session is trainable."""
         reasons: dict[UntrainableReason, bool] = {
             "not_final": not self.stage.final,
             "stale": self.stale,
@@ -146,5 +153,5 @@ class SessionResult(Strict):
 
     @property
     def broken_off_stale(self) -> bool:
-        """The task's bound has ended it: what another attempt would bring is not asked for any more."""
+        """Ended because it was stale; it is not run again."""
         return self.failure is not None and self.failure.where == "policy"

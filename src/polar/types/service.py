@@ -1,4 +1,4 @@
-"""What server, nodes and clients say to each other over HTTP. Both ends import these; nothing else is shared."""
+"""What server, nodes and clients send each other over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polar.types.session import Lease, Stage
 from polar.types.trace import Trajectory
 
 MAX_COUNT = 2**31 - 1
-"""What a database column of counts holds."""
+"""The largest value of an integer column in the database."""
 
 
 class SessionStatus(Strict):
@@ -36,9 +36,9 @@ class TaskStatus(Strict):
     submitted: float
     """Unix seconds."""
     stages: dict[str, int]
-    """How many sessions are in each stage."""
+    """Number of sessions in each stage."""
     done: bool
-    """Every session has its result; whether they are good ones the results say."""
+    """Every session has its result."""
     session_ids: tuple[Id, ...] = ()
 
 
@@ -49,18 +49,18 @@ class CancelReply(Strict):
 
 class ResultEntry(Strict):
     cursor: int
-    """Ask for results after this one to go on."""
+    """Continue with the results after this one."""
     result: SessionResult
 
 
 class ResultPage(Strict):
     results: tuple[ResultEntry, ...]
     cursor: int
-    """Of the last result of the page, or the one asked from: where to go on."""
+    """Where to continue: of the last result of the page, or the one in the request if the page is empty."""
 
 
 class Event(Strict):
-    """A change anybody may watch."""
+    """A change at the server."""
 
     cursor: int
     at: float
@@ -72,39 +72,39 @@ class Event(Strict):
 
 
 class Policy(Strict):
-    """How generation stands, for every node."""
+    """Version of the weights, and whether generation is paused, for every node."""
 
     version: str = ""
-    """Stamped on each call that begins under it."""
+    """Recorded on each call that begins under it."""
     paused: bool = False
-    """Calls wait, kept awake, until generation is resumed."""
+    """Calls wait, with heartbeats, until generation is resumed."""
     updates: int = Field(default=0, ge=0)
-    """How often the version has changed; the server counts."""
+    """How often the version has changed; counted by the server."""
     revision: int = Field(default=0, ge=0)
-    """How often anything of it has changed: who names this number has heard of all that stands here."""
+    """How often anything here has changed. A node reports the revision it follows."""
 
 
 class PolicyChange(Strict):
-    """What a trainer wants changed. The counts are the server's, and not for anybody to set."""
+    """A trainer's change of the policy. Only the server sets the counts."""
 
     version: str | None = None
-    """None: stays as it is."""
+    """None: unchanged."""
     paused: bool | None = None
-    """None: stays as it is."""
+    """None: unchanged."""
 
 
 class Drain(Strict):
-    """How far a pause has come: what is still generated under it."""
+    """Progress of a pause: what is still being generated."""
 
     policy: Policy
     generating: int
-    """Generations under way at the live nodes, as each has last told."""
+    """Generations under way at the live nodes, as last reported."""
     unheard: tuple[Id, ...] = ()
-    """Live nodes that have not told yet that they follow the policy as it stands."""
+    """Live nodes that have not acknowledged the current policy."""
 
     @property
     def done(self) -> bool:
-        """Nothing is generated, and nothing will be before generation is resumed."""
+        """Nothing is generated until generation is resumed."""
         return self.policy.paused and not self.unheard and self.generating == 0
 
 
@@ -112,20 +112,20 @@ class Registration(Strict):
     name: str = Field(min_length=1, max_length=200)
     """For people: host and process."""
     slots: int = Field(ge=1)
-    """Sessions the node can run at once."""
+    """Sessions that the node can run at once."""
 
 
 class NodeCredentials(Strict):
     node_id: Id
     key: str = Field(repr=False)
     heartbeat_s: float
-    """How often the node must be heard of; a lease outlives about three missed beats."""
+    """Interval of the node's heartbeats; a lease survives about three missed ones."""
 
 
 class LeaseRequest(Strict):
     room: int = Field(ge=1, le=10_000)
     wait_s: float = Field(default=20.0, ge=0, le=60)
-    """How long to wait for a session when there is none."""
+    """How long to wait if there is no session."""
 
 
 class LeaseReply(Strict):
@@ -140,11 +140,11 @@ class HeldSession(Strict):
 
 
 NodePart = Literal["engine", "disk", "descriptors", "runtime"]
-"""What a node needs to run sessions at all."""
+"""What a node needs to run sessions."""
 
 
 class Sickness(Strict):
-    """Why a node runs nothing for now."""
+    """Why a node takes no sessions at the moment."""
 
     part: NodePart
     why: str = Field(max_length=2000)
@@ -157,21 +157,21 @@ class Heartbeat(Strict):
     generating: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generations under way."""
     revision: int | None = Field(default=None, ge=0, le=MAX_COUNT)
-    """Of the policy the node followed when it counted them; None: it has heard of none."""
+    """Of the policy that the node followed when it counted them; None: it has received none."""
     sick: Sickness | None = None
-    """Why the node leases nothing for now; None: it is well."""
+    """Why the node leases nothing at the moment; None: it is well."""
 
 
 class HeartbeatReply(Strict):
     cancel: tuple[Id, ...] = ()
-    """Sessions the node shall break off and report as CANCELLED."""
+    """Sessions that the node must stop and report as CANCELLED."""
     lost: tuple[Id, ...] = ()
-    """Sessions that are not the node's any more: break off, report nothing."""
+    """Sessions that no longer belong to the node: it must stop them and report nothing."""
     policy: Policy
 
 
 class HandBack(Strict):
-    """A node that stops or cannot run a session gives it back: it runs again as the next attempt."""
+    """A node that stops or cannot run a session returns it; the session runs again as the next attempt."""
 
     session_id: Id
     attempt: int = Field(ge=1)
@@ -190,15 +190,15 @@ class NodeStatus(Strict):
     alive: bool
     sessions: tuple[Id, ...] = ()
     generating: int = 0
-    """Generations under way, as it has last told."""
+    """Generations under way, as last reported."""
     heard: bool = False
-    """It follows the policy as it stands."""
+    """It has acknowledged the current policy."""
     sick: Sickness | None = None
-    """Why it leases nothing for now, as it has last told."""
+    """Why it leases nothing at the moment, as last reported."""
 
 
 class SessionUpload(msgspec.Struct, frozen=True):
-    """A session's result with all it rests on, as one binary blob (`types.codec`)."""
+    """A session's result with its trajectory and calls, as one binary blob (`types.codec`)."""
 
     result: bytes
     """`SessionResult` as JSON."""

@@ -1,4 +1,4 @@
-"""The life of a session: its stages, which may follow which, and where it is served."""
+"""A session: its stages and their order, its lease, and its address at the gateway."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 
 
 class IllegalTransition(ValueError):
-    """A session was told to skip or repeat a stage."""
+    """A stage would be skipped or repeated."""
 
 
 class Session(Strict):
@@ -50,7 +50,7 @@ class Session(Strict):
     index: int = Field(ge=0)
     """Which sample of its task this is."""
     attempt: int = Field(default=1, ge=1)
-    """Grows when a lost session is run again; a result of an older attempt is refused."""
+    """Grows when a lost session runs again; the result of an older attempt is refused."""
     stage: Stage = Stage.QUEUED
     node_id: str | None = None
 
@@ -61,20 +61,20 @@ class Session(Strict):
 
 
 class EarlierAttempt(Strict):
-    """An attempt at a session that ended without a result: the session was run again."""
+    """An attempt that ended without a result; the session ran again."""
 
     attempt: int = Field(ge=1)
     node: str = ""
     """The name of the node that ran it."""
     where: str
-    """The part that failed: `engine`, `disk`, `descriptors`, `runtime`; `node`: it stopped or was lost."""
+    """The part that failed: `engine`, `disk`, `descriptors`, `runtime`; `node`: the node stopped or was lost."""
     why: str
     counted: bool = False
     """The node looked healthy, so the failure counts against the session's bound (`node.max_failures`)."""
 
 
 class Lease(Strict):
-    """A session handed to a node, with all it needs to run it."""
+    """A session given to a node, with all that is needed to run it."""
 
     session: Session
     task: TaskRequest
@@ -86,7 +86,7 @@ class Slot(Strict):
     """A session's address at its gateway."""
 
     base_url: str
-    """Without a version segment; a harness appends what its dialect wants."""
+    """Without a version segment; a harness appends what its dialect needs."""
     key: str = Field(repr=False)
     model: str
     context_tokens: int

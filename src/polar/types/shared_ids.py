@@ -1,8 +1,8 @@
-"""Token ids that several traces begin with, held once.
+"""Token ids that several traces begin with, stored once.
 
-Of a session that branches at each of its calls, every branch has a long context of its own: as arrays these are
-the square of the session. Here a context is the one before it and what came after, so all of them take the room
-of the tokens alone, and one is put together when somebody reads it.
+If a session branches at each of its calls, every branch has a long context: as arrays they would take memory in
+the square of the session's length. Here a context is a reference to the one before it and what was added, so all
+of them take the memory of the tokens alone. Reading one joins its parts.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from polar.types.base import TokenIds, token_ids
 
 
 class SharedIds:
-    """Reads like an array of ids and cannot be changed. Each reading puts all of it together and costs its length:
-    whoever needs it twice takes `whole()` once. It has no buffer."""
+    """Reads like an immutable array of ids. Each reading joins all parts and costs the full length: if you need it
+    twice, call `whole()` once. It has no buffer."""
 
     __slots__ = ("_before", "_ids", "_own", "_size")
     typecode = "i"
     itemsize = 4
 
     def __init__(self, before: SharedIds | None, ids: TokenIds, own: int | None = None) -> None:
-        """What comes before, then the first `own` of `ids`, or all. The array is not copied."""
+        """`before`, then the first `own` of `ids`, or all of them. The array is not copied."""
         self._before = before
         self._ids = ids
         self._own = len(ids) if own is None else own
         self._size = self._own + (len(before) if before is not None else 0)
 
     def first(self, tokens: int) -> SharedIds:
-        """The first tokens of it, which share with it what they have in common. It has as many."""
+        """The first `tokens` ids, sharing the parts. There must be that many."""
         part = self
         while part._size - part._own >= tokens and part._before is not None:
             part = part._before
@@ -92,7 +92,7 @@ class SharedIds:
         return repr(self.whole())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied or sent elsewhere it is an array."""
+        """A copy is an array."""
         return token_ids, (self.tolist(),)
 
 
@@ -101,11 +101,11 @@ def _array(value: Any) -> Any:
 
 
 def as_shared(ids: TokenIds) -> SharedIds:
-    """What a trace has as its prompt, as something that others can go on from."""
+    """A trace's prompt in a form that others can share."""
     value = cast("Any", ids)
     return value if isinstance(value, SharedIds) else SharedIds(None, ids)
 
 
 def as_ids(shared: SharedIds) -> TokenIds:
-    """For a field that holds ids: whoever reads it sees no difference."""
+    """For a field of ids: reading it gives the same."""
     return cast("TokenIds", shared)

@@ -1,4 +1,4 @@
-"""What a trainer asks for."""
+"""Tasks: what a trainer submits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import AfterValidator, ByteSize, Field, model_validator
 from polar.types.base import Id, Strict
 
 Retention = Literal["preserve", "template", "strip"]
-"""What later turns see of a model's thinking. `preserve`: the exact tokens, all of it. `template`: what the
-model's own template shows, which is what it will see once deployed. `strip`: none of it."""
+"""What later turns see of a model's thinking. `preserve`: all of it, in the exact tokens. `template`: what the
+model's template keeps, as in deployment. `strip`: none of it."""
 
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -29,59 +29,59 @@ class Spec(Strict):
 
 
 class Sampling(Strict):
-    """How to sample. The defaults are the plain distribution, which training needs."""
+    """The defaults sample from the plain distribution, which training needs."""
 
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     min_p: float = Field(default=0.0, ge=0, le=1)
     seed: int | None = None
-    """Each call of each sample derives a seed of its own from it; without one they are random, and recorded."""
+    """Each call of each sample derives its own seed from it. None: seeds are random, and recorded."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Upper bound for one reply; a harness may ask for less, never for more."""
+    """Limit for one reply; a harness may ask for less."""
     stop: tuple[StopText, ...] = Field(default=(), max_length=16)
-    """Texts that end a reply, in place of those the harness asks for. Their tokens are kept, the harness sees what
-    comes before them."""
+    """Texts that end a reply, instead of those the harness asks for. Their tokens are kept; the harness sees the
+    text before them."""
     follow_harness: tuple[Literal["temperature", "top_p", "top_k", "seed"], ...] = ()
-    """Values that are the harness's to say, where it says them. For evaluation: calls not sampled from the
-    plain distribution are not trained on."""
+    """Values that the harness may set. For evaluation: calls not sampled from the plain distribution are not
+    trained on."""
 
 
 class Budgets(Strict):
-    """One clock per stage; waiting in a queue costs none of them."""
+    """Time limits per stage, which exclude queueing, and limits on calls and tokens."""
 
     init_s: float = Field(default=300.0, gt=0)
     run_s: float = Field(default=600.0, gt=0)
-    """Of RUNNING. It stands still while the session waits for its model: no call is being sampled and at least one
+    """For RUNNING. Does not count while the session waits for its model: no call is being sampled and at least one
     has no token yet, because generation is paused or the engine has not begun."""
     wait_s: float = Field(default=3600.0, gt=0)
-    """The most of such waiting, all of it together. Past it the session ends as an infrastructure failure."""
+    """Limit of this waiting, in total. Beyond it the session fails through infrastructure."""
     postrun_s: float = Field(default=300.0, gt=0)
     max_calls: int | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
     """Sampled tokens of the whole session."""
     on_exhausted: Literal["refuse", "final_message"] = "refuse"
-    """What a request gets once `max_calls` or `max_tokens` is used up. refuse: an error, after which most
-    harnesses end with a code above 0. final_message: a plain last message that nobody sampled, after which they
-    end with 0."""
+    """The answer to requests after `max_calls` or `max_tokens` is used up. refuse: an error, after which most
+    harnesses exit with a code above 0. final_message: a fixed last message, not sampled, after which they exit
+    with 0."""
 
 
 class Staleness(Strict):
-    """How old the policy of a session's first call may be when the session ends."""
+    """How many policy updates a session may live through."""
 
     max_updates: int = Field(ge=0)
-    """Changes of the policy version since the first call; with more the session is stale."""
+    """Changes of the policy version since the first call; a session with more is stale."""
     action: Literal["cancel", "mark"] = "cancel"
-    """cancel: it is broken off at once. mark: it goes on, and its result says so."""
+    """cancel: a stale session is ended at once. mark: it goes on, and its result is marked."""
 
 
 class WorkspaceSource(Strict):
-    """What the workspace begins with, found on the node's own disk."""
+    """Initial content of the workspace, from the node's disk."""
 
     folder: str | None = Field(default=None, min_length=1)
-    """As it is."""
+    """A folder, copied as it is."""
     git: str | None = Field(default=None, min_length=1)
-    """A repository, or a bundle of one. The workspace is a clone of its own, without remotes."""
+    """A repository or a bundle. The workspace is a clone of it, without remotes."""
     ref: str = Field(default="HEAD", min_length=1, max_length=500)
     """The commit, branch or tag to check out."""
 
@@ -93,12 +93,12 @@ class WorkspaceSource(Strict):
 
 
 class PrepareStep(Strict):
-    """A command that readies the workspace; a bare string is the command alone."""
+    """A command that prepares the workspace; a bare string is the command alone."""
 
     run: str = Field(min_length=1)
     """For `sh -c`, in the workspace. It runs before the session has a key."""
     timeout_s: float = Field(default=120.0, gt=0)
-    """Of each try; `budgets.init_s` bounds them all."""
+    """For each try; `budgets.init_s` limits all of them together."""
     retries: int = Field(default=0, ge=0, le=20)
     env: dict[str, str] = {}
 
@@ -118,17 +118,17 @@ InnerPath = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(
 
 
 class Keep(Strict):
-    """What is kept of a session's files in its run folder."""
+    """Which of a session's files are kept in its run folder."""
 
     artifacts: tuple[InnerPath, ...] = Field(default=(), max_length=100)
-    """Files and folders of the workspace; `.` is all of it. None may stand inside another."""
+    """Files and folders of the workspace; `.` is all of it. None may be inside another."""
     patch: bool = False
-    """What the session changed in the workspace, new and binary files included, as `git apply` takes it. Needs git
-    in the runtime."""
+    """The changes of the workspace as a patch for `git apply`, with new and binary files. Needs git in the
+    runtime."""
     harness_logs: bool = True
-    """What the harness writes about itself in its home."""
+    """Logs of the harness in its home folder."""
     cap_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=0)
-    """Of each of the above. What is over it is left out, and that is said."""
+    """Size limit for each of the above. What exceeds it is listed in `SessionResult.left_out`."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Keep:
@@ -136,11 +136,16 @@ class Keep(Strict):
         for index, path in enumerate(paths):
             others = paths[:index] + paths[index + 1 :]
             if holder := next((other for other in others if path.is_relative_to(other)), None):
-                raise ValueError(f"artifacts: {str(path)!r} is kept by {str(holder)!r} already; name one of them")
+                raise ValueError(f"artifacts: {str(path)!r} is already part of {str(holder)!r}; name one of them")
         return self
 
 
 class TaskRequest(Strict):
+    """A task: what a harness is asked to do, how often, where, and how the outcome is scored.
+
+    TaskRequest.model_validate({"instruction": "Say hello.", "num_samples": 4, "harness": "pi"})
+    """
+
     task_id: Id | None = None
     instruction: str = Field(min_length=1, max_length=1_000_000)
     num_samples: int = Field(default=1, ge=1, le=10_000)
@@ -150,14 +155,14 @@ class TaskRequest(Strict):
     evaluator: Spec = Spec(name="session_completion")
     sampling: Sampling = Sampling()
     reasoning: Retention = "preserve"
-    """Where earlier thinking is left out, the conversation goes on in a trace of its own."""
+    """If earlier thinking is left out, the conversation continues in a new trace."""
     budgets: Budgets = Budgets()
     staleness: Staleness | None = None
     """None: a session may live through any number of policy updates."""
     files: dict[str, str] = {}
-    """Files laid into the workspace before the harness starts: relative path to text."""
+    """Files to write into the workspace before the harness starts: relative path to text."""
     workspace: WorkspaceSource | None = None
-    """None: it begins empty, or as the runtime's image has it."""
+    """None: empty, or as in the runtime's image."""
     prepare: tuple[PrepareStep, ...] = Field(default=(), max_length=100)
     """Run in order after `workspace` and `files`."""
     keep: Keep = Keep()
@@ -165,13 +170,13 @@ class TaskRequest(Strict):
     priority: int = 0
     metadata: dict[str, Any] = {}
     group_id: Id | None = None
-    """Names the sessions whose rewards are compared, where these are of more than one task."""
+    """Sessions with the same are compared; set it to compare those of several tasks."""
 
     @property
     def group(self) -> str:
-        """The group it names, else its own id: the samples of a task are a group."""
+        """`group_id`, else `task_id`: the samples of a task are a group."""
         return self.group_id or self.task_id or ""
 
     def session_id(self, index: int) -> str:
-        """Of one sample; padded so that the sessions of a task sort by index."""
+        """Id of one sample, padded so that the sessions of a task sort by index."""
         return f"{self.task_id}-{index:0{len(str(self.num_samples - 1))}}"

@@ -1,35 +1,70 @@
-"""What calls are built into: traces, and an account of every sampled token."""
+"""Traces, and the account of every sampled token."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from polar.types.base import Logprobs, LossMask, Strict, TokenIds
 from polar.types.call import CallKind, PolicySpan
 
+if TYPE_CHECKING:
+    import numpy
+
+
+class TraceRow(TypedDict):
+    """A trace as plain values, for a trainer or a data set."""
+
+    session_id: str
+    task_id: str
+    group: str
+    """Sessions whose rewards are compared have the same: the baseline of a reward is the mean over its group."""
+    sample: int
+    """Which of the task's samples, from 0."""
+    attempt: int
+    kind: CallKind
+    """`agent`, or what else the harness used the model for: `subagent`, `compaction`, `auxiliary`."""
+    reward: float | None
+    """Of the session, unless the evaluator judged each trace. All traces of a session have it, so count a session
+    once for a baseline. None: there is no verdict, and the row is not for training."""
+    prompt_ids: list[int]
+    """The tokens before the first reply. Never trained on."""
+    completion_ids: list[int]
+    """All tokens after the prompt: the replies, and between them what the harness added, such as tool results."""
+    mask: list[int]
+    """One per completion id. 1: sampled by the policy, train on it. 0: context only."""
+    logprobs: list[float]
+    """One per completion id: the log probability the policy gave the token when it was sampled (the old policy's,
+    for the importance ratio); 0.0 where the mask is 0."""
+    policy_versions: list[str]
+    """Of the weights that sampled the trace, oldest first. More than one: they were updated meanwhile."""
+    context_exact: bool
+    """The tokens are the context the engine had. False only with a builder or engine that cannot promise it."""
+    failure: str
+    """`where: type` of the session's failure; empty: it did not fail."""
+
 
 class Span(msgspec.Struct, frozen=True):
-    """Where one call's sampled tokens stand in a trace's response: all of them, or the first where the others gave
-    way to what a later prompt has in their place."""
+    """The sampled tokens of one call in a trace's response: all of them, or only the first ones if a later prompt
+    has others in place of the rest."""
 
     call_id: str
     start: int
     length: int
     policy_version: str = ""
-    """Under which the call began."""
+    """The version when the call began."""
     policy_spans: tuple[PolicySpan, ...] = ()
-    """Counted from the beginning of this span; where there are none, all of it is `policy_version`'s."""
+    """Relative to this span; empty: all of it is of `policy_version`."""
 
     @property
     def versions(self) -> tuple[PolicySpan, ...]:
-        """Which tokens are which policy version's, without a gap."""
+        """The policy version of every token, without gaps."""
         return self.policy_spans or (PolicySpan(self.policy_version, 0, self.length),)
 
     def shortened(self, length: int) -> Span:
-        """The first `length` tokens of it."""
+        """The first `length` tokens."""
         within = tuple(
             PolicySpan(span.version, span.start, min(span.length, length - span.start))
             for span in self.policy_spans
@@ -39,34 +74,34 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class TraceError(ValueError):
-    """A trace that would lie to a trainer; the message says in which way."""
+    """The values of a trace contradict each other."""
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One trainable token sequence. Refuses to exist with unequal lengths or a non-finite logprob."""
+    """One trainable token sequence. Raises `TraceError` for unequal lengths or a non-finite logprob."""
 
     session_id: str
     prompt_ids: TokenIds
-    """An array, or `SharedIds`, which read the same: a branch holds what it begins with in common with others."""
+    """An array, or `SharedIds`, which reads the same: branches share the tokens they begin with."""
     response_ids: TokenIds
     loss_mask: LossMask
-    """1 where the token was sampled and may be trained on, else 0; one per response id."""
+    """One per response id. 1: sampled, may be trained on; else 0."""
     logprobs: Logprobs
-    """The engine's, where the mask is 1; 0.0 elsewhere."""
+    """One per response id: the engine's where the mask is 1; 0.0 elsewhere."""
     spans: tuple[Span, ...]
     kind: CallKind = "agent"
     context_exact: bool = True
     reward: float | None = None
     metadata: dict[str, Any] = {}
     task_id: str = ""
-    """This and the next four are set when the session is over (`builders/labels.py`), not by builders."""
+    """This and the next four are set at the end of the session (`builders/labels.py`), not by builders."""
     group_id: str = ""
-    """Of the sessions whose rewards are compared."""
+    """Sessions whose rewards are compared have the same."""
     sample: int = 0
     """Which of the task's samples."""
     attempt: int = 0
     failure: str = ""
-    """`where: type` of what went wrong in the session; empty where nothing did."""
+    """`where: type` of the session's failure; empty: it did not fail."""
 
     def __post_init__(self) -> None:
         size = len(self.response_ids)
@@ -92,18 +127,50 @@ class Trace(msgspec.Struct, frozen=True):
     def policy_versions(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part.version for span in self.spans for part in span.versions))
 
+    def to_row(self) -> TraceRow:
+        """As plain values: what `json`, `datasets.Dataset.from_list` or `pandas.DataFrame` take."""
+        return TraceRow(
+            session_id=self.session_id,
+            task_id=self.task_id,
+            group=self.group_id,
+            sample=self.sample,
+            attempt=self.attempt,
+            kind=self.kind,
+            reward=self.reward,
+            prompt_ids=self.prompt_ids.tolist(),
+            completion_ids=self.response_ids.tolist(),
+            mask=self.loss_mask.tolist(),
+            logprobs=self.logprobs.tolist(),
+            policy_versions=list(self.policy_versions),
+            context_exact=self.context_exact,
+            failure=self.failure,
+        )
+
+    def to_numpy(self) -> dict[str, numpy.ndarray[Any, Any]]:
+        """The arrays of `to_row`: `prompt_ids` and `completion_ids` (int32), `mask` (int8), `logprobs` (float32).
+        They are copies. Needs numpy."""
+        try:
+            import numpy  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise ImportError("Trace.to_numpy needs numpy: pip install numpy") from error
+        return {
+            "prompt_ids": numpy.array(self.prompt_ids[:], numpy.int32),
+            "completion_ids": numpy.array(self.response_ids, numpy.int32),
+            "mask": numpy.array(self.loss_mask, numpy.int8),
+            "logprobs": numpy.array(self.logprobs, numpy.float32),
+        }
+
 
 def _are_sound(loss_mask: LossMask, logprobs: Logprobs) -> bool:
-    """Whether there is no fault to name. Without a step of Python for each token: a trace is checked whenever one
-    is made of another."""
+    """Fast check without Python code per token, because a trace is checked each time it is copied."""
     if loss_mask.count(0) + loss_mask.count(1) != len(loss_mask):
         return False
-    # A sum with a NaN or an infinity in it is not finite either.
+    # A sum that includes NaN or infinity is not finite.
     return math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Sampled tokens that stand in no trace as trainable, and why."""
+    """Sampled tokens that are trainable in no trace, and why."""
 
     call_id: str
     start: int
@@ -112,8 +179,8 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Break(msgspec.Struct, frozen=True):
-    """A call that starts a trace of its own although it follows another, or goes on in its trace at a cost, which
-    the reason then says."""
+    """A call that starts a new trace although it follows another call, or that continues the trace at a cost named
+    by the reason."""
 
     call_id: str
     parent_id: str | None
@@ -127,19 +194,19 @@ class TrajectoryStatistics(Strict):
     trainable_tokens: int = 0
     dropped_tokens: int = 0
     cut_tokens: int = 0
-    """Tokens that the engine gave after a reply's end, at a stop text or a limit. They were never part of a call,
-    so they are not among the sampled ones."""
+    """Tokens that the engine gave after a reply's end, at a stop text or a limit. They are not part of the call
+    and not counted as sampled."""
     append_only_pairs: int = 0
-    """Pairs of calls of which the second's raw request is the first's, its reply and something new, and the second
-    has something to train on. Calls with equal requests and replies count as one where only one can be merged."""
+    """Pairs of calls where the second's raw request is the first's, its reply and something new, and the second
+    has trainable tokens. Calls with equal requests and replies count as one if only one can be merged."""
     merged_pairs: int = 0
     merge_rate: float | None = None
-    """`merged_pairs / append_only_pairs`; null when there are none."""
+    """`merged_pairs / append_only_pairs`; None without pairs."""
     breaks: dict[str, int] = {}
     dropped: dict[str, int] = {}
     """Tokens by reason."""
     inexact_traces: int = 0
-    """Traces of which the context is not what the engine had."""
+    """Traces whose context is not what the engine had."""
     tolerant_matches: dict[str, int] = {}
 
 
@@ -150,6 +217,6 @@ class Trajectory(msgspec.Struct, frozen=True):
     dropped: tuple[Dropped, ...] = ()
     breaks: tuple[Break, ...] = ()
     statistics: dict[str, Any] = {}
-    """`TrajectoryStatistics` as plain values, so that the blob needs no pydantic to be read."""
+    """`TrajectoryStatistics` as plain values, so that reading the file needs no pydantic."""
     builder_version: str = ""
-    """Of the builder's rules: two trajectories of one version come from the same calls in the same way."""
+    """Version of the builder's rules: with the same version, the same calls give the same trajectory."""

@@ -173,7 +173,7 @@ async def test_a_request_too_long_is_followed_by_a_summary(
     assert len(read) == len(case.commands), "the last output did not fit, and so it was the last"
     assert [call.kind for call in summaries(outcome.calls)] == ["compaction"]
     failure = outcome.result.failure
-    assert failure is None if exit_code == 0 else failure is not None and failure.policy, failure
+    assert failure is None if exit_code == 0 else failure is not None and failure.agent, failure
 
 
 ENDED = [
@@ -196,7 +196,7 @@ async def test_a_request_too_long_that_ends_the_harness(
     assert result.exit_code == exit_code
     if exit_code:
         assert result.stage.value == "FAILED" and result.failure is not None
-        assert (result.failure.where, result.failure.policy) == ("harness", True), "the policy's doing: reward 0"
+        assert (result.failure.where, result.failure.agent) == ("harness", True), "the agent's doing: reward 0"
     else:
         assert (result.stage.value, result.failure, outcome.words.strip()) == ("COMPLETED", None, "")
     assert result.score is not None and result.score.reward == 0.0

@@ -97,7 +97,7 @@ async def test_codex_ends_when_a_server_does_not_start(ask: Ask) -> None:
     outcome = await ask("codex", "").run(mcp_servers=NO_SUCH_SERVER)
     failure = outcome.result.failure
     assert outcome.result.exit_code == 1 and outcome.calls == []
-    assert failure is not None and (failure.where, failure.policy) == ("harness", False)
+    assert failure is not None and (failure.where, failure.agent) == ("harness", False)
 
 
 @pytest.mark.parametrize("harness", [name for name in HARNESSES if name != "codex"])

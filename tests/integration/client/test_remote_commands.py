@@ -77,7 +77,7 @@ def test_tasks_are_handed_in_and_named(polar: Polar, service: Service) -> None:
     lines = lines_of(polar("submit", "tasks.toml"))
     assert lines[0] == "task add: 2 sessions"
     assert re.fullmatch(r"task task-[0-9a-f]{16}: 1 session", lines[1])
-    assert lines[-1] == f"`polar ls --server {service.url}` shows how they stand"
+    assert lines[-1] == f"`polar ls --server {service.url}` shows their progress"
 
 
 def test_what_was_handed_in_as_json(polar: Polar, service: Service) -> None:
@@ -103,7 +103,7 @@ def test_a_refusal_tells_what_went_before_it(polar: Polar, folder: Path) -> None
         '{"task_id": "first", "instruction": "x"}\n{"task_id": "add", "instruction": "x"}\n'
     )
     refused = polar("submit", "more.jsonl")
-    assert refused.exit_code == 2 and refused.stderr.rstrip().endswith("handed in before it: first")
+    assert refused.exit_code == 2 and refused.stderr.rstrip().endswith("submitted before it: first")
 
 
 def test_a_bad_file_is_refused_before_anything_is_sent(polar: Polar, folder: Path) -> None:
@@ -130,8 +130,8 @@ def test_waiting_tells_of_failures_by_its_exit_code(polar: Polar, node: FakeNode
 
     def serve() -> None:
         for session_id in node.lease(room=1, wait_s=20) + node.lease(room=1, wait_s=20):
-            policy = session_id == "one-0"
-            failure = Failure(where="harness", type="HarnessError", message="ended with 1", policy=policy)
+            agent = session_id == "one-0"
+            failure = Failure(where="harness", type="HarnessError", message="ended with 1", agent=agent)
             node.finish(session_id, stage=Stage.FAILED, failure=failure, score=None)
 
     serving = threading.Thread(target=serve)
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_tasks(folder: Path, service: Service) 
 def test_sessions_tasks_and_groups_are_cancelled(polar: Polar) -> None:
     polar("submit", "tasks.toml")
     assert lines_of(polar("cancel", "add-1")) == ["session add-1: 1 session cancelled"]
-    told = "session add-1: no sessions cancelled: it had ended before, CANCELLED"
+    told = "session add-1: no sessions cancelled: it had already ended, CANCELLED"
     assert lines_of(polar("cancel", "add-1")) == [told]
     assert json.loads(polar("cancel", "sums", "--group", "--json").stdout) == {"group": "sums", "cancelled": 1}
     assert lines_of(polar("cancel", "add", "--task")) == ["task add: no sessions cancelled"]
@@ -180,7 +180,7 @@ def test_a_cancel_says_who_has_yet_to_act_on_it(polar: Polar, node: FakeNode) ->
     polar("submit", "tasks.toml")
     node.lease()
     node.beat("add-0", Stage.RUNNING)
-    told = f"it is in RUNNING at {node.node_id}, which breaks it off with its next heartbeat"
+    told = f"it is in RUNNING at {node.node_id}, which stops it with its next heartbeat"
     assert lines_of(polar("cancel", "add-0")) == [f"session add-0: 1 session cancelled: {told}"]
     assert node.beat("add-0", Stage.RUNNING) == ["add-0"]
 
@@ -202,7 +202,7 @@ def test_without_nodes_it_says_how_to_start_one(polar: Polar) -> None:
 
 
 def test_tasks_are_listed(polar: Polar, node: FakeNode, service: Service) -> None:
-    assert lines_of(polar("ls")) == [f"no tasks at {service.url}; `polar submit` hands some in"]
+    assert lines_of(polar("ls")) == [f"no tasks at {service.url}; `polar submit` submits some"]
     polar("submit", "tasks.toml")
     node.lease()
     node.finish("add-0")
@@ -235,7 +235,7 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
     lines = lines_of(polar("show", "add-0"))
     assert lines[0] == f"session add-0 | server {service.url} | attempt 1 | COMPLETED"
     assert lines[2] == "task add: add 2 and 2"
-    walk = lines.index(next(line for line in lines if line.startswith("walk from")))
+    walk = lines.index(next(line for line in lines if line.startswith("from ")))
     assert [line.split(" | ", 1)[1] for line in lines[walk + 2 : walk + 10]] == [
         "0.250 s | QUEUED",
         "0.750 s | INIT",

@@ -197,7 +197,7 @@ class TestEngineFailure:
         status, body, headers = await gateway.post(slot, {"messages": HELLO})
         assert (status, headers["x-should-retry"], body["error"]["type"]) == (502, "true", "server_error")
         (failure,) = gateway.slots.outcome("s1").failures
-        assert "out of memory" in failure.message and not failure.policy
+        assert "out of memory" in failure.message and not failure.agent
         assert (await gateway.post(slot, {"messages": HELLO}))[0] == 200
         assert gateway.slots.outcome("s1").failures == (), "its own retry clears it"
 

@@ -45,7 +45,7 @@ class TestTheBound:
         result = (await results_of(patient, "t"))["t-0"]
         assert (result.stage, result.stale, result.policy_updates) == (Stage.CANCELLED, True, 2)
         failure = result.failure
-        assert failure and (failure.where, failure.type, failure.policy) == ("policy", "Stale", False)
+        assert failure and (failure.where, failure.type, failure.agent) == ("policy", "Stale", False)
         assert "'1'" in failure.message and "'3'" in failure.message and "bound: 1" in failure.message
         assert result.score is None, "it is not judged"
         assert result.statistics.calls == 2 and (await patient.client.trajectory("t-0")).traces, (

@@ -148,7 +148,7 @@ async def test_a_session_whose_nodes_are_lost_too_often_is_given_up(desk: Desk) 
     failure = entry.result.failure
     assert failure is not None
     assert (entry.result.stage, entry.result.attempt) == (Stage.FAILED, limit)
-    assert (failure.where, failure.type, failure.policy) == ("node", "LostNode", False)
+    assert (failure.where, failure.type, failure.agent) == ("node", "LostNode", False)
     assert f"{limit} attempts" in failure.message and "INIT" in failure.message
     assert await desk.lease(node) == []
 

@@ -175,6 +175,6 @@ async def test_a_port_that_is_taken_is_said(bench: ServiceBench) -> None:
     server = await bench.start_server()
     port = bench.address.rpartition(":")[2]
     assert await finished(bench.start("server", "--port", port)) == 2
-    assert f"cannot listen at 127.0.0.1:{port}" in output_of(bench)
+    assert f"cannot listen on 127.0.0.1:{port}" in output_of(bench)
     assert Path(bench.folder / "polar-server.db").is_file()
     assert await stopped(server) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from polar.back_off import BackOff
 from polar.cli.service import processes
-from polar.cli.service.processes import ChildRefused, Program, running
+from polar.cli.service.processes import ChildProgram, ChildRefused, running
 from waiting import until
 
 
@@ -31,8 +31,8 @@ class Script:
         monkeypatch.setattr(processes.sys, "executable", str(wrapper))
         monkeypatch.setattr(processes, "BackOff", lambda **_: BackOff(first_s=0.01, longest_s=0.01))
 
-    def program(self) -> Program:
-        return Program("child", lambda: [], self.folder / "child.log", self._died)
+    def program(self) -> ChildProgram:
+        return ChildProgram("child", lambda: [], self.folder / "child.log", self._died)
 
     async def _died(self) -> None:
         self.deaths += 1

@@ -72,7 +72,7 @@ async def test_an_evaluator_without_a_verdict_fails_its_session(
     result = await beside_a_good_one(workshop, rude("evaluator", plugin, how))
     assert result.stage == Stage.FAILED and result.failure and result.score is None
     assert (result.failure.where, result.failure.type) == ("evaluator", kind) and told in result.failure.message
-    assert not result.failure.policy and result.statistics.trainable_tokens > 0
+    assert not result.failure.agent and result.statistics.trainable_tokens > 0
 
 
 @pytest.mark.parametrize("plugin", ["RudeEvaluator", "PlainEvaluator"])
@@ -83,7 +83,7 @@ async def test_an_evaluator_that_blocks_is_left_behind(
     result = await beside_a_good_one(workshop, task)
     assert result.stage == Stage.FAILED and result.failure
     assert (result.failure.where, result.failure.type) == ("postrun", "TimedOut")
-    assert "evaluator: a plug-in did not come back" in caplog.text
+    assert "evaluator: a plug-in did not return" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ async def test_traces_that_are_not_exact_fail_the_session_and_are_kept(workshop:
     await workshop.run(SCRIPT, [agent_task(task_id="t", builder={"name": f"{__name__}:Careless"})])
     result = workshop.only
     assert result.stage == Stage.FAILED and result.failure
-    assert (result.failure.where, result.failure.type, result.failure.policy) == ("builder", "NotExact", False)
+    assert (result.failure.where, result.failure.type, result.failure.agent) == ("builder", "NotExact", False)
     assert "token 3 of the sequence: context" in result.failure.message
     assert result.certificate and not result.certificate.exact
     assert result.certificate.reasons == {"context": 1}

@@ -172,7 +172,7 @@ class TestFailuresOfInit:
         await workshop.run([], [agent_task(prepare=["echo no compiler >&2; exit 2"])])
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.FAILED and failure
-        assert (failure.where, failure.policy) == ("prepare", False)
+        assert (failure.where, failure.agent) == ("prepare", False)
         assert failure.message.endswith("exited with code 2: no compiler")
         assert (folder_of(workshop, workshop.only) / "logs/prepare-1.stderr").read_text() == "no compiler\n"
 
@@ -180,7 +180,7 @@ class TestFailuresOfInit:
         await workshop.run([], [agent_task(prepare=["sleep 600"], budgets={"init_s": 1.0})])
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.TIMED_OUT
-        assert failure and (failure.where, failure.policy) == ("init", False)
+        assert failure and (failure.where, failure.agent) == ("init", False)
         assert failure.message == "not set up within 1 s (budgets.init_s); under way: prepare"
         assert workshop.leftovers() == []
 

@@ -78,7 +78,7 @@ async def test_a_harness_that_never_asked_the_model_earns_nothing(workshop: Work
     """Its work passes the test, and still: what made it was not the policy."""
     await workshop.run([], [shell_task("echo hello > answer.txt; exit 0")])
     result = workshop.only
-    assert result.failure and (result.failure.type, result.failure.policy) == ("NoCalls", False)
+    assert result.failure and (result.failure.type, result.failure.agent) == ("NoCalls", False)
     assert result.score is None or result.score.reward is None
     assert (result.reward, result.trainable, result.untrainable_reason) == (None, False, "infrastructure")
 
@@ -106,7 +106,7 @@ class TestFailures:
         monkeypatch.setattr("polar.session.pipeline._tear_down", cannot)
         await workshop.run(SCRIPT, [agent_task(task_id="t")])
         result = workshop.only
-        assert result.failure and (result.failure.where, result.failure.policy) == ("teardown", False)
+        assert result.failure and (result.failure.where, result.failure.agent) == ("teardown", False)
         assert result.score is None or result.score.reward is None
         reported, written = workshop.trajectories["t-0"], read_trajectory(workshop.paths.session("t-0").traces)
         assert reported == written
@@ -127,7 +127,7 @@ class TestFailures:
         await workshop.run(SCRIPT, tasks)
         broken, good = workshop.results["broken-0"], workshop.results["good-0"]
         assert broken.stage == Stage.FAILED and broken.failure
-        assert (broken.failure.where, broken.failure.type, broken.failure.policy) == (
+        assert (broken.failure.where, broken.failure.type, broken.failure.agent) == (
             "harness",
             "HarnessExit",
             False,
@@ -146,7 +146,7 @@ class TestFailures:
         task = shell_task(f"{agent[0]} {agent[1]}; exit 3")
         await workshop.run(SCRIPT, [task])
         failure = workshop.only.failure
-        assert failure and (failure.type, failure.policy) == ("HarnessExit", True)
+        assert failure and (failure.type, failure.agent) == ("HarnessExit", True)
         assert workshop.only.score and workshop.only.score.reward == 0.0
         assert workshop.only.statistics.trainable_tokens > 0
 
@@ -156,7 +156,7 @@ class TestFailures:
         await workshop.run(SCRIPT, [task])
         result = workshop.only
         assert (result.stage, result.exit_code) == (Stage.TIMED_OUT, None)
-        assert result.failure and (result.failure.where, result.failure.policy) == ("run", True)
+        assert result.failure and (result.failure.where, result.failure.agent) == ("run", True)
         assert result.statistics.calls == 2 and result.statistics.trainable_tokens > 0
         assert result.score and result.score.reward == 0.0
         assert processes_with("POLAR_SESSION=" + result.session_id) == []
@@ -184,13 +184,13 @@ class TestFailures:
         )
         failure = workshop.only.failure
         assert workshop.only.stage == Stage.FAILED and failure
-        assert "signal 9" in failure.message and not failure.policy
+        assert "signal 9" in failure.message and not failure.agent
         assert workshop.only.statistics.dropped == {"aborted": 1}
 
     async def test_the_engines_error_wins_over_the_exit_code(self, workshop: Workshop) -> None:
         await workshop.run([ScriptedReply(error="GPU fell off the bus")], [agent_task()])
         failure = workshop.only.failure
-        assert failure and (failure.where, failure.policy) == ("engine", False)
+        assert failure and (failure.where, failure.agent) == ("engine", False)
         assert "GPU fell off the bus" in failure.message
 
     async def test_a_set_up_that_takes_too_long(self, workshop: Workshop) -> None:

@@ -103,7 +103,7 @@ async def test_what_failed_before_is_not_why_it_ended(workshop: Workshop, monkey
 
     await workshop.run(SCRIPT, [task], during=beside(update))
     failure = workshop.only.failure
-    assert failure and (failure.where, failure.type, failure.policy) == ("policy", "Stale", False)
+    assert failure and (failure.where, failure.type, failure.agent) == ("policy", "Stale", False)
     assert workshop.only.exit_code == 3 and workshop.only.policy_updates >= 1
 
 

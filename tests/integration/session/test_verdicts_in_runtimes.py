@@ -54,7 +54,7 @@ async def test_ends_of_a_harness(workshop: Workshop, runtime: str) -> None:
     tasks = [await task_in(runtime, end, task_id=name) for name, (end, _, _) in ENDS.items()]
     await workshop.run(SCRIPT, tasks)
     verdicts = {
-        result.task_id: (result.failure.type, result.failure.policy)
+        result.task_id: (result.failure.type, result.failure.agent)
         for result in workshop.results.values()
         if result.failure is not None
     }
@@ -62,7 +62,7 @@ async def test_ends_of_a_harness(workshop: Workshop, runtime: str) -> None:
     for result in workshop.results.values():
         assert result.failure and result.stage == Stage.FAILED
         reward = result.score.reward if result.score else None
-        assert reward == (0.0 if result.failure.policy else None)
+        assert reward == (0.0 if result.failure.agent else None)
 
 
 @pytest.mark.check
@@ -71,7 +71,7 @@ async def test_ends_of_a_harness(workshop: Workshop, runtime: str) -> None:
 async def test_the_memory_limit(workshop: Workshop, runtime: str, end: str) -> None:
     await workshop.run(SCRIPT, [await task_in(runtime, end, limits={"memory_bytes": "96MiB"})])
     failure = workshop.only.failure
-    assert failure and (failure.type, failure.policy) == ("MemoryLimit", True), failure
+    assert failure and (failure.type, failure.agent) == ("MemoryLimit", True), failure
     assert workshop.only.score and workshop.only.score.reward == 0.0
 
 
@@ -110,7 +110,7 @@ async def test_what_an_agent_leaves_does_not_void_its_zero(workshop: Workshop, r
     rewards = {
         result.task_id: (
             result.score.reward if result.score else None,
-            result.failure is None or result.failure.policy,
+            result.failure is None or result.failure.agent,
         )
         for result in workshop.results.values()
     }

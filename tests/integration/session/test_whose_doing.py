@@ -30,7 +30,7 @@ def asking(*requests: str) -> str:
 
 def verdict_of(result: SessionResult) -> tuple[str, bool, float | None]:
     assert result.failure is not None, result
-    return result.failure.type, result.failure.policy, result.score.reward if result.score else None
+    return result.failure.type, result.failure.agent, result.score.reward if result.score else None
 
 
 def paused_s(node: Node, session_id: str) -> float:

@@ -11,7 +11,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.types import Failure, Lease, Score, Session, TaskRequest, Trajectory
 
 INFRASTRUCTURE = Failure(where="engine", type="EngineError", message="gone")
-POLICY = Failure(where="run", type="TimedOut", message="too long", policy=True)
+AGENT = Failure(where="run", type="TimedOut", message="too long", agent=True)
 
 
 def two_traces() -> Trajectory:
@@ -28,7 +28,7 @@ def a_lease(group_id: str | None = None) -> Lease:
 
 @pytest.mark.parametrize(("group_id", "expected"), [(None, "t"), ("batch", "batch")])
 def test_every_trace_knows_task_group_sample_attempt_and_failure(group_id: str | None, expected: str) -> None:
-    for trace in labelled(two_traces(), a_lease(group_id), Score(reward=0.0), POLICY).traces:
+    for trace in labelled(two_traces(), a_lease(group_id), Score(reward=0.0), AGENT).traces:
         assert (trace.task_id, trace.group_id, trace.sample, trace.attempt) == ("t", expected, 3, 2)
         assert (trace.failure, trace.reward) == ("run: TimedOut", 0.0)
 
@@ -38,7 +38,7 @@ def test_infrastructure_leaves_no_reward_on_any_trace() -> None:
     traces = labelled(two_traces(), a_lease(), score, INFRASTRUCTURE).traces
     assert [(trace.reward, trace.failure) for trace in traces] == [(None, "engine: EngineError")] * 2
     assert counted(score, INFRASTRUCTURE) == Score(reward=None, metrics={"passed": 2.0})
-    assert counted(score, POLICY) == counted(score, None) == score
+    assert counted(score, AGENT) == counted(score, None) == score
     assert counted(None, INFRASTRUCTURE) is None
 
 

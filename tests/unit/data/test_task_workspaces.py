@@ -54,7 +54,7 @@ def test_defaults_of_what_is_kept_are_merged(tmp_path: Path) -> None:
         ('workspace = { folder = "a", git = "b" }', "workspace: .*give either folder or git"),
         ("workspace = {}", "workspace: .*give either folder or git"),
         ('keep = { artifacts = ["../x"] }', "keep.artifacts.0: .*relative path inside the workspace"),
-        ('keep = { artifacts = ["x", "x/y"] }', "keep: .*'x/y' is kept by 'x' already"),
+        ('keep = { artifacts = ["x", "x/y"] }', "keep: .*'x/y' is already part of 'x'"),
         ('prepare = [{ command = "make" }]', "prepare.0.run: missing"),
         ('prepare = [{ run = "make", retries = 100 }]', "prepare.0.retries: .*less than or equal to 20"),
     ],

@@ -202,7 +202,7 @@ async def test_a_time_out_belongs_to_whoever_set_it(tmp_path: Path) -> None:
         ({"command": []}, "command"),
         ({"command": "true", "expect_pattern": "("}, "not a regular expression"),
         ({"command": "true", "expect_tests": {"t": "perfect"}}, "expect_tests"),
-        ({"command": "true", "partial": True}, "there are none"),
+        ({"command": "true", "partial": True}, "partial needs expect_tests"),
         ({"command": "true", "expect_exitcode": 1}, "expect_exitcode"),
     ],
 )

@@ -24,8 +24,8 @@ from waiting import until
 TASK = TaskRequest.model_validate({"task_id": "t", "instruction": "x", "runtime": {"name": "docker"}})
 
 
-def failed(where: str, error: Exception, *, policy: bool = False) -> Failure:
-    return failure_of(where, error, policy=policy)
+def failed(where: str, error: Exception, *, agent: bool = False) -> Failure:
+    return failure_of(where, error, agent=agent)
 
 
 def chained() -> Exception:
@@ -57,7 +57,7 @@ def chained() -> Exception:
         # The session's own doing, or its words.
         (failed("harness", PolarError("cp: No space left on device")), None),
         (failed("evaluator", PolarError("Too many open files")), None),
-        (failed("engine", EngineError("x"), policy=True), None),
+        (failed("engine", EngineError("x"), agent=True), None),
         (Failure(where="engine", type="ContextOverflow", message="too long"), None),
         (Failure(where="builder", type="NotExact", message="x"), None),
     ],

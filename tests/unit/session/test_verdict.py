@@ -86,7 +86,7 @@ TABLE: list[tuple[dict[str, Any], tuple[str, bool] | None]] = [
 @pytest.mark.parametrize(("run", "expected"), TABLE, ids=[str(run) for run, _ in TABLE])
 def test_whose_doing_it_was(run: dict[str, Any], expected: tuple[str, bool] | None) -> None:
     failure = verdict(msgspec.structs.replace(Outcome(reached_model=True), **run))
-    assert (failure and (failure.type, failure.policy)) == expected
+    assert (failure and (failure.type, failure.agent)) == expected
 
 
 def test_each_type_of_the_table_is_documented_with_whose_doing_it_is() -> None:

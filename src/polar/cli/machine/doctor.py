@@ -1,17 +1,17 @@
-"""`polar doctor`: is everything here that a session needs? Each failure names its fix."""
+"""`polar doctor`: checks whether this machine has everything a session needs. Each failure names its fix."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.output import console, one_line, print_json
+from polar.cli.machine.checks import Check, CheckOutcome, end_checks, print_check, run_checks
+from polar.cli.options import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
     from polar.config import Config
@@ -20,87 +20,35 @@ if TYPE_CHECKING:
     from polar.runtimes.options import Capabilities
 
 
-class Found(NamedTuple):
-    """What a check has to tell."""
-
-    text: str
-    details: list[dict[str, str]] = []
-    """One for each thing that was tried, as `about`, `probe`, `state` and `detail`."""
-    ok: bool = True
-    noted: bool = False
-    """Something is missing that nobody has asked for."""
-
-
-Check = tuple[str, Callable[[], Awaitable[str | Found]]]
-"""A name, and what to do: gives what was found, or raises."""
-
-
 HELLO = "Say hello."
-WORDS = {"ok": "ok  ", "noted": "note", "failed": "FAIL"}
-STYLES = {"ok": None, "noted": "yellow", "failed": "red"}
 
 
 def doctor(
     ctx: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
+    config: ConfigOption = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harnesses to check.", show_default="pi")] = None,
     runtime: Annotated[
         list[str] | None,
-        typer.Option(help="Runtimes to check. One that is named must be usable.", show_default="all"),
+        typer.Option(help="Runtimes to check; those named here must work.", show_default="all"),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="A rollout server whose nodes are to be well.", show_default="none")
+        str | None, typer.Option(help="A rollout server whose nodes to check.", show_default="none")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Check disk, engine, renderer, harnesses, runtimes and a server's nodes. Exit code 1 when something fails."""
+    """Check that this machine has everything a session needs.
+
+    Checks disk, engine, renderer, harnesses, runtimes and a server's nodes.
+    Each failure names its fix. Exit code 1 if something fails.
+    """
     from polar import config as configuration
 
     chosen = configuration.load(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
-    checks = [*_machine_checks(chosen, runs_dir), *_checks(chosen, harness or ["pi"]), *_runtime_checks(runtime)]
+    checks = [*_checks(chosen, runs_dir, harness or ["pi"]), *_runtime_checks(runtime)]
     if server is not None:
         checks.append((f"nodes of {server}", lambda: _nodes(server)))
-    found = asyncio.run(_run_checks(checks, quiet=json))
-    if json:
-        print_json({"ok": all(row["ok"] for row in found), "checks": found})
-    if not all(row["ok"] for row in found):
-        raise typer.Exit(1)
-
-
-async def _run_checks(checks: list[Check], *, quiet: bool) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name, check in checks:
-        try:
-            found = await check()
-        except Exception as error:  # a broken plug-in is what this command is here to find
-            found = Found(str(error) or type(error).__name__, ok=False)
-        rows.append(_row(name, found if isinstance(found, Found) else Found(found)))
-        if not quiet:
-            _print(rows[-1])
-    return rows
-
-
-def _row(name: str, found: Found) -> dict[str, Any]:
-    row: dict[str, Any] = {"check": name, "ok": found.ok, "found": found.text}
-    if found.noted:
-        row["noted"] = True
-    return {**row, "details": found.details} if found.details else row
-
-
-def _print(row: dict[str, Any]) -> None:
-    out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
-    out.print(f"{WORDS[state]} {row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])
-    for detail in row.get("details", ()):
-        told = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
-        out.print(
-            f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{told}", style=STYLES[detail["state"]]
-        )
-
-
-def _machine_checks(config: Config, runs_dir: Path) -> list[Check]:
-    """What a node of this machine tries out again when a session fails through it."""
-    return [("disk", lambda: _disk(config, runs_dir)), ("open files", _open_files)]
+    end_checks(asyncio.run(run_checks(checks, lambda row: None if json else print_check(row))), json=json)
 
 
 async def _disk(config: Config, runs_dir: Path) -> str:
@@ -109,19 +57,19 @@ async def _disk(config: Config, runs_dir: Path) -> str:
     whole = runs_dir.absolute()
     there = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
     check_disk(there, config.node.min_free_bytes)
-    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB are free at {there}"
+    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB free at {there}"
 
 
-async def _open_files() -> Found:
-    from polar.cli.event_loop import allow_open_files
+async def _open_files() -> str:
     from polar.node.probes import check_descriptors
+    from polar.runs.event_loop import allow_open_files
 
     check_descriptors()
     most = allow_open_files()
-    return Found(f"at most {most} at once, about ten for each session that runs" if most else "without a limit")
+    return f"at most {most} at once; a running session needs about ten" if most else "no limit"
 
 
-async def _nodes(server: str) -> Found:
+async def _nodes(server: str) -> CheckOutcome:
     from polar.cli.service.nodes import state_of
     from polar.client import PolarClient, Retry
 
@@ -137,13 +85,15 @@ async def _nodes(server: str) -> Found:
         for node in found
     ]
     ill = [node for node in found if state_of(node) != "well"]
-    told = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
-    return Found(told, details, ok=bool(found) and not ill)
+    text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
+    return CheckOutcome(text, details, ok=bool(found) and not ill)
 
 
-def _checks(config: Config, harnesses: list[str]) -> list[Check]:
+def _checks(config: Config, runs_dir: Path, harnesses: list[str]) -> list[Check]:
     return [
-        ("node and npm", _npm),
+        ("disk", lambda: _disk(config, runs_dir)),
+        ("open files", _open_files),
+        ("Node.js and npm", _npm),
         ("cache", _cache),
         (f"renderer {_renderer_name(config)}", lambda: _renderer(config)),
         (f"engine {config.engine.name}", lambda: _engine(config)),
@@ -152,14 +102,14 @@ def _checks(config: Config, harnesses: list[str]) -> list[Check]:
 
 
 def _runtime_checks(named: list[str] | None) -> list[Check]:
-    """Of all that we know, those must be usable that were named, else the one a task has by default."""
+    """Those the user names must work; if none is named, the default one must, and the others are only reported."""
     from polar.registry import BUILT_IN
     from polar.types import TaskRequest
 
     usual: list[str] = [TaskRequest.model_fields["runtime"].default.name]
-    asked = named or usual
+    required = named or usual
     names = named or [*usual, *(name for name in BUILT_IN["runtime"] if name not in usual)]
-    return [(f"runtime {name}", lambda name=name: _runtime(name, asked=name in asked)) for name in names]
+    return [(f"runtime {name}", lambda name=name: _runtime(name, required=name in required)) for name in names]
 
 
 def _renderer_name(config: Config) -> str:
@@ -170,7 +120,7 @@ def _renderer_name(config: Config) -> str:
 async def _npm() -> str:
     found = shutil.which("npm")
     if found is None:
-        raise RuntimeError("npm is not on PATH; harnesses come from the npm registry: install Node 20 or newer")
+        raise RuntimeError("npm is not on PATH; harnesses come from the npm registry: install Node.js 20 or newer")
     return found
 
 
@@ -183,11 +133,13 @@ async def _cache() -> str:
         with tempfile.NamedTemporaryFile(dir=folder):
             return str(folder)
     except OSError as error:
-        raise RuntimeError(f"{folder} cannot be written: {error.strerror}; set POLAR_CACHE to another") from error
+        raise RuntimeError(
+            f"{folder} cannot be written: {error.strerror}; set POLAR_CACHE to another folder"
+        ) from error
 
 
-async def _renderer(config: Config) -> Found:
-    """Tries it out, as a node does at its start."""
+async def _renderer(config: Config) -> CheckOutcome:
+    """Runs the checks that a node runs when it starts."""
     import msgspec
 
     from polar import registry
@@ -196,20 +148,14 @@ async def _renderer(config: Config) -> Found:
 
     spec = config.model.spelling
     if config.model.mode == "chat" or spec is None:
-        return Found(
-            "chat mode: the engine lays prompts out, and what it changes of earlier tokens starts a branch"
-        )
+        return CheckOutcome("chat mode: the engine renders prompts; a change of earlier tokens starts a branch")
     renderer: Renderer = registry.make("renderer", spec)
     await renderer.load()
     report = preflight(renderer)
-    told = (
-        "turns go on in their own tokens, which is proven"
-        if report.bridges
-        else "turns are not continued in their own tokens but forked"
-        + ("" if report.offered else ": no bridge is offered, so nothing could be proven")
-    )
+    forked = "later turns start a new trace" + ("" if report.offered else ": the renderer offers no bridge")
+    text = "later turns continue the sampled tokens (proven)" if report.bridges else forked
     details: list[dict[str, str]] = [msgspec.to_builtins(finding) for finding in report.findings]
-    return Found(f"{renderer.fingerprint}, {told}", details, ok=report.bridges)
+    return CheckOutcome(f"{renderer.fingerprint}, {text}", details, ok=report.bridges)
 
 
 async def _engine(config: Config) -> str:
@@ -219,19 +165,23 @@ async def _engine(config: Config) -> str:
     engine: Engine = registry.make("engine", config.engine)
     try:
         info = await engine.start()
-        pieces = await (_conversed(engine) if config.model.mode == "chat" else _sampled(engine, config))
+        pieces = await (_sampled_in_chat(engine) if config.model.mode == "chat" else _sampled(engine, config))
     finally:
         await engine.stop()
     ids = [token for piece in pieces for token in piece.ids]
     values = [value for piece in pieces for value in piece.logprobs]
     missing = sum(value != value for value in values)
     if not ids or len(ids) != len(values):
-        raise RuntimeError(f"{len(ids)} ids and {len(values)} logprobs came back; the engine cannot be trained on")
-    return f"{info.model}, {info.context_tokens} tokens, {len(ids)} ids and logprobs came back, {missing} missing"
+        raise RuntimeError(
+            f"{len(ids)} ids and {len(values)} logprobs came back; such an engine cannot be used for training"
+        )
+    return f"{info.model}, context of {info.context_tokens} tokens; sampled {len(ids)} tokens" + (
+        f", {missing} without a logprob" if missing else " with logprobs"
+    )
 
 
 async def _sampled(engine: Engine, config: Config) -> list[Piece]:
-    """In tokens that the renderer lays out."""
+    """With a prompt from the renderer."""
     from polar import registry
     from polar.engines.base import GenerateRequest
     from polar.tokens.base import Renderer
@@ -244,15 +194,15 @@ async def _sampled(engine: Engine, config: Config) -> list[Piece]:
     return [piece async for piece in engine.generate(request)]
 
 
-async def _conversed(engine: Engine) -> list[Piece]:
-    """In a conversation that the engine lays out."""
+async def _sampled_in_chat(engine: Engine) -> list[Piece]:
+    """With messages that the engine renders."""
     from polar.engines.base import ChatEngine, ChatPrompt
     from polar.types import Message, Sampling
 
     if not isinstance(engine, ChatEngine):
         raise RuntimeError('it has no chat endpoint; set [model] mode = "tokens" and a renderer')
-    asked = ChatPrompt((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
-    return [part.piece async for part in engine.chat(asked)]
+    prompt = ChatPrompt((Message(role="user", content=HELLO),), (), Sampling(), (), "doctor", max_tokens=16)
+    return [part.piece async for part in engine.chat(prompt)]
 
 
 async def _harness(name: str) -> str:
@@ -266,7 +216,7 @@ async def _harness(name: str) -> str:
     return f"{harness.name} {harness.version}".strip() + "".join(f", {folder}" for folder in folders.values())
 
 
-async def _runtime(name: str, *, asked: bool) -> Found:
+async def _runtime(name: str, *, required: bool) -> CheckOutcome:
     from polar import registry
     from polar.errors import PolarError
     from polar.runtimes.options import RuntimeOptions
@@ -276,15 +226,15 @@ async def _runtime(name: str, *, asked: bool) -> Found:
     details = _contained(options.offered) if isinstance(options, RuntimeOptions) else []
     try:
         missing, runtime = await plugin.lacking(), plugin(options)
-        found = Found(missing or await _tried(runtime), details, ok=not missing)
+        found = CheckOutcome(missing or await _tried(runtime), details, ok=not missing)
         details += [{"about": "note", "probe": "", "state": "noted", "detail": note} for note in runtime.notes]
     except PolarError as error:
-        found = Found(str(error), details, ok=False)
-    return found if found.ok or asked else found._replace(ok=True, noted=True)
+        found = CheckOutcome(str(error), details, ok=False)
+    return found if found.ok or required else found._replace(ok=True, noted=True)
 
 
 def _contained(offered: Capabilities) -> list[dict[str, str]]:
-    """What it can hold a session to, and why not to more."""
+    """What it can restrict, and the reasons for what it cannot."""
     reasons = dict(offered.reasons)
     network, limits = reasons.pop("network", ""), [reasons.pop("limits", "")]
     limits += [f"{name}: {reason}" for name, reason in reasons.items()]
@@ -305,18 +255,18 @@ def _contained(offered: Capabilities) -> list[dict[str, str]]:
 
 
 async def _tried(runtime: Runtime) -> str:
-    """Runs a command in it and sees that nothing stays behind."""
+    """Runs a command in it and checks that no folder stays behind."""
     from polar.runtimes.base import Command, SessionFolders
 
     with tempfile.TemporaryDirectory(prefix="polar-doctor-") as folder:
-        place = SessionFolders(session_id="doctor", root=Path(folder) / "place", logs=Path(folder) / "logs")
-        place.logs.mkdir()
+        folders = SessionFolders(session_id="doctor", root=Path(folder) / "place", logs=Path(folder) / "logs")
+        folders.logs.mkdir()
         try:
-            await runtime.start(place)
+            await runtime.start(folders)
             finished = await runtime.exec(Command(argv=("/bin/sh", "-c", "echo usable")))
         finally:
             await runtime.stop()
-        if finished.exit_code != 0 or place.root.exists():
+        if finished.exit_code != 0 or folders.root.exists():
             raise RuntimeError(
                 f"exit code {finished.exit_code}: {finished.stderr_tail or 'folders were left behind'}"
             )

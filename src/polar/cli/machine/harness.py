@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.output import console, one_line, print_json, print_table
+from polar.cli.options import JsonOption
+from polar.cli.output import console, error_console, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from polar.harnesses.base import Harness, NpmPack
 
-harness = typer.Typer(no_args_is_help=True, help="Harnesses: list them, bring them into the cache, try them out.")
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+harness = typer.Typer(no_args_is_help=True, help="Harnesses: list, install and check them.")
 
 
 @harness.command("ls")
 def ls(json: JsonOption = False) -> None:
-    """List the harnesses Polar knows: the version each is pinned to, whether it is installed, the APIs it speaks.
+    """List the harnesses: pinned version, installed or not, size, APIs.
 
-    A size is that of all packages a harness needs. Node is one of them for some, and there only once.
+    The size includes all packages a harness needs; harnesses share one Node.js.
     """
     from polar.config import cache_dir
 
@@ -37,13 +36,14 @@ def ls(json: JsonOption = False) -> None:
 @harness.command("install")
 def install(
     names: Annotated[list[str] | None, typer.Argument(help="Harnesses, such as pi or codex.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that Polar knows: about 0.5 GB to download.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All harnesses: about 0.5 GB.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Bring harnesses and what they need into the cache that all runs on this machine share.
+    """Download harnesses and what they need into the cache that all runs on this machine share.
 
-    A session does so by itself; this does it before, where there is a network. What is there is not fetched again,
-    and what is broken off leaves nothing behind. POLAR_CACHE moves the cache.
+    `polar run` also does this by itself; use this command to download ahead of
+    time. Packages in the cache are not downloaded again. POLAR_CACHE moves the
+    cache.
 
         polar harness install pi codex
     """
@@ -56,7 +56,7 @@ def install(
     if json:
         print_json({"packages": rows})
     elif not rows:
-        console().print("nothing is needed")
+        console().print("nothing to install")
 
 
 @harness.command("check")
@@ -65,27 +65,27 @@ def check(
     options: Annotated[str | None, typer.Option(help="Options for them, as JSON.", metavar="JSON")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Try harnesses out without a model and without a network.
+    """Check harnesses without a model and without a network.
 
-    Each must be in the cache, tell the version it is pinned to, and go through a session: started in the local
-    runtime at a gateway on loopback, with an engine that says the same to everything. Exit code 1 when one fails.
+    Each must be in the cache, print the version it is pinned to, and complete a
+    session in the local runtime with a scripted engine. Exit code 1 if one fails.
 
         polar harness check pi
         polar harness check shell --options '{"argv": ["my-agent"]}'
     """
-    from polar.cli.machine.harness_check import checks_of, run_checks
+    from polar.cli.machine.checks import end_checks, print_check, run_checks
+    from polar.cli.machine.harness_check import checks_of
 
     given = _parsed(options)
-    results: list[dict[str, Any]] = []
-    for name in names:
-        rows = asyncio.run(run_checks(name, checks_of(name, given)))
-        results += rows
+    rows: list[dict[str, Any]] = []
+
+    def show(row: dict[str, Any]) -> None:
         if not json:
-            _print(rows)
-    if json:
-        print_json({"ok": all(row["ok"] for row in results), "checks": results})
-    if not all(row["ok"] for row in results):
-        raise typer.Exit(1)
+            print_check(row, f"{row['harness']} ")
+
+    for name in names:
+        rows += asyncio.run(run_checks(checks_of(name, given), show, stop_at_failure=True, harness=name))
+    end_checks(rows, json=json)
 
 
 def _known() -> list[str]:
@@ -95,7 +95,7 @@ def _known() -> list[str]:
 
 
 def _made(name: str) -> Harness | None:
-    """None: it takes options that only a task can give. That is a command of the user's; nothing is installed."""
+    """None: it needs options that only a task gives, as `shell` does; such a harness installs nothing."""
     from polar import registry
     from polar.errors import ConfigError
     from polar.types import Spec
@@ -130,12 +130,8 @@ def _pack_row(pack: NpmPack) -> dict[str, Any]:
 
     folder = cached(pack)
     size = None if folder is None else _size_bytes(folder)
-    return {
-        "package": pack.package,
-        "version": pack.version,
-        "installed": folder is not None,
-        "size_bytes": size,
-    }
+    row = {"package": pack.package, "version": pack.version}
+    return {**row, "installed": folder is not None, "size_bytes": size}
 
 
 def _size_bytes(folder: Path) -> int:
@@ -161,30 +157,26 @@ def megabytes(size_bytes: int) -> str:
 
 
 def _packs_of(names: list[str]) -> list[NpmPack]:
-    """Each once, whoever needs it."""
+    """Without duplicates."""
     made = [harness for harness in map(_made, names) if harness is not None]
     return list(dict.fromkeys(pack for harness in made for pack in harness.requirements()))
 
 
 async def _fetch_all(packs: list[NpmPack], *, quiet: bool) -> list[dict[str, Any]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from polar.harnesses.programs.install import cached
     from polar.harnesses.programs.install import install as fetch
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
-    errors = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    out = error_console(quiet=quiet)
     rows: list[dict[str, Any]] = []
-    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as progress:
+    with progress_bar(out) as progress:
         bar = progress.add_task("", total=len(packs))
         for pack in packs:
             progress.update(bar, description=f"{pack.package} {pack.version}")
-            there = cached(pack) is not None
+            missing = cached(pack) is None
             await fetch([pack])
-            row = _pack_row(pack) | {"fetched": not there}
-            told = "fetched" if row["fetched"] else "there already"
-            errors.print(f"{pack.package} {pack.version}  {megabytes(row['size_bytes'])}  {told}")
+            row = _pack_row(pack) | {"fetched": missing}
+            state = "fetched" if missing else "already there"
+            out.print(f"{pack.package} {pack.version}  {megabytes(row['size_bytes'])}  {state}")
             progress.advance(bar)
             rows.append(row)
     return rows
@@ -200,11 +192,5 @@ def _parsed(options: str | None) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise PolarError(f"--options is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise PolarError("--options wants a JSON object")
+        raise PolarError("--options must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        text = f"{'ok  ' if row['ok'] else 'FAIL'} {row['harness']} {row['check']}: {one_line(row['found'], 400)}"
-        console().print(text, style=None if row["ok"] else "red")

@@ -1,7 +1,7 @@
-"""What `polar harness check` does: is it there, which version is it, and does it come through a session.
+"""The checks of `polar harness check`: is it installed, in the right version, and does it complete a session.
 
-The session is a real one, on this machine, at a node with an engine that follows a script. Its tokens are bytes,
-so no model's vocabulary is needed.
+The session is real, on a node of this machine with a scripted engine. Its tokens are bytes, so it needs no model's
+vocabulary.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from polar import registry
+from polar.cli.machine.checks import Check
 from polar.config import Config
 from polar.data.source import TaskFileSource
 from polar.engines.base import EngineInfo
@@ -28,11 +28,8 @@ from polar.testing import ScriptedEngine
 from polar.tokens.base import Renderer
 from polar.types import SessionResult, Spec, TaskRequest, Trajectory
 
-Check = tuple[str, Callable[[], Awaitable[str]]]
-"""A name, and what to do: gives what was found, or raises."""
-
 CONTEXT_TOKENS = 1_000_000
-"""Of one byte each: the longest first prompt of a harness is about a tenth of it."""
+"""One byte each. The longest first prompt of a harness is about a tenth of it."""
 VERSION_TIMEOUT_S = 60.0
 VERSION_PATTERN = re.compile(r"\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.+-]+)?|\d+")
 BUDGETS = {"init_s": 60.0, "run_s": 180.0, "max_calls": 8}
@@ -52,34 +49,16 @@ def checks_of(name: str, options: dict[str, Any]) -> list[Check]:
         return registry.make("harness", spec)
 
     async def installed() -> str:
-        return (
-            "nothing to install"
-            if not (folders := _folders(name, made()))
-            else ", ".join(map(str, folders.values()))
-        )
+        return ", ".join(map(str, _folders(name, made()).values())) or "nothing to install"
 
     async def version() -> str:
-        return await told_version(made(), _folders(name, made()))
+        return await printed_version(made(), _folders(name, made()))
 
     async def session() -> str:
         _folders(name, made())  # a session would fetch what is missing
-        return await hold_session(spec)
+        return await try_session(spec)
 
     return [("installed", installed), ("version", version), ("session", session)]
-
-
-async def run_checks(name: str, checks: list[Check]) -> list[dict[str, Any]]:
-    """What comes after a failure would fail for the same reason."""
-    rows: list[dict[str, Any]] = []
-    for check, run in checks:
-        try:
-            rows.append({"harness": name, "check": check, "ok": True, "found": await run()})
-        except Exception as error:  # a broken plug-in is what this command is here to find
-            rows.append(
-                {"harness": name, "check": check, "ok": False, "found": str(error) or type(error).__name__}
-            )
-            break
-    return rows
 
 
 def _folders(name: str, harness: Harness) -> dict[str, Path]:
@@ -93,16 +72,16 @@ def _spelled(packs: list[NpmPack]) -> str:
     return ", ".join(f"{pack.package} {pack.version}" for pack in packs)
 
 
-async def told_version(harness: Harness, installed: dict[str, Path]) -> str:
+async def printed_version(harness: Harness, installed: dict[str, Path]) -> str:
     program = harness.program(installed)
     if not program:
-        return f"{harness.version}, and no program to ask"
+        return f"{harness.version}, without a program to ask"
     printed = await _output_of((*program, "--version"))
     if re.match(r"\d", harness.version) and harness.version not in VERSION_PATTERN.findall(printed):
         again = " and ".join(str(folder) for folder in installed.values())
-        cure = f"remove {again} and install it again" if again else "set the option `version` to what it is"
-        raise RuntimeError(f"{harness.version} is asked for, but it says {printed!r}: {cure}")
-    return printed.partition("\n")[0] or "it says nothing"
+        fix = f"remove {again} and install it again" if again else "set the option `version` to the printed one"
+        raise RuntimeError(f"expected version {harness.version}, but it prints {printed!r}: {fix}")
+    return printed.partition("\n")[0] or "it prints nothing"
 
 
 async def _output_of(command: tuple[str, ...]) -> str:
@@ -124,13 +103,12 @@ async def _output_of(command: tuple[str, ...]) -> str:
             await process.wait()
             raise
     if process.returncode != 0:
-        words = errors.decode(errors="replace").strip()[-300:]
-        raise RuntimeError(f"{' '.join(command)} ends with {process.returncode}: {words}")
+        message = errors.decode(errors="replace").strip()[-300:]
+        raise RuntimeError(f"{' '.join(command)} exited with {process.returncode}: {message}")
     return printed.decode(errors="replace").strip()
 
 
-async def hold_session(spec: Spec) -> str:
-    """One session of the harness; what became of it."""
+async def try_session(spec: Spec) -> str:
     results: list[SessionResult] = []
 
     async def keep(result: SessionResult, _: Trajectory | None) -> None:
@@ -151,7 +129,7 @@ async def hold_session(spec: Spec) -> str:
         raise RuntimeError(f"{result.failure.where}: {result.failure.message}")
     if result.ended_by:
         raise RuntimeError(f"it did not end by itself: {result.ended_by}, after {result.statistics.calls} calls")
-    return f"{result.statistics.calls} calls, ended with 0 after {result.stage_s.get('RUNNING', 0.0):.1f} s"
+    return f"{result.statistics.calls} calls, exit code 0 after {result.stage_s.get('RUNNING', 0.0):.1f} s"
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -165,7 +143,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 async def bytes_renderer(folder: Path) -> Renderer:
-    """For a model that reads and writes bytes; its files are laid into `folder`."""
+    """For a model whose tokens are bytes; writes its files into `folder`."""
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     renderer: Renderer = registry.make("renderer", Spec(name="template", options={"tokenizer": str(folder)}))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.output import clock, console, print_json, print_table
+from polar.cli.options import JsonOption
+from polar.cli.output import clock, console, error_console, print_json, print_table
 
 if TYPE_CHECKING:
     from polar.runtimes.images.build import BuiltImage
@@ -19,40 +20,39 @@ if TYPE_CHECKING:
 image = typer.Typer(no_args_is_help=True, help="Base images without a registry: build, list, remove.")
 
 DEFAULT_NAME = "polar-base"
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @image.command("build")
 def build(  # noqa: PLR0913 - each is an option of the command
     name: Annotated[str, typer.Argument(help="What to call it.")] = DEFAULT_NAME,
     kind: Annotated[
-        str, typer.Option(help="debian, or busybox: 2 MB, without a C library: most programs do not run in it.")
+        str, typer.Option(help="debian, or busybox: 2 MB, without a C library, so most programs do not run.")
     ] = "debian",
     packages: Annotated[
         str | None,
-        typer.Option(help="Debian packages, with commas between.", show_default="what harnesses need"),
+        typer.Option(help="Debian packages, separated by commas.", show_default="what harnesses need"),
     ] = None,
     suite: Annotated[str | None, typer.Option(help="A Debian release.", show_default="the machine's")] = None,
     uses: Annotated[
         str | None,
         typer.Option(
             "--for",
-            help="docker, bubblewrap, apptainer or folder, with commas between.",
+            help="docker, bubblewrap, apptainer or folder, separated by commas.",
             show_default="all; docker if an engine answers",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build it again, with newer packages.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Rebuild it, with newer packages.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a base image from Debian packages. One that is there and made of the same is not made again."""
+    """Build a base image from Debian packages, unless the same one is already there."""
     from polar.runtimes.images.build import ImageOrder, forms_of
     from polar.runtimes.images.build import build as build_image
 
     forms = None if uses is None else forms_of(_words(uses))
     order = ImageOrder(name, _recipe(kind, packages, suite), forms, force)
     started = time.monotonic()
-    with _telling(name, quiet=json) as tell:
-        built = asyncio.run(build_image(order, tell))
+    with _steps(name, quiet=json) as show:
+        built = asyncio.run(build_image(order, show))
     row = _built_row(built) | {"took_s": round(time.monotonic() - started, 1)}
     print_json(row) if json else _print_built(row)
 
@@ -77,9 +77,9 @@ def rm(name: Annotated[str, typer.Argument(help="An image that was built.")]) ->
     """Remove an image from the cache, and from the container engine if one has it."""
     from polar.runtimes.images.catalog import known, remove
 
-    told = asyncio.run(_taken_out(known(name)))
+    note = asyncio.run(_remove_from_engine(known(name)))
     remove(name)
-    console().print(f"removed {name}" + told)
+    console().print(f"removed {name}{note}")
 
 
 def _words(text: str) -> list[str]:
@@ -93,27 +93,22 @@ def _recipe(kind: str, packages: str | None, suite: str | None) -> Recipe:
 
 
 @contextmanager
-def _telling(name: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
-    """Each step, on stderr: a line that changes on a terminal, else lines."""
-    from rich.console import Console
-
-    out = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+def _steps(name: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
+    """Shows each step on stderr: on a terminal in one line that changes, else line by line."""
+    out = error_console(quiet=quiet)
     with out.status(f"{name} ...") as status:
 
-        def tell(step: str) -> None:
+        def show(step: str) -> None:
             status.update(f"{name}: {step} ...")
             if not out.is_terminal:
                 out.print(f"{name}: {step}")
 
-        yield tell
+        yield show
 
 
 def _built_row(built: BuiltImage) -> dict[str, Any]:
-    return _row(built.image, built.engine) | {"engine": built.engine, "root": _root(built.image)}
-
-
-def _root(image: BaseImage) -> str | None:
-    return str(image.root) if image.root.is_dir() else None
+    root = built.image.root
+    return _row(built.image, built.engine) | {"engine": built.engine, "root": str(root) if root.is_dir() else None}
 
 
 async def _rows() -> list[dict[str, Any]]:
@@ -175,7 +170,7 @@ def _print_built(row: dict[str, Any]) -> None:
         out.print(f"  engine  {row['image']}:latest at {row['engine']}")
 
 
-async def _taken_out(name: str) -> str:
+async def _remove_from_engine(name: str) -> str:
     from polar.runtimes.images.engine import engine_images
 
     async with engine_images() as engine:

@@ -1,4 +1,4 @@
-"""`polar audit`: a run's traces proven again from what is on disk, and scored by an engine where asked."""
+"""`polar audit`: proves a run's traces again from the files, and scores them with an engine on request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.output import console, print_json, print_table, visible
+from polar.cli.options import JsonOption
+from polar.cli.output import console, error_console, print_json, print_table, progress_bar, visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
     from rich.progress import Progress
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from polar.audit.run import SessionAudit
     from polar.config import Config
     from polar.engines.base import Scorer
-    from polar.store.journal import Journal
     from polar.store.paths import RunPaths
     from polar.types import Finding
 
@@ -39,16 +39,17 @@ def audit(  # noqa: PLR0913 - each is an option of the command
     engine: Annotated[bool, typer.Option("--engine", help="Also score tokens with the engine.")] = False,
     config: Annotated[Path | None, typer.Option(help="A polar.toml for the engine, else the run's own.")] = None,
     positions: Annotated[int, typer.Option(min=0, help="Tokens to score in each trace; 0: all.")] = 64,
-    max_mean: Annotated[float, typer.Option(min=0, help="Most mean |captured - scored| of the run.")] = 1e-3,
-    max_abs: Annotated[float, typer.Option(min=0, help="Most |captured - scored| of one token.")] = 0.05,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    max_mean: Annotated[float, typer.Option(min=0, help="Largest allowed mean of |captured - scored|.")] = 1e-3,
+    max_abs: Annotated[float, typer.Option(min=0, help="Largest allowed |captured - scored| of a token.")] = 0.05,
+    json: JsonOption = False,
 ) -> None:
-    """Prove every trainable token of a run again. Exit code 1 when anything is not as it must be.
+    """Prove every trainable token of a run again, from its files.
 
-    Reads the journal and the traces files; with --engine the tokens are also scored in their contexts.
+    Reads the journal and the traces; with --engine it also scores the tokens in
+    their contexts. Exit code 1 if anything is wrong.
     """
     from polar.audit.rescoring import RescoringLimits
-    from polar.cli.runs.stored import runs_dir_of
+    from polar.runs.stored import runs_dir_of
     from polar.store.paths import find_run
 
     paths = find_run(runs_dir_of(ctx.obj), run)
@@ -74,12 +75,12 @@ class _Report:
     run_id: str
     audits: list[SessionAudit]
     run_findings: list[Finding]
-    """Of the run as a whole: sessions that are missing."""
+    """About the run as a whole: sessions that are missing."""
     scored: list[RescoredToken] | None
-    """None: no engine was asked."""
+    """None: without an engine."""
     score_findings: list[Finding]
     texts: list[str]
-    """What stands before each of the worst tokens, and the token."""
+    """Each of the worst tokens with the text before it."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -88,7 +89,7 @@ class _Report:
 
     @property
     def proven(self) -> int:
-        """Sessions that there was something to prove of."""
+        """Number of sessions with traces."""
         return sum(audit.certificate is not None for audit in self.audits)
 
     def as_json(self) -> dict[str, Any]:
@@ -101,13 +102,13 @@ class _Report:
                     "session_id": audit.session_id,
                     "note": audit.note,
                     "certificate": audit.certificate.model_dump(mode="json") if audit.certificate else None,
-                    "findings": [finding.model_dump(mode="json") for finding in audit.findings],
+                    "findings": _plain(audit.findings),
                 }
                 for audit in self.audits
             ],
-            "run_findings": [finding.model_dump(mode="json") for finding in self.run_findings],
+            "run_findings": _plain(self.run_findings),
             "scores": self._scores(),
-            "score_findings": [finding.model_dump(mode="json") for finding in self.score_findings],
+            "score_findings": _plain(self.score_findings),
         }
 
     def _scores(self) -> dict[str, Any] | None:
@@ -142,7 +143,7 @@ class _Report:
             out.print(f"  and {len(found) - SHOWN_FINDINGS} more; --json has them all", style="red")
 
     def _lines(self) -> list[str]:
-        """The findings, each with its session where it is one's own."""
+        """The findings, those of a session with its id."""
         own = [f"session {audit.session_id}, {finding}" for audit in self.audits for finding in audit.findings]
         return own + [str(finding) for finding in (*self.run_findings, *self.score_findings)]
 
@@ -158,48 +159,49 @@ class _Report:
             f"mean {gaps.mean:.3g}, p99 {gaps.p99:.3g}, max {gaps.max:.3g}"
         )
         rows = [
-            (worst.session_id, *map(str, (worst.trace_index, worst.position)), *_values(worst), visible(text, "⏎"))
+            (
+                *map(str, (worst.session_id, worst.trace_index, worst.position)),
+                *(f"{worst.captured:.5f}", f"{worst.scored:.5f}", f"{worst.gap:.2g}", visible(text, "⏎")),
+            )
             for worst, text in zip(gaps.worst, self.texts, strict=True)
         ]
         columns = ["session", "#trace", "#position", "#captured", "#scored", "#gap", "in its context"]
-        print_table(columns, rows, title="the widest")
+        print_table(columns, rows, title="largest gaps")
 
 
-def _values(token: RescoredToken) -> tuple[str, ...]:
-    return f"{token.captured:.5f}", f"{token.scored:.5f}", f"{token.gap:.2g}"
+def _plain(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    return [finding.model_dump(mode="json") for finding in findings]
 
 
 def _row(audit: SessionAudit) -> tuple[str, ...]:
     made = audit.certificate
-    counts = (
-        ("-",) * 5
-        if made is None
-        else tuple(
-            str(count)
-            for count in (made.calls, made.traces, made.sampled_tokens, made.trainable_tokens, made.dropped_tokens)
-        )
-    )
-    inexact = (
-        f"{made.inexact_traces} traces not exact, by their own account" if made and made.inexact_traces else ""
-    )
+    names = ("calls", "traces", "sampled_tokens", "trainable_tokens", "dropped_tokens")
+    counts = [str(getattr(made, name, "-")) for name in names]
+    inexact = f"{made.inexact_traces} traces are marked as not exact" if made and made.inexact_traces else ""
     return (visible(audit.session_id), *counts, str(len(audit.findings)), visible(audit.note or inexact))
 
 
 async def _audit(run: RunPaths, plan: _Plan) -> _Report:
+    from polar import config as configuration
     from polar.audit.records import run_findings
     from polar.audit.rescoring import findings_of, gaps_of
+    from polar.audit.run import audit_session
+    from polar.runs.stored import chosen_session
     from polar.store.journal import Journal
 
-    config = _config_of(run, plan.config) if plan.engine else None
-    with _progress() as bar:
+    config = None
+    if plan.engine:  # the one that sampled, unless the user names another
+        config = configuration.load(plan.config) if plan.config else run.read_record().config
+    with progress_bar(error_console()) as bar:
         async with _scorer(config, bar) as scorer, await Journal.open(run.journal, read_only=True) as journal:
-            chosen = _chosen(await journal.session_ids(), plan.sessions)
+            known = await journal.session_ids()
+            chosen = [chosen_session(name, known, run.run_id) for name in plan.sessions] or known
             task = bar.add_task("proving", total=len(chosen))
             of_run = [] if plan.sessions else await run_findings(journal, run, run.read_record())
             audits: list[SessionAudit] = []
             scored: list[RescoredToken] = []
             for session_id in chosen:
-                audit = await _prove(journal, run, session_id)
+                audit = await audit_session(journal, run, session_id)
                 if scorer is not None:
                     scored += await _score(audit, scorer, plan.positions)
                 audits.append(replace(audit, calls=(), trajectory=None))
@@ -210,44 +212,9 @@ async def _audit(run: RunPaths, plan: _Plan) -> _Report:
     return _Report(run.run_id, audits, of_run, scored, findings_of(scored, plan.limits), texts)
 
 
-async def _prove(journal: Journal, run: RunPaths, session_id: str) -> SessionAudit:
-    from polar.audit.run import audit_session
-
-    return await audit_session(journal, run, session_id)
-
-
-def _chosen(known: list[str], wanted: list[str]) -> list[str]:
-    """Sessions by their ids or the unique beginnings of them; all where none is named."""
-    from polar.errors import PolarError
-
-    found: list[str] = []
-    for name in wanted:
-        matches = [name] if name in known else [each for each in known if each.startswith(name)]
-        if len(matches) != 1:
-            raise PolarError(f"{len(matches)} sessions of the run begin with {name!r}; `polar ls RUN` lists them")
-        found += matches
-    return found or known
-
-
-def _progress() -> Progress:
-    """On stderr, and gone when it is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    parts = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*parts, console=Console(stderr=True), transient=True)
-
-
-def _config_of(run: RunPaths, given: Path | None) -> Config:
-    """The engine that sampled is the one to ask, unless the user names another."""
-    from polar import config as configuration
-
-    return configuration.load(given) if given is not None else run.read_record().config
-
-
 @asynccontextmanager
 async def _scorer(config: Config | None, bar: Progress) -> AsyncGenerator[Scorer | None]:
-    """The engine, started; none where there is no config for it."""
+    """The engine, started; None without a config for it."""
     from polar import registry
     from polar.engines.base import Engine, Scorer
     from polar.errors import PolarError
@@ -268,7 +235,7 @@ async def _scorer(config: Config | None, bar: Progress) -> AsyncGenerator[Scorer
 
 
 async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[RescoredToken]:
-    """Traces that call their own context inexact are left out: they differ by their nature."""
+    """Leaves out traces that are marked as inexact: their context is known to differ."""
     from polar.audit.rescoring import positions_to_score, score_trace
 
     trajectory = audit.trajectory
@@ -281,7 +248,7 @@ async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[Rescor
 
 
 async def _texts(run: RunPaths, worst: tuple[RescoredToken, ...]) -> list[str]:
-    """Of each token what stands before it, and the token itself in brackets."""
+    """For each token the text before it, and the token itself in brackets."""
     from polar.cli.runs.tokens import spelling
     from polar.store.trajectories import read_trajectory
 

@@ -1,18 +1,17 @@
-"""`polar ls`: the runs, or the sessions of one run; of a server, the tasks or the sessions of one task."""
+"""`polar ls`: runs, or the sessions of one; with a server, tasks, or the sessions of one."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polar.cli.options import JsonOption, ServerOption
 from polar.cli.output import clock, number, one_line, print_json, print_table, seconds
-from polar.cli.service.remote import ServerOption, ask
+from polar.cli.service.remote import ask
 
 if TYPE_CHECKING:
-    from polar.cli.runs.stored import StoredRun
     from polar.client import PolarClient
     from polar.store.paths import RunPaths
     from polar.types import Session, SessionResult, SessionStatus, TaskStatus
@@ -22,81 +21,67 @@ def ls(
     ctx: typer.Context,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN|TASK]", help="A run's id or its beginning; of a server, a task's id."),
+        typer.Argument(metavar="[RUN|TASK]", help="A run's id or the beginning of it; with --server a task's id."),
     ] = None,
     server: ServerOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """List the runs, or the sessions of one run; with --server the tasks there, or the sessions of one task."""
+    """List the runs, or the sessions of one run.
+
+    With --server: the tasks at a rollout server, or the sessions of one task.
+    """
     if server is not None:
         _ls_server(server, run, json=json)
         return
-    from polar.cli.runs.stored import load_run, runs_dir_of
+    from polar.runs.stored import read_run, runs_dir_of
     from polar.store.paths import find_run, list_runs
 
     runs_dir = runs_dir_of(ctx.obj)
     if run is None:
-        rows = [asyncio.run(_run_row(paths)) for paths in list_runs(runs_dir)]
+        rows = [_run_row(paths) for paths in list_runs(runs_dir)]
         print_json({"runs": rows}) if json else _print_runs(rows, str(runs_dir))
         return
-    stored = asyncio.run(load_run(find_run(runs_dir, run)))
-    sessions = _session_rows(stored)
-    print_json({"run_id": stored.paths.run_id, "sessions": sessions}) if json else _print_sessions(sessions)
+    stored = read_run(find_run(runs_dir, run))
+    sessions = [  # calls of a session that has not ended are counted too
+        _session_row(session.lease.session, session.result)
+        | {"calls": session.call_count, "sampled_tokens": session.sampled_tokens}
+        for session in stored
+    ]
+    print_json({"run_id": stored.run_id, "sessions": sessions}) if json else _print_sessions(sessions)
 
 
-async def _run_row(paths: RunPaths) -> dict[str, Any]:
+def _run_row(paths: RunPaths) -> dict[str, Any]:
     """A run that cannot be read is listed with the reason, not hidden."""
-    from polar.cli.runs.stored import load_run
+    from polar.cli.runs.summary import left_out_of_mean, mean_reward
     from polar.errors import PolarError
+    from polar.runs.stored import read_run
 
     row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
     row |= {"stages": {}, "stale": 0, "mean_reward": None, "left_out_of_mean": {}, "problem": None}
     try:
         record = paths.read_record()
         row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
-        row |= _summary(await load_run(paths))
+        stored = read_run(paths)
+        row["stages"] = dict(Counter(session.stage.value for session in stored))
+        row["stale"] = sum(result.stale for result in stored.results)
+        row["mean_reward"] = mean_reward(stored.results)
+        row["left_out_of_mean"] = left_out_of_mean(stored.results)
     except PolarError as error:
         row["problem"] = str(error)
     return row
 
 
-def _summary(stored: StoredRun) -> dict[str, Any]:
-    from polar.cli.runs.summary import left_out_of_mean, mean_reward
-
-    return {
-        "stages": dict(Counter(row.lease.session.stage.value for row in stored.sessions)),
-        "stale": sum(result.stale for result in stored.results.values()),
-        "mean_reward": mean_reward(stored.results.values()),
-        "left_out_of_mean": left_out_of_mean(stored.results.values()),
-    }
-
-
-def _session_rows(stored: StoredRun) -> list[dict[str, Any]]:
-    """Calls are counted in the journal, where those of a session that is not done stand too."""
-    return [
-        _session_row(row.lease.session, stored.results.get(row.lease.session.session_id))
-        | {"calls": row.calls, "sampled_tokens": row.sampled_tokens}
-        for row in stored.sessions
-    ]
-
-
 def _session_row(session: Session | SessionStatus, result: SessionResult | None) -> dict[str, Any]:
     statistics = result.statistics if result else None
+    counts = ("calls", "sampled_tokens", "traces", "trainable_tokens", "merge_rate")
     return {
-        "session_id": session.session_id,
-        "task_id": session.task_id,
-        "attempt": session.attempt,
-        "stage": session.stage.value,
+        **session.model_dump(mode="json", include={"session_id", "task_id", "attempt", "stage"}),
         "reward": result.reward if result else None,
-        "trainable": result.trainable if result else False,
+        "trainable": result is not None and result.trainable,
         "untrainable_reason": result.untrainable_reason if result else "not_final",
-        "calls": statistics.calls if statistics else None,
-        "sampled_tokens": statistics.sampled_tokens if statistics else None,
-        "traces": statistics.traces if statistics else None,
-        "trainable_tokens": statistics.trainable_tokens if statistics else None,
-        "merge_rate": statistics.merge_rate if statistics else None,
+        **{name: getattr(statistics, name, None) for name in counts},
         "policy_updates": result.policy_updates if result else None,
-        "stale": result.stale if result else False,
+        "stale": result is not None and result.stale,
         "failure": result.failure.model_dump(mode="json") if result and result.failure else None,
     }
 
@@ -114,7 +99,7 @@ def _ls_server(server: str, task_id: str | None, *, json: bool) -> None:
 async def _sessions_of_task(client: PolarClient, task_id: str) -> list[dict[str, Any]]:
     from polar.cli.service.remote_sessions import results_of
 
-    task = await client.task(task_id)  # refused where there is none; a list would only be empty
+    task = await client.task(task_id)  # raises for an unknown task, whose list of sessions would only be empty
     results = await results_of(client, task_id)
     sessions = await client.sessions(task_id, limit=task.num_samples)
     return [_session_row(session, results.get(session.session_id)) for session in sessions]
@@ -122,7 +107,7 @@ async def _sessions_of_task(client: PolarClient, task_id: str) -> list[dict[str,
 
 def _print_tasks(tasks: list[TaskStatus], server: str) -> None:
     if not tasks:
-        typer.echo(f"no tasks at {server}; `polar submit` hands some in")
+        typer.echo(f"no tasks at {server}; `polar submit` submits some")
         return
     cells = [
         (
@@ -170,7 +155,7 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _took(row: dict[str, Any]) -> str:
-    """Nobody can tell a live run from a killed one by its record alone."""
+    """The record alone does not tell a live run from a killed one."""
     if row["started"] is None or row["finished"] is None:
         return "unfinished"
     return seconds(row["finished"] - row["started"])

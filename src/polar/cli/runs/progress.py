@@ -1,60 +1,76 @@
-"""What `polar run` shows while it runs: how many sessions are in each stage, and a line for each that is done."""
+"""Progress of a run: how many sessions are in each stage, and a line for each that has ended."""
 
 from __future__ import annotations
 
 from collections import Counter
-from types import TracebackType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+import typer
 
-from polar.cli.output import number, one_line
-from polar.types import SessionResult, Stage
+from polar.cli.output import error_console, number, one_line, progress_bar
+from polar.types import SessionResult, Stage, TaskRequest, TaskStatus
 
 if TYPE_CHECKING:
     from rich.status import Status
 
+EXIT_FAILED_SESSIONS = 1
+EXIT_INTERRUPTED = 130
 LIVE_STAGES = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 
 class RunProgress:
-    """A `Watcher`. Writes to stderr, so that stdout holds only the outcome."""
+    """A `RunObserver`. Writes to stderr, so that stdout holds only the outcome."""
 
-    def __init__(self, sessions: int, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    def __init__(self, tasks: Sequence[TaskRequest | TaskStatus], *, quiet: bool = False) -> None:
+        self.console = error_console(quiet=quiet)
+        self._order = {task.task_id: position for position, task in enumerate(tasks)}
+        self._results: list[SessionResult] = []
         self._stage_of: dict[str, Stage] = {}
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-        )
-        self._task = self._bar.add_task(_counts({}), total=sessions)
+        self._status: Status | None = None
+        self._bar = progress_bar(self.console)
+        self._task = self._bar.add_task(_counts({}), total=sum(task.num_samples for task in tasks))
 
-    def status(self, what: str) -> Status:
-        """Shown while something long runs before the first session."""
-        if not self.console.is_terminal:
-            self.console.print(f"{what} ...")
-        return self.console.status(what)
+    @property
+    def results(self) -> list[SessionResult]:
+        """Those that came, in the order of the tasks."""
+        return sorted(self._results, key=lambda result: (self._order[result.task_id], result.index))
 
     def __enter__(self) -> RunProgress:
-        self._bar.start()
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
+        if self._status is not None:
+            self._status.stop()
+
+    def phase(self, what: str) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if not what:
+            self._bar.start()
+            return
+        if not self.console.is_terminal:
+            self.console.print(f"{what} ...")
+        self._status = self.console.status(what)
+        self._status.start()
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
         self._stage_of[session_id] = stage
         self._bar.update(self._task, description=_counts(self._stage_of))
 
     def finished(self, result: SessionResult) -> None:
+        self._results.append(result)
         self._bar.advance(self._task)
         self.console.print(_line(result), style=None if result.failure is None else "yellow")
+
+    def end(self, interrupted: str) -> None:
+        """Exits with the code for how the sessions went. `interrupted`: what to say if the user ended it early."""
+        if interrupted:
+            self.console.print(interrupted, style="yellow")
+            raise typer.Exit(EXIT_INTERRUPTED)
+        if any(result.failed_by_infrastructure for result in self._results):
+            raise typer.Exit(EXIT_FAILED_SESSIONS)
 
 
 def _counts(stage_of: dict[str, Stage]) -> str:

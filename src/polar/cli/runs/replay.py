@@ -1,44 +1,44 @@
-"""`polar replay`: a stored session's calls built again, perhaps by another builder. Nothing is run."""
+"""`polar replay`: builds a stored session's calls into traces again, also with another builder. Runs nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from polar.cli.output import console, number, print_json, print_table, visible
+from polar.cli.options import JsonOption, RunOption, SessionArgument
+from polar.cli.output import console, counted, number, print_json, print_table, visible
 
 if TYPE_CHECKING:
-    from polar.cli.runs.stored import RunSession
+    from polar.runs.stored import StoredSession
     from polar.types import Spec, Trajectory
 
 
 LONGEST_NAME = 200
-"""Of a file, beside what surrounds it."""
+"""Characters of a file name, without prefix and suffix."""
 
 
 def replay(  # noqa: PLR0913 - each is an option of the command
     ctx: typer.Context,
-    session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
+    session: SessionArgument,
     builder: Annotated[str | None, typer.Option(help="The builder; by default the task's own.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the builder, as key=value; drift=heal is one.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
+    run: RunOption = None,
     save: Annotated[
         bool, typer.Option("--save", help="Write traces.BUILDER.msgpack beside the original.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Build a stored session's traces again from its calls; nothing is run."""
-    from polar.cli.runs.stored import load_session, runs_dir_of
+    from polar.runs.stored import load_session, runs_dir_of
     from polar.store.trajectories import write_trajectory
 
     options = _options_of(option or [])
-    stored = asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+    stored = load_session(runs_dir_of(ctx.obj), run, session)
     spec = _spec(stored, builder, options)
     rebuilt = _build(stored, spec)
     saved = _path_for(stored, spec) if save else None
@@ -49,7 +49,7 @@ def replay(  # noqa: PLR0913 - each is an option of the command
 
 
 def _options_of(pairs: list[str]) -> dict[str, Any]:
-    """Values are JSON where they read as such, else text."""
+    """Values that are valid JSON are read as JSON, others as text."""
     import orjson
 
     options: dict[str, Any] = {}
@@ -64,16 +64,16 @@ def _options_of(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def _spec(stored: RunSession, builder: str | None, options: dict[str, Any]) -> Spec:
+def _spec(stored: StoredSession, builder: str | None, options: dict[str, Any]) -> Spec:
     from polar.types import Spec
 
-    own = stored.lease.task.builder
+    own = stored.task.builder
     if builder is None or builder == own.name:
         return Spec(name=own.name, options=own.options | options)
     return Spec(name=builder, options=options)
 
 
-def _build(stored: RunSession, spec: Spec) -> Trajectory:
+def _build(stored: StoredSession, spec: Spec) -> Trajectory:
     from polar import registry
     from polar.errors import boundary
 
@@ -82,16 +82,16 @@ def _build(stored: RunSession, spec: Spec) -> Trajectory:
         return made.build(stored.session_id, stored.calls)
 
 
-def _path_for(stored: RunSession, spec: Spec) -> Path:
-    """Named by the builder, and by its options where they are not the task's own."""
-    own = stored.lease.task.builder
+def _path_for(stored: StoredSession, spec: Spec) -> Path:
+    """Named after the builder, and after its options if they differ from the task's."""
+    own = stored.task.builder
     chosen = {} if spec == own else spec.options
     parts = [spec.name, *(f"{key}-{value}" for key, value in sorted(chosen.items()))]
     name = ".".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts)
-    return stored.traces_path.with_name(f"traces.{name[:LONGEST_NAME]}.msgpack")
+    return stored.folder / f"traces.{name[:LONGEST_NAME]}.msgpack"
 
 
-def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
+def _report(stored: StoredSession, spec: Spec, rebuilt: Trajectory, saved: Path | None) -> dict[str, Any]:
     return {
         "run_id": stored.run.run_id,
         "session_id": stored.session_id,
@@ -112,10 +112,10 @@ def _report(stored: RunSession, spec: Spec, rebuilt: Trajectory, saved: Path | N
     }
 
 
-def _stored_statistics(stored: RunSession) -> dict[str, Any] | None:
+def _stored_statistics(stored: StoredSession) -> dict[str, Any] | None:
     if stored.result is not None:
         return stored.result.statistics.model_dump(mode="json")
-    trajectory = stored.trajectory()
+    trajectory = stored.trajectory
     return trajectory.statistics if trajectory else None
 
 
@@ -139,7 +139,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
-    """By how much a number differs; nothing where it does not, or where there is none to compare with."""
+    """The difference of two numbers; empty if they are equal or one is missing."""
     one, other = before.get(name), after.get(name)
     if one == other or not (isinstance(one, int | float) and isinstance(other, int | float)):
         return ""
@@ -148,8 +148,7 @@ def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        counts = cast("dict[str, int]", value)
-        return ", ".join(f"{visible(reason)} {count}" for reason, count in counts.items()) or "-"
+        return counted(cast("dict[str, int]", value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else number(value)

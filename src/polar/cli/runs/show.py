@@ -1,39 +1,42 @@
-"""`polar show`: one session's walk with the time of each step, its verdict and its traces."""
+"""`polar show`: one session with its stages and calls over time, its verdict and its traces."""
 
 from __future__ import annotations
 
-import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.output import clock, console, number, one_line, print_json, print_table, seconds, visible
-from polar.cli.service.remote import ServerOption, ask
+from polar.cli.options import JsonOption, RunOption, ServerOption, SessionArgument
+from polar.cli.output import clock, console, counted, number, one_line, print_json, print_table, seconds, visible
+from polar.cli.service.remote import ask
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from polar.cli.runs.stored import StoredSession
+    from polar.cli.service.remote_sessions import ServerSession
+    from polar.runs.stored import StoredSession
     from polar.types import Call, SessionResult, Staleness, Trace
+
+    ShownSession = StoredSession | ServerSession
 
 
 def show(
     ctx: typer.Context,
-    session: Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")],
-    run: Annotated[str | None, typer.Option(help="The run; by default the latest that holds it.")] = None,
+    session: SessionArgument,
+    run: RunOption = None,
     server: ServerOption = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the traces, trainable tokens marked.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Show one session: its walk, its calls, its score and its traces.
+    """Show one session: its stages and calls over time, its score and its traces.
 
-    Of a local run, or with --server of a rollout server, which wants the whole id.
+    Looks in the local runs; with --server at a rollout server, which needs the whole id.
     """
     from polar.cli.runs.tokens import print_traces
 
     stored = _load(ctx, session, run, server)
-    trajectory = stored.trajectory()
-    traces = trajectory.traces if trajectory else ()
+    traces = stored.traces
     if json:
         print_json(_as_json(stored, traces, with_tokens=tokens))
         return
@@ -43,35 +46,27 @@ def show(
         _print_verdict(stored.result)
         _print_age(stored.result, stored.lease.task.staleness)
         _print_certificate(stored.result)
-        _print_files(stored.result, _folder_of(stored))
+        _print_files(stored.result, stored.folder)
     _print_traces(traces)
     if tokens:
-        print_traces(stored, traces)
+        print_traces(stored.renderer, traces)
 
 
-def _load(ctx: typer.Context, session: str, run: str | None, server: str | None) -> StoredSession:
-    """A run is always local, also where POLAR_SERVER is set."""
-    from polar.cli.runs.stored import load_session, runs_dir_of
+def _load(ctx: typer.Context, session: str, run: str | None, server: str | None) -> ShownSession:
+    """A run is always local, even if POLAR_SERVER is set."""
     from polar.cli.service.remote_sessions import load_from_server
+    from polar.runs.stored import load_session, runs_dir_of
 
     if server is not None and run is None:
         return ask(server, lambda client: load_from_server(client, session))
-    return asyncio.run(load_session(runs_dir_of(ctx.obj), run, session))
+    return load_session(runs_dir_of(ctx.obj), run, session)
 
 
-def _folder_of(stored: StoredSession) -> Path | None:
-    """None: on the node of the rollout server that ran it."""
-    from polar.cli.runs.stored import RunSession
-
-    return stored.run.session(stored.session_id).root if isinstance(stored, RunSession) else None
-
-
-def _as_json(stored: StoredSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
+def _as_json(stored: ShownSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
     result = stored.result
-    folder = _folder_of(stored)
     return {
         **stored.origin,
-        "folder": str(folder) if folder else None,
+        "folder": str(stored.folder) if stored.folder else None,
         "session": stored.lease.session.model_dump(mode="json"),
         "task": stored.lease.task.model_dump(mode="json"),
         "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in _timed(stored)],
@@ -81,25 +76,17 @@ def _as_json(stored: StoredSession, traces: tuple[Trace, ...], *, with_tokens: b
     }
 
 
+def _fields(value: object, names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def _call_json(call: Call) -> dict[str, Any]:
     return {
-        "call_id": call.call_id,
-        "parent_id": call.parent_id,
-        "continues": call.continues,
-        "break_reason": call.break_reason,
-        "kind": call.kind,
-        "arrived": call.times.arrived,
-        "rendered": call.times.rendered,
-        "sampled": call.times.sampled,
-        "prompt_tokens": call.prompt_tokens,
-        "evaluated_tokens": call.evaluated_tokens,
+        **_fields(call, "call_id parent_id continues break_reason kind"),
+        **_fields(call.times, "arrived rendered sampled"),
+        **_fields(call, "prompt_tokens evaluated_tokens"),
         "sampled_tokens": len(call.completion_ids),
-        "cut_tokens": call.cut_tokens,
-        "finish_reason": call.finish_reason,
-        "received": call.received,
-        "tolerant": list(call.tolerant),
-        "lone_surrogates": call.lone_surrogates,
-        "policy_version": call.policy_version,
+        **_fields(call, "cut_tokens finish_reason received tolerant lone_surrogates policy_version"),
         "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
         "updated_within": call.updated_within,
     }
@@ -112,14 +99,7 @@ def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
         "response_tokens": len(trace.response_ids),
         "trainable_tokens": trace.trainable_tokens,
         "calls": [span.call_id for span in trace.spans],
-        "policy_versions": list(trace.policy_versions),
-        "context_exact": trace.context_exact,
-        "reward": trace.reward,
-        "task_id": trace.task_id,
-        "group_id": trace.group_id,
-        "sample": trace.sample,
-        "attempt": trace.attempt,
-        "failure": trace.failure,
+        **_fields(trace, "policy_versions context_exact reward task_id group_id sample attempt failure"),
     }
     if not with_tokens:
         return summary
@@ -127,16 +107,13 @@ def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
     return summary | {name: list(getattr(trace, name)) for name in arrays}
 
 
-def _timed(stored: StoredSession) -> list[tuple[Any, float, float | None]]:
+def _timed(stored: ShownSession) -> list[tuple[Any, float, float | None]]:
     """Stages with the seconds until the next one; the last has no end."""
-    ends = [at for _, at in stored.stages[1:]]
-    return [
-        (stage, at, ends[index] - at if index < len(ends) else None)
-        for index, (stage, at) in enumerate(stored.stages)
-    ]
+    took = [*(end - at for (_, at), (_, end) in pairwise(stored.stages)), None]
+    return [(stage, at, duration) for (stage, at), duration in zip(stored.stages, took, strict=False)]
 
 
-def _print_head(stored: StoredSession) -> None:
+def _print_head(stored: ShownSession) -> None:
     session, task = stored.lease.session, stored.lease.task
     out = console()
     origin = "  ".join(f"{name.removesuffix('_id')} {value}" for name, value in stored.origin.items())
@@ -146,17 +123,15 @@ def _print_head(stored: StoredSession) -> None:
     out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")
 
 
-def _print_walk(stored: StoredSession) -> None:
-    """Stages and calls as they happened, in seconds since the first."""
-    from rich.text import Text
-
+def _print_walk(stored: ShownSession) -> None:
+    """Stages and calls in the order of time, in seconds since the first."""
     steps = [(at, _stage_cells(stage.value, took)) for stage, at, took in _timed(stored)]
     steps += [(call.times.arrived, _call_cells(call, stored.session_id)) for call in stored.calls]
     steps.sort(key=lambda step: step[0])
     start = steps[0][0] if steps else 0.0
     columns = ["#at", "#took", "step", "#prompt", "#evaluated", "#sampled", "finish", "kind", "note"]
-    rows = [(Text(seconds(at - start)), *map(Text, cells)) for at, cells in steps]
-    print_table(columns, rows, title=f"walk from {clock(start)}" if steps else "no step is recorded yet")
+    rows = [(seconds(at - start), *cells) for at, cells in steps]
+    print_table(columns, rows, title=f"from {clock(start)}" if steps else "nothing is recorded yet")
 
 
 def _stage_cells(stage: str, took: float | None) -> tuple[str, ...]:
@@ -200,9 +175,9 @@ def _print_verdict(result: SessionResult) -> None:
             out.print(f"  {visible(reason)}")
     if result.failure is not None:
         failure = result.failure
-        whose = "the policy's doing" if failure.policy else "infrastructure"
+        cause = "caused by the agent" if failure.agent else "infrastructure"
         out.print(
-            f"\nfailed in {failure.where} ({whose}): {failure.type}: {visible(failure.message)}", style="red"
+            f"\nfailed in {failure.where} ({cause}): {failure.type}: {visible(failure.message)}", style="red"
         )
     if not result.trainable:
         out.print(f"\nnot to be trained on: {result.untrainable_reason}")
@@ -214,9 +189,9 @@ def _print_verdict(result: SessionResult) -> None:
         f"{statistics.dropped_tokens} dropped"
         + (f"; {statistics.cut_tokens} more cut off after the end of a reply" if statistics.cut_tokens else "")
     )
-    for word, counts in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
-        if counts:
-            out.print(f"{word}: " + ", ".join(f"{visible(why)} {count}" for why, count in counts.items()))
+    for name, reasons in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):
+        if reasons:
+            out.print(f"{name}: {counted(reasons)}")
 
 
 def _print_age(result: SessionResult, bound: Staleness | None) -> None:
@@ -231,8 +206,8 @@ def _print_certificate(result: SessionResult) -> None:
     made = result.certificate
     if made is None:
         return
-    problems = ", ".join(f"{reason} {count}" for reason, count in made.reasons.items())
-    verdict = "exact" if made.exact else f"{made.findings} findings ({problems})" if made.findings else "not exact"
+    findings = f"{made.findings} findings ({counted(made.reasons)})" if made.findings else "not exact"
+    verdict = "exact" if made.exact else findings
     builder = f"{made.builder} {made.builder_version}".strip()
     digests = f"calls {made.calls_digest[:12]}, traces {made.traces_digest[:12]}"
     console().print(
@@ -241,7 +216,7 @@ def _print_certificate(result: SessionResult) -> None:
 
 
 def _print_files(result: SessionResult, folder: Path | None) -> None:
-    """Logs are there in any case; the rest is what the task wanted."""
+    """`folder` is None where the node of a rollout server has the files."""
     out = console()
     where = f"in {folder}" if folder else f"in sessions/{result.session_id} of the run folder of its node"
     out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The outcome of a run as one table: a row for each task, and an account of every sampled token."""
+"""The outcome of a run: a row for each task, and what became of every sampled token."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from polar.cli.output import console, number, print_table
-from polar.types import SessionResult, Stage
+from polar.cli.output import console, counted, number, print_json, print_table
+from polar.cli.runs.progress import LIVE_STAGES
+from polar.types import SessionResult
 
 MOST_NAMED = 10
-STAGE_COLUMNS = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
+
+
+def print_outcome(results: Sequence[SessionResult], origin: dict[str, Any], *, json: bool) -> None:
+    """`origin`: where the results are, for the JSON."""
+    if json:
+        values = [result.model_dump(mode="json") for result in results]
+        print_json({**origin, **summary_json(results), "results": values})
+    elif results:
+        print_summary(results)
 
 
 def print_summary(results: Sequence[SessionResult]) -> None:
@@ -18,7 +27,7 @@ def print_summary(results: Sequence[SessionResult]) -> None:
     for result in results:
         by_task[result.task_id].append(result)
     columns = ["task", "rewards", "#mean", "#calls", "#traces", "#trainable", "#merge rate"]
-    columns += [f"#{stage.value} s" for stage in STAGE_COLUMNS]
+    columns += [f"#{stage.value} s" for stage in LIVE_STAGES]
     rows = [_row(task_id, group) for task_id, group in by_task.items()]
     if len(by_task) > 1:
         rows.append(_row("all", results, with_rewards=False))
@@ -29,12 +38,11 @@ def print_summary(results: Sequence[SessionResult]) -> None:
     if stale := [result for result in results if result.stale]:
         console().print(_ages(stale))
     if killed := unknown_signals(results):
-        named = ", ".join(f"{task_id} {count}" for task_id, count in killed.items())
-        console().print(f"ended by a signal whose sender is not known, by task: {named}")
+        console().print(f"ended by a signal whose sender is not known, by task: {counted(killed)}")
 
 
 def unknown_signals(results: Sequence[SessionResult]) -> dict[str, int]:
-    """Sessions of each task that such a signal has ended. One that stands out may kill its own harness."""
+    """Sessions of each task that such a signal ended. A task that stands out may kill its own harness."""
     return dict(Counter(r.task_id for r in results if r.failure and r.failure.type == "UnknownSignal"))
 
 
@@ -57,12 +65,12 @@ def summary_json(results: Sequence[SessionResult]) -> dict[str, Any]:
 
 
 def mean_reward(results: Iterable[SessionResult]) -> float | None:
-    """Over the sessions that have a reward that counts: one that failed through infrastructure has none."""
+    """Over the sessions that have a reward; one that failed through infrastructure has none."""
     return _mean([result.reward for result in results if result.reward is not None])
 
 
 def left_out_of_mean(results: Iterable[SessionResult]) -> dict[str, int]:
-    """Sessions without a reward that counts, by why it is missing."""
+    """Number of sessions without a reward, by reason."""
     return dict(Counter(result.untrainable_reason for result in results if result.reward is None))
 
 
@@ -71,7 +79,7 @@ def not_trainable(results: Iterable[SessionResult]) -> dict[str, int]:
 
 
 def _row(task_id: str, group: Sequence[SessionResult], *, with_rewards: bool = True) -> tuple[str, ...]:
-    stages = (_mean([r.stage_s[s.value] for r in group if s.value in r.stage_s]) for s in STAGE_COLUMNS)
+    stages = (_mean([r.stage_s[s.value] for r in group if s.value in r.stage_s]) for s in LIVE_STAGES)
     return (
         task_id,
         " ".join(number(r.reward, 1) for r in group) if with_rewards else "",
@@ -89,7 +97,7 @@ def _account(results: Sequence[SessionResult]) -> str:
     for result in results:
         reasons.update(result.statistics.dropped)
     dropped = _total(results, "dropped_tokens")
-    why = f" ({counts(reasons)})" if dropped else ""
+    why = f" ({counted(reasons)})" if dropped else ""
     cut = _total(results, "cut_tokens")
     return (
         f"{_total(results, 'sampled_tokens')} sampled tokens = {_total(results, 'trainable_tokens')} trainable, "
@@ -99,16 +107,12 @@ def _account(results: Sequence[SessionResult]) -> str:
 
 
 def _left_out(results: Sequence[SessionResult]) -> list[str]:
-    """How many sessions are in no mean, and how many may not be trained on, where there are any."""
+    """How many sessions have no reward, and how many may not be trained on, with reasons; nothing if none."""
     no_reward, untrainable = left_out_of_mean(results), not_trainable(results)
-    said = [("have no reward and are in no mean", no_reward)]
+    lines = [("have no reward and are in no mean", no_reward)]
     if untrainable != no_reward:
-        said.append(("may not be trained on", untrainable))
-    return [f"{sum(why.values())} of {len(results)} sessions {what}: {counts(why)}" for what, why in said if why]
-
-
-def counts(reasons: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+        lines.append(("may not be trained on", untrainable))
+    return [f"{sum(why.values())} of {len(results)} sessions {what}: {counted(why)}" for what, why in lines if why]
 
 
 def _ages(stale: Sequence[SessionResult]) -> str:

@@ -1,4 +1,4 @@
-"""Traces as text in which a reader sees which tokens are trained on."""
+"""Traces as text, with the trainable tokens marked."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rich.text import Text
 
 from polar import registry
 from polar.cli.output import console, visible
-from polar.cli.runs.stored import StoredSession
 from polar.tokens.base import Renderer
 from polar.types import Spec, TokenIds, Trace
 
 Role = Literal["context", "trainable", "sampled"]
-"""`sampled`: the engine's own, but not to be trained on, as where it gave no logprob."""
+"""`sampled`: sampled by the engine but not trainable, for instance without a logprob."""
 
 STYLES: dict[Role, str] = {"context": "dim", "trainable": "bold green", "sampled": "yellow underline"}
 BRACKETS: dict[Role, tuple[str, str]] = {"context": ("", ""), "trainable": ("⟦", "⟧"), "sampled": ("⟨", "⟩")}
@@ -31,7 +30,7 @@ Spelling = Callable[[TokenIds], str]
 
 
 async def spelling(renderer: Spec | None) -> Spelling:
-    """Tokens as text; as numbers where only the engine of the run knows what they say."""
+    """Decodes tokens to text; to numbers without a renderer, where only the engine knows the text."""
     if renderer is None:
         return lambda ids: " ".join(map(str, ids))
     loaded: Renderer = registry.make("renderer", renderer)
@@ -39,8 +38,8 @@ async def spelling(renderer: Spec | None) -> Spelling:
     return loaded.decode
 
 
-def print_traces(stored: StoredSession, traces: tuple[Trace, ...]) -> None:
-    spell = asyncio.run(spelling(stored.renderer()))
+def print_traces(renderer: Spec | None, traces: tuple[Trace, ...]) -> None:
+    spell = asyncio.run(spelling(renderer))
     out = console()
     coloured = out.color_system is not None and not out.no_color
     out.print()
@@ -51,7 +50,7 @@ def print_traces(stored: StoredSession, traces: tuple[Trace, ...]) -> None:
 
 
 def runs_of(trace: Trace) -> list[tuple[Role, TokenIds]]:
-    """The whole sequence cut where the role of its tokens changes."""
+    """The whole sequence, split where the role of its tokens changes."""
     sampled = {span.start + offset for span in trace.spans for offset in range(span.length)}
     roles: list[Role] = [
         "trainable" if trainable else "sampled" if position in sampled else "context"
@@ -74,6 +73,6 @@ def _text_of(trace: Trace, spell: Spelling, *, coloured: bool) -> Text:
 
 
 def _marked(text: str, role: Role, *, coloured: bool) -> Text:
-    """By colour where there is one, else by brackets that no tokenizer uses for itself."""
+    """By colour if the terminal has it, else by brackets that occur in no tokenizer."""
     before, after = ("", "") if coloured else BRACKETS[role]
     return Text(f"{before}{text}{after}", style=STYLES[role])

@@ -1,4 +1,4 @@
-"""`polar cancel`: a session, a task or a group is broken off at the server; what was captured is kept."""
+"""`polar cancel`: cancels a session, a task or a group at the server; what was captured is kept."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.options import JsonOption, ServerOption
 from polar.cli.output import print_json
-from polar.cli.service.remote import ServerOption, ask
+from polar.cli.service.remote import ask
 
 if TYPE_CHECKING:
     from polar.client import PolarClient
 
 
 def cancel(
-    name: Annotated[str, typer.Argument(metavar="ID", help="The id of a session, or of what the options say.")],
+    name: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a session; of a task or group with --task or --group.")
+    ],
     task: Annotated[bool, typer.Option("--task", help="All sessions of a task.")] = False,
     group: Annotated[bool, typer.Option("--group", help="All sessions of a group's tasks.")] = False,
     server: ServerOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Cancel a session at a rollout server, or all sessions of a task or a group."""
     if task and group:
@@ -32,24 +35,14 @@ def cancel(
 
 
 async def _cancelled(client: PolarClient, kind: str, name: str) -> tuple[int, str]:
-    """How many had not ended, and what is still to come."""
-    count = await _cancel(client, kind, name)
+    """How many had not ended, and when those that run will end."""
+    cancel = {"task": client.cancel_task, "group": client.cancel_group, "session": client.cancel_session}[kind]
+    count = await cancel(name)
     if kind != "session":
-        told = "; those that run are broken off with the next heartbeat of their nodes" if count else ""
-        return count, told
+        return count, "; nodes stop running sessions with their next heartbeat" if count else ""
     session = await client.session(name)
     if not count:
-        return count, f": it had ended before, {session.stage}"
+        return count, f": it had already ended, {session.stage}"
     if session.stage.final:
         return count, ""
-    return count, f": it is in {session.stage} at {session.node_id}, which breaks it off with its next heartbeat"
-
-
-async def _cancel(client: PolarClient, kind: str, name: str) -> int:
-    match kind:
-        case "task":
-            return await client.cancel_task(name)
-        case "group":
-            return await client.cancel_group(name)
-        case _:
-            return await client.cancel_session(name)
+    return count, f": it is in {session.stage} at {session.node_id}, which stops it with its next heartbeat"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.event_loop import run_served
-from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
+from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
+from polar.cli.options import ConfigOption
 
 if TYPE_CHECKING:
-    from polar.cli.service.processes import Program
+    from polar.cli.service.processes import ChildProgram
     from polar.config import Config
     from polar.store.paths import RunPaths
 
@@ -24,17 +24,19 @@ def gateway(  # noqa: PLR0913
         str | None, typer.Option(help="Address of the rollout server.", show_default="polar.toml's server")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Nodes to run, a process each.")] = 1,
-    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
+    config: ConfigOption = None,
     log_level: LevelOption = LogLevel.INFO,
-    log_json: JsonOption = False,
+    log_json: LogJsonOption = False,
     run_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run sessions for a rollout server, with the gateway and engine they need.
 
-    Ctrl-C or SIGTERM hands running sessions back to the server, which gives them to other nodes.
+    Ctrl-C or SIGTERM hands running sessions back to the server, which gives
+    them to other nodes.
     """
     from polar import config as configuration
     from polar.cli.service.processes import running, stop_requested
+    from polar.runs.event_loop import run_served
     from polar.store.paths import RunPaths, new_run_id
 
     logs = LogOptions(log_level, log_json)
@@ -42,16 +44,12 @@ def gateway(  # noqa: PLR0913
     chosen = configuration.load(config)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
     runs_dir: Path = ctx.obj or chosen.runs_dir
-    configuration.read_secret("node-token")  # missing, it is said now and not by every worker
+    configuration.read_secret("node-token")  # if it is missing, fail here and not in every worker
 
     async def supervise() -> None:
-        stop = stop_requested()
-        async with running(
-            *(
-                Worker(f"gateway {n}", address, runs_dir, config, log_options=logs).program()
-                for n in range(1, workers + 1)
-            )
-        ):
+        stop, numbers = stop_requested(), range(1, workers + 1)
+        nodes = (Worker(f"gateway {n}", address, runs_dir, config, log_options=logs) for n in numbers)
+        async with running(*(node.program() for node in nodes)):
             await stop.wait()
 
     if workers > 1:
@@ -61,7 +59,7 @@ def gateway(  # noqa: PLR0913
 
 
 async def serve(config: Config, address: str, paths: RunPaths) -> None:
-    """One node in this process, until it is told to stop."""
+    """One node in this process, until a stop is requested."""
     from polar.cli.service.processes import stop_requested
     from polar.node import sweep
 
@@ -70,7 +68,7 @@ async def serve(config: Config, address: str, paths: RunPaths) -> None:
     node = asyncio.create_task(_node(config, address, paths, up, stop))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([node, stopped], return_when=asyncio.FIRST_COMPLETED)
-    if not up.is_set():  # it may be in the middle of a download
+    if not up.is_set():  # still starting, perhaps downloading
         node.cancel()
     await asyncio.wait([node])
     stopped.cancel()
@@ -105,33 +103,23 @@ class Worker:
     log: Path | None = None
     log_options: LogOptions = field(default_factory=LogOptions)
     run_id: str = field(default="", init=False)
-    """Of the node that runs now; each start has a folder of its own."""
+    """Of the current process; each start has a new run folder."""
 
-    def program(self) -> Program:
-        from polar.cli.service.processes import Program
+    def program(self) -> ChildProgram:
+        from polar.cli.service.processes import ChildProgram
 
-        return Program(self.name, self.arguments, self.log, self.clear)
+        return ChildProgram(self.name, self.arguments, self.log, self.clear)
 
     def arguments(self) -> list[str]:
         from polar.store.paths import new_run_id
 
         self.run_id = f"gateway-{new_run_id()}"
         config = ["--config", str(self.config)] if self.config else []
-        return [
-            *("--runs-dir", str(self.runs_dir)),
-            *(
-                "gateway",
-                "--server",
-                self.address,
-                "--run-id",
-                self.run_id,
-                *config,
-                *self.log_options.arguments(),
-            ),
-        ]
+        start = ["--runs-dir", str(self.runs_dir), "gateway", "--server", self.address, "--run-id", self.run_id]
+        return [*start, *config, *self.log_options.arguments()]
 
     async def clear(self) -> None:
-        """Ends what a node that died has left running, and removes where it ran."""
+        """Ends the processes that a dead node has left running, and removes their folders."""
         from polar.node import sweep
 
         await sweep(self.runs_dir)

@@ -1,14 +1,15 @@
-"""`polar nodes`: the nodes of a rollout server, how each is and what it holds."""
+"""`polar nodes`: the nodes of a rollout server, their health and their sessions."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from polar.cli.options import JsonOption, ServerOption
 from polar.cli.output import clock, one_line, print_json, print_table
-from polar.cli.service.remote import ServerOption, ask
+from polar.cli.service.remote import ask
 
 if TYPE_CHECKING:
     from polar.types import NodeStatus
@@ -16,11 +17,8 @@ if TYPE_CHECKING:
 SHOWN_SESSIONS = 4
 
 
-def nodes(
-    server: ServerOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the gateway nodes of a rollout server: whether they are well, why not, and the sessions they hold."""
+def nodes(server: ServerOption = None, json: JsonOption = False) -> None:
+    """List the gateway nodes of a rollout server: their health, and the sessions they run."""
     found = ask(server, lambda client: client.nodes())
     if json:
         rows = [{**node.model_dump(mode="json"), "state": state_of(node)} for node in found]
@@ -32,7 +30,7 @@ def nodes(
 
 
 def state_of(node: NodeStatus) -> str:
-    """`silent`: not heard of for so long that its sessions run elsewhere, or will."""
+    """`silent`: without a heartbeat for so long that its sessions are given to other nodes."""
     if not node.alive:
         return "silent"
     return "sick" if node.sick else "well"

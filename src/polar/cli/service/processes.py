@@ -1,7 +1,7 @@
-"""Other `polar` commands as child processes: kept running, started again when they die, stopped together.
+"""`polar` commands as child processes: kept running, restarted when they die, stopped together.
 
-A child is in a session of its own, so Ctrl-C reaches only us, and we stop it in order. Its stdin is a pipe that we
-hold: should we be killed, it closes, and the child stops by itself.
+A child is in a session of its own, so Ctrl-C reaches only us, and we stop the children in order. A child's stdin
+is a pipe that we hold: if we are killed the pipe closes, and the child stops by itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from polar.errors import PolarError
 from polar.session.pipeline import to_the_end
 
 SUPERVISED = "POLAR_SUPERVISED"
-"""Set for a child: it is to stop when its stdin closes."""
+"""Set for a child: stop when stdin closes."""
 STOP_S = 60.0
-"""How long a child may take to stop; a node hands its sessions back meanwhile."""
+"""How long a child may take to stop; a node hands its sessions back in this time."""
 STEADY_S = 30.0
-"""A child that lived so long did not die of how it was started."""
+"""A child that lived this long was started correctly."""
 QUICK_DEATHS = 5
-"""After so many in a row that were not steady, a child is given up."""
+"""A child that dies this often in a row before `STEADY_S` is given up."""
 EXIT_REFUSED = 2
 
 
@@ -38,7 +38,7 @@ log = logging.getLogger("polar.cli")
 
 
 class ChildRefused(PolarError):
-    """A child does not run as it was started; starting it once more would not help."""
+    """A child cannot run; restarting it would not help."""
 
 
 async def _nothing() -> None:
@@ -46,20 +46,20 @@ async def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Program:
+class ChildProgram:
     name: str
     arguments: Callable[[], Iterable[str]]
-    """Of the `polar` command, for each start anew."""
+    """Of the `polar` command; called for each start."""
     log: Path | None = None
-    """Where its output goes; None: to our stderr."""
+    """File for its output; None: our stderr."""
     died: Callable[[], Awaitable[None]] = field(default=_nothing)
-    """Done after it died, before it is started again."""
+    """Called after it died, before it is restarted."""
 
 
 @asynccontextmanager
-async def running(*programs: Program) -> AsyncGenerator[None]:
-    """Keeps the programs running while the body runs; none of them is left afterwards. Raises `ChildRefused`, the
-    body broken off, when one refuses to run."""
+async def running(*programs: ChildProgram) -> AsyncGenerator[None]:
+    """Keeps the programs running while the body runs, then stops them. If one cannot run, cancels the body and
+    raises `ChildRefused`."""
     try:
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(_keep(program)) for program in programs]
@@ -73,7 +73,7 @@ async def running(*programs: Program) -> AsyncGenerator[None]:
 
 
 def stop_requested() -> asyncio.Event:
-    """Set on Ctrl-C or SIGTERM, and where a supervisor that started us is gone."""
+    """Set on Ctrl-C or SIGTERM, or when the supervisor that started us is gone."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -82,7 +82,7 @@ def stop_requested() -> asyncio.Event:
     return stop
 
 
-async def _keep(program: Program) -> None:
+async def _keep(program: ChildProgram) -> None:
     back_off = BackOff(first_s=0.5, longest_s=30.0)
     quick_deaths = 0
     while True:
@@ -94,13 +94,13 @@ async def _keep(program: Program) -> None:
             back_off.reset()
         quick_deaths += 1
         if code == EXIT_REFUSED or quick_deaths == QUICK_DEATHS:
-            raise ChildRefused(f"{program.name} does not run: {_last_words(program.log)}")
-        log.warning("%s ended with code %s and is started again", program.name, code)
+            raise ChildRefused(f"{program.name} does not run: {_last_line(program.log)}")
+        log.warning("%s ended with code %s; restarting it", program.name, code)
         await asyncio.sleep(back_off.next_s())
 
 
-async def _run_once(program: Program) -> int:
-    # -P, so that a module in the current folder does not stand in the way of one of ours.
+async def _run_once(program: ChildProgram) -> int:
+    # -P: modules in the current folder must not shadow ours.
     command = (sys.executable, "-P", "-c", "from polar.cli.app import main; main()", *program.arguments())
     with _output(program.log) as output:
         process = await asyncio.create_subprocess_exec(
@@ -117,7 +117,7 @@ async def _run_once(program: Program) -> int:
         await to_the_end(_stop(process, program))
 
 
-async def _stop(process: asyncio.subprocess.Process, program: Program) -> None:
+async def _stop(process: asyncio.subprocess.Process, program: ChildProgram) -> None:
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -136,15 +136,15 @@ def _output(log: Path | None) -> IO[bytes]:
     return open(os.dup(2), "wb") if log is None else log.open("ab")
 
 
-def _last_words(log: Path | None) -> str:
+def _last_line(log: Path | None) -> str:
     if log is None:
-        return "it says why above"
+        return "see its output above"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1].removeprefix("polar: ") if lines else f"see {log}"
 
 
 def _one_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong is one thing, and a command ends with one message."""
+    """The first error: a command ends with one message."""
     first = errors.exceptions[0]
     while isinstance(first, BaseExceptionGroup):
         first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]

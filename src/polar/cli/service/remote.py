@@ -1,28 +1,23 @@
-"""How commands reach a rollout server: its address, and one client for the work of a command."""
+"""How commands reach a rollout server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from polar.client import PolarClient
 
 T = TypeVar("T")
 
-ServerOption = Annotated[
-    str | None, typer.Option("--server", envvar="POLAR_SERVER", help="Address of a rollout server.")
-]
-
 IMPATIENT_S = 5.0
-"""A person who waits for a command wants to hear soon that there is no server."""
+"""How long a command that a person waits for looks for the server."""
 
 
 def ask(server: str | None, work: Callable[[PolarClient], Awaitable[T]], *, patient: bool = False) -> T:
-    """Does `work` with a client of the server, or of the one on this machine. Patient work sits out a restart."""
+    """Runs `work` with a client of the server; None: the server on this machine. `patient` work waits for a server
+    that restarts."""
     from polar.client import DEFAULT_URL, PolarClient, Retry
 
     async def run() -> T:

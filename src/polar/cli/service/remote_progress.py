@@ -1,4 +1,4 @@
-"""Tasks at a server watched until they are done: each result as it comes, and between them the stages."""
+"""Watches tasks at a server until they are done: each result as it comes, and the stages in between."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from contextlib import suppress
 
 from polar.cli.runs.progress import RunProgress
 from polar.client import PolarClient, ServerError
-from polar.types import SessionResult
 
 LOOK_EVERY_S = 1.0
 ALL = 10_000
-"""Sessions of a task: it can have no more."""
+"""The most sessions a task can have."""
 
 
-async def watch_tasks(
-    client: PolarClient, task_ids: Sequence[str], progress: RunProgress, results: list[SessionResult]
-) -> None:
-    """Fills `results`, so that an interrupted wait keeps those that came."""
+async def watch_tasks(client: PolarClient, task_ids: Sequence[str], progress: RunProgress) -> None:
+    """Until every session of the tasks has its result."""
+    progress.phase("")
     looking = asyncio.create_task(_look(client, task_ids, progress))
     try:
         async for entry in client.results(task_ids=task_ids):
-            results.append(entry.result)
             progress.finished(entry.result)
             progress.stage_changed(entry.result.session_id, entry.result.stage, time.time())
     finally:
         looking.cancel()
-        with suppress(asyncio.CancelledError, ServerError):  # the picture is not worth an error of its own
+        with suppress(asyncio.CancelledError, ServerError):  # only the display depends on it
             await looking
 
 
 async def _look(client: PolarClient, task_ids: Sequence[str], progress: RunProgress) -> None:
-    """By asking, not by the server's events: those begin with the first the server ever had."""
+    """Polls: the server's events would begin with its very first."""
     todo = list(task_ids)
     while todo:
         for task_id in list(todo):

@@ -1,4 +1,4 @@
-"""A session read back from a rollout server, in the same form as one of a local run."""
+"""A session read from a rollout server, in the form of one of a local run."""
 
 from __future__ import annotations
 
@@ -8,31 +8,40 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from polar import config
-from polar.cli.runs.stored import StoredSession
 from polar.client import PolarClient, ServerError
-from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage, Trajectory
+from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage, Trace
 
 EVENTS_S = 2.0
-"""How long the server's events are searched for a session that is not done; they begin with the very first."""
+"""How long to search the server's events, which begin with its first, for a session that has not ended."""
 ORDER = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 Stages = list[tuple[Stage, float]]
 
 
 @dataclass(frozen=True)
-class ServerSession(StoredSession):
+class ServerSession:
+    """Has what `polar show` needs of a `StoredSession`."""
+
     server: str
-    traces: Trajectory | None
+    lease: Lease
+    result: SessionResult | None
+    stages: Stages
+    calls: Sequence[Call]
+    traces: tuple[Trace, ...]
+    folder = None
+    """The node that ran the session has its files."""
+
+    @property
+    def session_id(self) -> str:
+        return self.lease.session.session_id
 
     @property
     def origin(self) -> dict[str, str]:
         return {"server": self.server}
 
-    def trajectory(self) -> Trajectory | None:
-        return self.traces
-
+    @property
     def renderer(self) -> Spec | None:
-        """That of the config here, which should name the model the server's nodes run."""
+        """That of the config here, which should name the model of the server's nodes."""
         return config.load().model.spelling
 
 
@@ -40,19 +49,19 @@ async def load_from_server(client: PolarClient, session_id: str) -> ServerSessio
     lease = await client.lease(session_id)
     result = (await client.session(session_id)).result
     upload = await _upload(client, session_id)
-    calls = list(upload.calls) if upload else []
+    calls = upload.calls if upload else ()
     submitted = (await client.task(lease.session.task_id)).submitted
     stages = (
         stages_of(result, submitted, calls)
         if result is not None and result.stage_s
-        else await _stages_told(client, lease, submitted)
+        else await _stages_from_events(client, lease, submitted)
     )
-    traces = upload.trajectory if upload else None
-    return ServerSession(lease, stages, calls, result, server=client.url, traces=traces)
+    traces = upload.trajectory.traces if upload and upload.trajectory else ()
+    return ServerSession(client.url, lease, result, stages, calls, traces)
 
 
 async def results_of(client: PolarClient, task_id: str) -> dict[str, SessionResult]:
-    """Those there are, by session."""
+    """The results so far, by session."""
     found: dict[str, SessionResult] = {}
     page = await client.result_page(task_id=task_id)
     while page.results:
@@ -62,8 +71,8 @@ async def results_of(client: PolarClient, task_id: str) -> dict[str, SessionResu
 
 
 def stages_of(result: SessionResult, submitted: float, calls: Sequence[Call]) -> Stages:
-    """From the seconds its node measured. They say how long, not when: the walk is laid from the submission on,
-    and moved where that would leave a call outside of RUNNING."""
+    """From the seconds its node measured. These are durations: the stages are placed from the submission on, and
+    moved if that would put a call outside of RUNNING."""
     took = [(stage, result.stage_s[stage.value]) for stage in ORDER if stage.value in result.stage_s]
     start = submitted
     if calls:
@@ -87,8 +96,8 @@ async def _upload(client: PolarClient, session_id: str) -> SessionUpload | None:
         return None
 
 
-async def _stages_told(client: PolarClient, lease: Lease, submitted: float) -> Stages:
-    """As the server heard of them, which is with a node's next heartbeat."""
+async def _stages_from_events(client: PolarClient, lease: Lease, submitted: float) -> Stages:
+    """At the times when the server heard of them, with a node's next heartbeat."""
     session = lease.session
     stages: Stages = [(Stage.QUEUED, submitted)]
     if session.stage is Stage.QUEUED and session.attempt == 1:
@@ -99,7 +108,7 @@ async def _stages_told(client: PolarClient, lease: Lease, submitted: float) -> S
                 if event.session_id != session.session_id or event.kind not in ("stage", "result"):
                     continue
                 stage = Stage(event.data["stage"])
-                if stage is not stages[-1][0]:  # a lease is told of too, and changes no stage
+                if stage is not stages[-1][0]:  # a lease is an event too, and changes no stage
                     stages.append((stage, event.at))
                 if (stage, event.data["attempt"]) == (session.stage, session.attempt):
                     break

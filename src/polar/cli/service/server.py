@@ -1,4 +1,4 @@
-"""`polar server`: the rollout server, until it is told to stop."""
+"""`polar server`: the rollout server, until a stop is requested."""
 
 from __future__ import annotations
 
@@ -9,43 +9,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.event_loop import run_served
-from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
+from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
+from polar.cli.options import ConfigOption
 
 if TYPE_CHECKING:
-    from polar.cli.service.processes import Program
+    from polar.cli.service.processes import ChildProgram
     from polar.config import ServerConfig
 
 POLL_S = 0.02
 
 
 def server(  # noqa: PLR0913
-    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen at.", show_default="polar.toml")] = None,
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="polar.toml")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="0: any free one.", show_default="polar.toml, else 8700")
     ] = None,
     database: Annotated[str | None, typer.Option(hidden=True)] = None,
     log_level: LevelOption = LogLevel.INFO,
-    log_json: JsonOption = False,
+    log_json: LogJsonOption = False,
     address_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Take tasks from trainers and lease their sessions to gateway nodes.
 
-    The first start makes two tokens, readable only by you: the control token opens what trainers do, the node
-    token lets gateway nodes register.
+    The first start makes two tokens that only you can read: the control token
+    is for trainers, the node token for gateway nodes.
     """
     from polar import config as configuration
     from polar.config import ServerConfig
+    from polar.runs.event_loop import run_served
 
     LogOptions(log_level, log_json).apply()
-    given = {"host": host, "port": port, "database": database}
+    options = {"host": host, "port": port, "database": database}
+    given = {name: value for name, value in options.items() if value is not None}
     chosen = configuration.load(config).server.model_dump()
-    run_served(
-        _serve(
-            ServerConfig.model_validate(chosen | {k: v for k, v in given.items() if v is not None}), address_file
-        )
-    )
+    run_served(_serve(ServerConfig.model_validate(chosen | given), address_file))
 
 
 async def _serve(config: ServerConfig, address_file: Path | None) -> None:
@@ -62,7 +60,7 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     try:
         await rollout.start()
     except OSError as error:
-        raise PolarError(f"cannot listen at {config.host}:{config.port}: {error.strerror or error}") from error
+        raise PolarError(f"cannot listen on {config.host}:{config.port}: {error.strerror or error}") from error
     try:
         out = console()
         out.print(f"rollout server at {rollout.base_url}")
@@ -82,7 +80,7 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
 
 @dataclass
 class ServerChild:
-    """The server as a child process, found by the address it writes down."""
+    """The server as a child process. It writes its address to `address_file`."""
 
     port: int
     database: str | None
@@ -91,28 +89,20 @@ class ServerChild:
     log: Path | None
     log_options: LogOptions = field(default_factory=LogOptions)
 
-    def program(self) -> Program:
-        from polar.cli.service.processes import Program
+    def program(self) -> ChildProgram:
+        from polar.cli.service.processes import ChildProgram
 
-        return Program("server", self.arguments, self.log)
+        return ChildProgram("server", self.arguments, self.log)
 
     def arguments(self) -> list[str]:
-        port = self._address().rpartition(":")[2] or str(self.port)  # started again, it is where it was
+        port = self._address().rpartition(":")[2] or str(self.port)  # a restarted server keeps its address
         database = ["--database", self.database] if self.database else []
         config = ["--config", str(self.config)] if self.config else []
-        return [
-            "server",
-            "--port",
-            port,
-            *database,
-            *config,
-            *self.log_options.arguments(),
-            "--address-file",
-            str(self.address_file),
-        ]
+        options = [*database, *config, *self.log_options.arguments()]
+        return ["server", "--port", port, *options, "--address-file", str(self.address_file)]
 
     async def address(self) -> str:
-        """Once it listens."""
+        """Waits until it listens."""
         while not (address := self._address()):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         return address

@@ -1,34 +1,34 @@
-"""`polar submit`: the tasks of a file handed to a rollout server, and if wished waited for."""
+"""`polar submit`: submits the tasks of a file to a rollout server, and waits for them on request."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polar.cli.options import JsonOption, ServerOption, TasksArgument
 from polar.cli.output import print_json
-from polar.cli.runs.run import EXIT_FAILED_SESSIONS
-from polar.cli.service.remote import ServerOption, ask
+from polar.cli.service.remote import ask
 
 if TYPE_CHECKING:
     from polar.client import PolarClient
-    from polar.types import SessionResult, TaskRequest, TaskStatus
+    from polar.types import TaskRequest, TaskStatus
 
 
 def submit(
-    tasks: Annotated[Path, typer.Argument(help="A task file: .toml, .json or .jsonl.")],
+    tasks: TasksArgument,
     server: ServerOption = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and sum them up.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and summarise them.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Give every task a new id, so that a file can be submitted again.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Hand the tasks of a file to a rollout server.
+    """Submit the tasks of a file to a rollout server.
 
-    With --wait the exit codes are those of `polar run`: 0 when no session failed for a reason outside the policy,
-    1 when some did, 2 when the input was refused. Ctrl-C ends the wait, not the tasks.
+    With --wait the exit codes are those of `polar run`: 0 if no session failed
+    through infrastructure, 1 if some did, 2 if the input was refused.
+    Ctrl-C ends the wait, not the tasks.
     """
     from polar.client import DEFAULT_URL
     from polar.data.tasks import read_tasks
@@ -45,7 +45,7 @@ def submit(
 
 
 def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequest]:
-    """Ids that the file does not give are made up anew each time: the server has seen those of other files."""
+    """A task without an id in the file gets a new one each time: the default one may be taken at the server."""
     from polar.data.tasks import named
 
     bare = [task.model_copy(update={"task_id": None}) for task in tasks]
@@ -56,7 +56,7 @@ def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequ
 
 
 async def _submit(client: PolarClient, tasks: list[TaskRequest]) -> list[TaskStatus]:
-    """One after the other: they queue in the order of the file, and a refusal can say what went before it."""
+    """In the order of the file. An error names the tasks that were submitted before it."""
     from polar.client import ServerError
     from polar.errors import PolarError
 
@@ -66,7 +66,7 @@ async def _submit(client: PolarClient, tasks: list[TaskRequest]) -> list[TaskSta
             taken.append(await client.submit(task))
         except ServerError as error:
             hint = "; --fresh gives every task a new id" if error.status == 409 else ""
-            before = f"; handed in before it: {', '.join(status.task_id for status in taken)}" if taken else ""
+            before = f"; submitted before it: {', '.join(status.task_id for status in taken)}" if taken else ""
             raise PolarError(f"{error}{hint}{before}") from error
     return taken
 
@@ -75,31 +75,21 @@ def _print_taken(taken: list[TaskStatus], address: str) -> None:
     for status in taken:
         samples = f"{status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
         typer.echo(f"task {status.task_id}: {samples}")
-    typer.echo(f"\n`polar ls --server {address}` shows how they stand")
+    typer.echo(f"\n`polar ls --server {address}` shows their progress")
 
 
 def _wait_for(taken: list[TaskStatus], address: str, *, json: bool) -> None:
     from polar.cli.runs.progress import RunProgress
-    from polar.cli.runs.summary import print_summary, summary_json
+    from polar.cli.runs.summary import print_outcome
     from polar.cli.service.remote_progress import watch_tasks
 
-    results: list[SessionResult] = []
-    progress = RunProgress(sum(status.num_samples for status in taken), quiet=json)
+    progress = RunProgress(taken, quiet=json)
     task_ids = [status.task_id for status in taken]
-    interrupted = False
+    interrupted = ""
     try:
         with progress:
-            ask(address, lambda client: watch_tasks(client, task_ids, progress, results), patient=True)
+            ask(address, lambda client: watch_tasks(client, task_ids, progress), patient=True)
     except KeyboardInterrupt:
-        interrupted = True
-    results.sort(key=lambda result: (task_ids.index(result.task_id), result.index))
-    if json:
-        values = [result.model_dump(mode="json") for result in results]
-        print_json({"server": address, "tasks": task_ids, **summary_json(results), "results": values})
-    elif results:
-        print_summary(results)
-    if interrupted:
-        progress.console.print("the tasks go on at the server; `polar cancel ID --task` ends one", style="yellow")
-        raise typer.Exit(130)
-    if any(result.failure is not None and not result.failure.policy for result in results):
-        raise typer.Exit(EXIT_FAILED_SESSIONS)
+        interrupted = "the tasks go on at the server; `polar cancel ID --task` ends one"
+    print_outcome(progress.results, {"server": address, "tasks": task_ids}, json=json)
+    progress.end(interrupted)

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.event_loop import run_served
-from polar.cli.logs import JsonOption, LevelOption, LogLevel, LogOptions
+from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
-    from polar.cli.service.processes import Program
     from polar.config import Config
     from polar.store.paths import RunPaths
-    from polar.types import SessionResult, TaskRequest
+    from polar.types import TaskRequest
 
 
 def up(  # noqa: PLR0913
@@ -27,19 +26,19 @@ def up(  # noqa: PLR0913
     tasks: Annotated[Path | None, typer.Argument(help="A task file to run, instead of waiting for tasks.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Gateway nodes, a process each.")] = 1,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Samples of each task, whatever the file says.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    config: ConfigOption = None,
+    samples: SamplesOption = None,
+    json: JsonOption = False,
     log_level: LevelOption = LogLevel.INFO,
-    log_json: JsonOption = False,
+    log_json: LogJsonOption = False,
 ) -> None:
-    """Start a rollout server with its gateway nodes here.
+    """Start a rollout server and gateway nodes on this machine.
 
-    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops everything and ends like `polar run`.
+    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops
+    everything and ends like `polar run`.
     """
     from polar import config as configuration
+    from polar.runs.event_loop import run_served
 
     chosen = configuration.load(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
@@ -50,7 +49,9 @@ def up(  # noqa: PLR0913
         run_served(_serve(Layout(chosen, config, runs_dir, port, workers, log_options=log_options)))
         return
     from polar.cli.runs.progress import RunProgress
-    from polar.cli.runs.run import end, print_outcome, tasks_of
+    from polar.cli.runs.run import end_run, origin_of
+    from polar.cli.runs.summary import print_outcome
+    from polar.runs.running import tasks_of
     from polar.store.paths import RunPaths
 
     todo = tasks_of(tasks, samples)
@@ -59,33 +60,34 @@ def up(  # noqa: PLR0913
     logs.mkdir()
     database = f"sqlite:///{paths.root.absolute() / 'server.db'}"
     layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs, log_options)
-    progress = RunProgress(sum(task.num_samples for task in todo), quiet=json)
-    interrupted, results = run_served(_run(layout, paths, todo, progress))
-    print_outcome(paths, results, json=json)
-    end(progress, paths, results, interrupted=interrupted)
+    progress = RunProgress(todo, quiet=json)
+    with progress:
+        interrupted = run_served(_run(layout, paths, todo, progress))
+    print_outcome(progress.results, origin_of(paths), json=json)
+    end_run(progress, paths, interrupted=interrupted, json=json)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where on this machine."""
+    """Which processes the service has, and where they write."""
 
     config: Config
     config_file: Path | None
     runs_dir: Path
-    """Of the nodes."""
+    """For the nodes."""
     port: int
     workers: int
     database: str | None = None
     """None: the config's."""
     logs: Path | None = None
-    """Where the processes write; None: to our stderr."""
+    """Folder for their logs; None: our stderr."""
     log_options: LogOptions = field(default_factory=LogOptions)
 
 
 @asynccontextmanager
 async def service(layout: Layout) -> AsyncGenerator[str]:
-    """Server and nodes, until the body ends; gives the server's address. The nodes stop first: they hand their
-    sessions back."""
+    """Server and nodes, while the body runs; yields the server's address. The nodes stop first, because they hand
+    their sessions back."""
     from polar.cli.service.gateway import Worker
     from polar.cli.service.processes import running
     from polar.cli.service.server import ServerChild
@@ -94,28 +96,16 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
         return layout.logs / f"{name}.log" if layout.logs else None
 
     with tempfile.TemporaryDirectory(prefix="polar-up-") as scratch:
-        child = ServerChild(
-            layout.port,
-            layout.database,
-            layout.config_file,
-            Path(scratch, "address"),
-            log("server"),
-            layout.log_options,
-        )
+        file, options = layout.config_file, layout.log_options
+        address_file = Path(scratch, "address")
+        child = ServerChild(layout.port, layout.database, file, address_file, log("server"), options)
         async with running(child.program()):
             address = await child.address()
-            nodes: list[Program] = [
-                Worker(
-                    f"gateway {n}",
-                    address,
-                    layout.runs_dir,
-                    layout.config_file,
-                    log(f"gateway-{n}"),
-                    layout.log_options,
-                ).program()
+            workers = (
+                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options)
                 for n in range(1, layout.workers + 1)
-            ]
-            async with running(*nodes):
+            )
+            async with running(*(worker.program() for worker in workers)):
                 yield address
 
 
@@ -134,16 +124,14 @@ async def _serve(layout: Layout) -> None:
         await stop.wait()
 
 
-async def _run(
-    layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress
-) -> tuple[bool, list[SessionResult]]:
-    """Whether it was interrupted, and the results in the order of the file."""
+async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> bool:
+    """Whether it was interrupted."""
     import time
 
-    from polar.cli.runs.run import ready_machine
     from polar.cli.service.processes import stop_requested
-    from polar.cli.service.up_tasks import TasksUnderWay
+    from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
+    from polar.runs.running import INSTALLING, prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -153,20 +141,17 @@ async def _run(
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
-        with progress.status("Installing the harness (downloads once)"):
-            await ready_machine(tasks)
-        status = progress.status("Starting server and engine (downloads its weights once)")
-        status.start()
+        progress.phase(INSTALLING)
+        await prepare_machine(tasks)
+        progress.phase("Starting server and engine (downloads its weights once)")
         try:
             async with service(layout) as address, PolarClient(address) as client:
-                following = TasksUnderWay(client, tasks, progress, stop)
-                await following.wait_for_nodes()
-                status.stop()
-                with progress:
-                    await following.run()
-                await following.keep(paths, journal)
+                served = ServedTasks(client, tasks, progress, stop)
+                await served.wait_for_nodes()
+                progress.phase("")
+                await served.run()
+                await served.keep(paths, journal)
         finally:
-            status.stop()
             ended = {"finished": time.time(), "sessions": len(await journal.session_ids())}
             paths.write_record(record.model_copy(update=ended))
-    return stop.is_set(), following.in_order()
+    return stop.is_set()

@@ -1,4 +1,4 @@
-"""Tasks handed to a server and followed to their end, and the outcome kept as a run of this machine."""
+"""Tasks submitted to a server and watched to their end; their outcome is kept as a run of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CANCEL_S = 30.0
 LIVE_STAGES = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 
-class TasksUnderWay:
+class ServedTasks:
     def __init__(
         self, client: PolarClient, tasks: list[TaskRequest], progress: RunProgress, stop: asyncio.Event
     ) -> None:
@@ -33,19 +33,18 @@ class TasksUnderWay:
         self._progress = progress
         self._stop = stop
         self._waited_for = {task.session_id(n) for task in tasks for n in range(task.num_samples)}
-        self._results: dict[str, SessionResult] = {}
         self._ended_at: dict[str, float] = {}
 
     async def wait_for_nodes(self) -> None:
-        """Until one node is there, or we are told to stop."""
+        """Until a node is registered, or a stop is requested."""
         while not self._stop.is_set() and not await self._client.nodes():  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
 
     async def run(self) -> None:
-        """Until every session has its result. Told to stop, it cancels those that have none yet."""
+        """Until every session has its result. A requested stop cancels those that have none yet."""
         if self._stop.is_set():
             return
-        for task in self._tasks:  # one after the other: they queue in the order of the file
+        for task in self._tasks:  # in the order of the file
             await self._client.submit(task)
         watching = asyncio.create_task(self._watch())
         stopping = asyncio.create_task(self._stop.wait())
@@ -62,9 +61,9 @@ class TasksUnderWay:
             await asyncio.gather(watching, stopping, return_exceptions=True)
 
     async def keep(self, paths: RunPaths, journal: Journal) -> None:
-        """All that the server holds of these sessions, where `polar ls`, `show` and `replay` look for it."""
+        """Copies what the server has of these sessions to where `polar ls`, `show` and `replay` look."""
         tasks = {task.task_id: task for task in self._tasks}
-        for result in self.in_order():
+        for result in self._progress.results:
             session = Session(
                 session_id=result.session_id, task_id=result.task_id, index=result.index, attempt=result.attempt
             )
@@ -73,11 +72,6 @@ class TasksUnderWay:
                 await journal.record_stage(result.session_id, stage, at)
             await self._keep_upload(result.session_id, paths, journal)
             await journal.save_result(result)
-
-    def in_order(self) -> list[SessionResult]:
-        """Of the file."""
-        order = {task.task_id: position for position, task in enumerate(self._tasks)}
-        return sorted(self._results.values(), key=lambda result: (order[result.task_id], result.index))
 
     async def _keep_upload(self, session_id: str, paths: RunPaths, journal: Journal) -> None:
         try:
@@ -100,7 +94,7 @@ class TasksUnderWay:
 
     async def _take(self, event: Event) -> None:
         if event.kind == "node":
-            self._tell_health(event)
+            self._print_health(event)
         if event.session_id is None:
             return
         if event.kind == "stage":
@@ -109,13 +103,12 @@ class TasksUnderWay:
             result = (await self._client.session(event.session_id)).result
             assert result is not None, "the event comes with the result"
             self._waited_for.remove(event.session_id)
-            self._results[event.session_id] = result
             self._ended_at[event.session_id] = event.at
             self._progress.stage_changed(event.session_id, result.stage, event.at)
             self._progress.finished(result)
 
-    def _tell_health(self, event: Event) -> None:
-        """Whoever waits for results wants to hear why none come."""
+    def _print_health(self, event: Event) -> None:
+        """Explains why no results come."""
         if event.data.get("change") == "sick":
             why = one_line(f"{event.data['part']}: {event.data['why']}", 300)
             self._progress.console.print(f"{event.node_id} takes no sessions for now: {why}", style="yellow")
@@ -129,7 +122,7 @@ class TasksUnderWay:
 
 
 def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:
-    """When each stage began, by how long each took."""
+    """When each stage began, from how long each took."""
     times = [(result.stage, ended_at)]
     for stage in reversed(LIVE_STAGES):
         if stage.value in result.stage_s:

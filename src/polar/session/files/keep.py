@@ -1,7 +1,7 @@
-"""What is kept of a session's files when its runtime is gone: artefacts and what the harness wrote about itself.
+"""Which files of a session are kept when its runtime is gone: artefacts and the harness's own logs.
 
-They are taken after the harness is dead and before the evaluator works in the workspace: what is kept is the
-agent's work. The session's key stands as it is in no file of it, and in no name.
+They are copied after the harness is dead and before the evaluator works in the workspace, so they are the agent's
+work. The session's key is in none of the files and in none of their names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from polar.session.live import LiveSession
 from polar.store.paths import SessionPaths
 
 HARNESS_HOME = "harness-home"
-"""Folder of the logs that holds what was in the harness's home."""
+"""Folder in `logs/` for files from the harness's home."""
 SHOWN_LEFT_OUT = 200
 
 
-def make_clear(paths: SessionPaths) -> None:
-    """Makes the session's folder, without what an earlier attempt has kept."""
+def make_empty(paths: SessionPaths) -> None:
+    """Creates the session's folder, and removes files that an earlier attempt has kept."""
     paths.create()
     paths.patch.unlink(missing_ok=True)
     for folder in (paths.artifacts, paths.logs / HARNESS_HOME):
@@ -53,8 +53,8 @@ async def keep_harness_logs(live: LiveSession) -> None:
 
 
 async def hide_key(live: LiveSession) -> None:
-    """Stars in place of the key wherever it stands as it is. It is dead by now, but nobody who reads a log should
-    have to know that. What has it in its name, or is a link to it, goes."""
+    """Replaces the key by stars in all files, and removes files and links that have it in their name. The key is
+    no longer valid, but readers of a log cannot know that."""
     if live.slot is None:
         return
     key, root = live.slot.key, live.paths.root
@@ -69,8 +69,8 @@ async def hide_key(live: LiveSession) -> None:
     live.left_out = [line.replace(key, "*" * len(key)) for line in live.left_out]
 
 
-def told(lines: list[str]) -> tuple[str, ...]:
-    """For the result, which is no place for a list of any length."""
+def shortened(lines: list[str]) -> tuple[str, ...]:
+    """The first lines, for the result."""
     more = len(lines) - SHOWN_LEFT_OUT
     return tuple(lines) if more <= 0 else (*lines[:SHOWN_LEFT_OUT], f"and {more} more")
 
@@ -96,19 +96,19 @@ async def _fetch(
 
 
 def _apart(paths: tuple[str, ...]) -> list[str]:
-    """Without those that stand in another of them, or would lead out of the folder they are kept in."""
+    """Without paths inside another one, and without paths that lead out of the target folder."""
     found = [PurePosixPath(path) for path in dict.fromkeys(paths)]
     sound = [path for path in found if not path.is_absolute() and ".." not in path.parts]
     return [str(path) for path in sound if not any(other in path.parents for other in sound)]
 
 
 def _hide(paths: SessionPaths, key: str) -> tuple[list[Path], list[Path]]:
-    """What was removed, and the files that held it."""
-    return _remove_named(paths, key), _blot(paths, key.encode())
+    """The removed paths, and the files that contained the key."""
+    removed = _remove_named(paths, key)
+    return removed, [path for path in _plain_files(paths) if _blot_file(path, key.encode())]
 
 
 def _remove_named(paths: SessionPaths, key: str) -> list[Path]:
-    """What was removed."""
     found = [
         path
         for kept in (paths.logs, paths.artifacts)
@@ -119,11 +119,6 @@ def _remove_named(paths: SessionPaths, key: str) -> list[Path]:
     for path in found:
         path.unlink(missing_ok=True) if path.is_symlink() else remove_tree(path)
     return found
-
-
-def _blot(paths: SessionPaths, key: bytes) -> list[Path]:
-    """The files that held it."""
-    return [path for path in _plain_files(paths) if _blot_file(path, key)]
 
 
 def _plain_files(paths: SessionPaths) -> Iterator[Path]:

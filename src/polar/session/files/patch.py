@@ -1,11 +1,11 @@
-"""What a session changed in its workspace, as a patch.
+"""The changes that a session made in its workspace, as a patch.
 
-Git takes two pictures of the workspace, before the harness runs and after, and the patch is the difference. It
-runs inside the runtime, because what an agent leaves in a repository can start programs; and it has a folder of
-its own in the home, so the repository that may stand in the workspace is neither trusted nor touched.
+Git takes a snapshot of the workspace before the harness runs and one after; the patch is the difference. Git runs
+inside the runtime, because a repository that an agent has changed can start programs. It uses a repository of its
+own in the home, so a repository in the workspace is neither trusted nor changed.
 
-Files that git ignores stay out, unless the workspace's own repository tracks them. A repository within the
-workspace is a folder like others, without its `.git`.
+Ignored files are left out, unless the workspace's repository tracks them. A repository below the workspace's top
+is treated as a plain folder, without its `.git`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NO_GIT = 69
 SOME_UNREAD = 70
 OVER_CAP = 71
 
-# The picture is of bytes as they are: attributes that would convert a file, or show it by a program, are unset.
-# Git walks into a repository within the workspace only if it knows a file there, so it is told of one; `add` then
-# finds it missing and forgets it.
+# The snapshot has the bytes as they are: attributes that would convert a file or run a program for it are unset.
+# Git enters a repository within the workspace only if its index has a file there, so the script adds an entry;
+# `add` then finds the file missing and removes the entry.
 SETUP = r"""
 set -eu
 umask 077
@@ -75,8 +75,8 @@ git write-tree --missing-ok
 """
 )
 
-# What was there and ignored is no news when it is ignored no longer. `head` keeps a patch that nobody will take
-# from filling the disk.
+# A file that existed and was ignored before is not new if it is no longer ignored. `head` keeps a patch over the
+# limit from filling the disk.
 AFTER = (
     SETUP
     + r"""
@@ -102,25 +102,25 @@ rm -rf "$own/patch.diff" "$own/outcome"
 
 
 class PatchError(PolarError):
-    """No patch can be made."""
+    """The patch cannot be made."""
 
 
 async def note_baseline(live: LiveSession) -> None:
-    """Keeps in mind how the workspace stands before the harness runs."""
+    """Takes the snapshot before the harness runs."""
     if not live.task.keep.patch:
         return
     finished = await _run(live, BEFORE, "before")
     if finished.exit_code == NO_GIT:
-        raise PatchError("keep.patch needs git in the runtime: use an image that has it, or do without the patch")
+        raise PatchError("keep.patch needs git in the runtime: use an image that has it, or unset keep.patch")
     found = re.search(r"^([0-9a-f]{40}|[0-9a-f]{64})\n\Z", finished.stdout_tail, re.MULTILINE)
     if finished.exit_code != 0 or found is None:
-        raise PatchError(f"git cannot take in the workspace: {_words(finished)}")
+        raise PatchError(f"git cannot add the workspace: {_words(finished)}")
     live.baseline = found[1]
 
 
 async def keep_patch(live: LiveSession) -> None:
-    """The processes of the harness are dead. Those of git end here, but what an agent has put in git's place may
-    leave others: whoever judges the workspace ends them first."""
+    """Git runs in the runtime, where an agent may have replaced it by a program that leaves processes behind: the
+    caller must end them before the workspace is judged."""
     if not live.baseline:
         return
     assert live.runtime is not None
@@ -137,7 +137,7 @@ async def keep_patch(live: LiveSession) -> None:
         raise PatchError("; ".join(fetched.left_out) or "it is not there")
     live.kept.append(PATCH)
     if finished.exit_code == SOME_UNREAD:
-        live.left_out.append(f"{PATCH}: without files that git could not take in; logs/patch.stderr names them")
+        live.left_out.append(f"{PATCH}: without files that git could not read; logs/patch.stderr names them")
 
 
 async def _run(live: LiveSession, script: str, *arguments: str) -> Finished:

@@ -1,8 +1,8 @@
-"""A git repository or bundle of the node, checked out once for all sessions that begin with the same commit.
+"""A git repository or bundle on the node, checked out once for all sessions that begin with the same commit.
 
-The checkout knows the commit and what came before it, and nothing else: no remote, no other branch, no later
-commit, from which an agent could read the answer to its task. Only `git upload-pack` looks at the source, which
-git means to be safe with a repository nobody trusts; none of its hooks, filters or settings come along.
+The checkout has the commit and its ancestors only: no remote, no other branch, no later commit, in which an agent
+could find the solution of its task. Only `git upload-pack` reads the source, which git considers safe with an
+untrusted repository; its hooks, filters and settings are not copied.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SHOWN_REFS = 10
 
 
 class RepositoryError(PolarError):
-    """A repository that cannot be read, or that does not have what is asked of it."""
+    """The repository cannot be read, or does not have the commit."""
 
 
 class _Commit(NamedTuple):
     sha: str
     branch: str
-    """Which the checkout is on; empty: on none."""
+    """The branch of the checkout; empty: detached."""
 
 
 async def checkout_of(source: Path, ref: str) -> Path:
-    """A folder in the cache, shared and not to be changed."""
+    """A shared folder in the cache; do not change it."""
     origin = await _mirror_of(source) if source.is_file() else source
     commit = await _resolve(source, origin, ref)
 
@@ -46,16 +46,14 @@ async def checkout_of(source: Path, ref: str) -> Path:
 
 
 async def _mirror_of(bundle: Path) -> Path:
-    """A bundle unpacked, so that it can be asked for any of its commits."""
+    """The bundle as a repository, from which any of its commits can be fetched."""
     found = bundle.stat()
 
     async def fill(folder: Path) -> None:
         try:
             await _git("clone", "--quiet", "--mirror", "--template=", str(bundle), str(folder))
         except RepositoryError as error:
-            raise RepositoryError(
-                f"{bundle} is neither a repository nor a whole bundle of one: {error}"
-            ) from error
+            raise RepositoryError(f"{bundle} is neither a repository nor a complete bundle: {error}") from error
 
     name = _digest(str(bundle), str(found.st_size), str(found.st_mtime_ns))
     return await cached_folder(f"bundles/{name}", fill)
@@ -84,7 +82,7 @@ async def _resolve(source: Path, origin: Path, ref: str) -> _Commit:
 
 
 def _parsed(listed: str) -> tuple[dict[str, str], str]:
-    """Commit of each ref, a tag's own where it has an object of its own; and the branch that is HEAD."""
+    """The commit of each ref (for an annotated tag, the commit it points to), and the branch of HEAD."""
     refs: dict[str, str] = {}
     head = ""
     for line in listed.splitlines():
@@ -106,14 +104,14 @@ async def _check_out(origin: Path, commit: _Commit, folder: Path) -> None:
         await _git(*here, *fetch, str(origin), f"{commit.sha}:{BASE_REF}")
         await _git(*here, "rev-parse", "--quiet", "--verify", f"{BASE_REF}^{{commit}}")
     except RepositoryError as error:
-        raise RepositoryError(f"no commit {commit.sha} can be had from {origin}: {_reason(str(error))}") from error
+        raise RepositoryError(f"cannot fetch commit {commit.sha} from {origin}: {_reason(str(error))}") from error
     on_branch = ("-B", commit.branch) if commit.branch else ("--detach",)
     await _git(*here, "checkout", "--quiet", "--no-recurse-submodules", *on_branch, BASE_REF)
     await _git(*here, "update-ref", "-d", BASE_REF)
 
 
 async def _git(*arguments: str) -> str:
-    """What git prints. It sees no settings but those given here, and speaks to nothing but local files."""
+    """What git prints. It reads no other settings than these, and has access to local files only."""
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": "/nonexistent",
@@ -132,12 +130,10 @@ async def _git(*arguments: str) -> str:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # git starts others, and all of them end with it
+            start_new_session=True,  # so that its child processes can be killed with it
         )
     except FileNotFoundError as error:
-        raise RepositoryError(
-            "git is needed on the node for workspace.git, but is not on PATH: install it"
-        ) from error
+        raise RepositoryError("workspace.git needs git on the node, but it is not on PATH: install it") from error
     try:
         output, errors = await process.communicate()
     except BaseException:
@@ -151,10 +147,10 @@ async def _git(*arguments: str) -> str:
 
 
 def _reason(errors: str) -> str:
-    """The first that git says is the cause; the rest is advice about remotes."""
+    """The first line of git's message is the cause; the rest is advice about remotes."""
     first = errors.partition("\n")[0].removeprefix("fatal: ")
     if "dubious ownership" in first:
-        return f"{first}; give it to the user the node runs as, or make a bundle of it"
+        return f"{first}; change its owner to the user of the node, or make a bundle of it"
     return first
 
 

@@ -1,4 +1,4 @@
-"""What the workspace begins with: a folder or a repository of the node, then the task's prepare steps."""
+"""The initial workspace: a folder or a repository of the node, then the task's prepare steps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from polar.session.files.repository import checkout_of
 from polar.types import PrepareStep, TaskRequest, WorkspaceSource
 
 PAUSE_S = 0.5
-"""Before the second try of a step; it doubles with each further one."""
+"""Pause before the second try of a step; it doubles with each further one."""
 LONGEST_PAUSE_S = 10.0
 SHOWN_OUTPUT = 1000
 
 
 class WorkspaceError(PolarError):
-    """The workspace cannot be what the task wants."""
+    """The workspace cannot be prepared as the task asks."""
 
 
 async def base_of(source: WorkspaceSource | None) -> Path | None:
-    """The folder to begin with, shared by all sessions that begin with it."""
+    """The folder that the workspace starts from, shared by sessions; None: an empty one."""
     if source is None:
         return None
     if source.git is not None:
@@ -42,7 +42,7 @@ def _found(path: str, field: str) -> Path:
     try:
         return Path(path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in it; links in a circle
-        reason = "there is none on this node" if isinstance(error, FileNotFoundError) else str(error)
+        reason = "not on this node" if isinstance(error, FileNotFoundError) else str(error)
         raise WorkspaceError(f"{field}: {path}: {reason}") from error
 
 
@@ -59,7 +59,7 @@ async def _do(runtime: Runtime, step: PrepareStep, number: int, pause_s: float) 
 
 
 async def _try(runtime: Runtime, step: PrepareStep, number: int) -> str:
-    """What went wrong; empty: nothing."""
+    """The problem; empty: none."""
     command = Command(("sh", "-c", step.run), step.env, log_name=f"prepare-{number}")
     deadline = asyncio.timeout(step.timeout_s)
     try:
@@ -68,7 +68,7 @@ async def _try(runtime: Runtime, step: PrepareStep, number: int) -> str:
     except TimeoutError:
         if not deadline.expired():
             raise
-        return f"was not done within {step.timeout_s:g} s"
+        return f"did not finish within {step.timeout_s:g} s"
     return "" if finished.exit_code == 0 else _words(finished)
 
 
@@ -76,7 +76,7 @@ def _words(finished: Finished) -> str:
     code = finished.exit_code
     how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
     output = finished.stderr_tail.strip() or finished.stdout_tail.strip()
-    return f"{how}: {output[-SHOWN_OUTPUT:]}" if output else f"{how} and said nothing"
+    return f"{how}: {output[-SHOWN_OUTPUT:]}" if output else f"{how} and printed nothing"
 
 
 def _short(command: str) -> str:

@@ -32,10 +32,10 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     code, checks = doctor()
     assert code == 0, checks
-    assert "turns go on in their own tokens, which is proven" in checks["renderer smollm2"]["found"]
+    assert "later turns continue the sampled tokens (proven)" in checks["renderer smollm2"]["found"]
     about = {detail["about"] for detail in checks["renderer smollm2"]["details"]}
     assert about == {"template", "prefix", "glue", "boundary", "bridge", "parser"}
-    assert "0 missing" in checks["engine embedded"]["found"]
+    assert "sampled 16 tokens with logprobs" in checks["engine embedded"]["found"]
     assert checks["harness pi"]["found"].startswith("pi 1.")
     assert checks["runtime local"]["found"] == "usable"
     assert checks.keys() > {"runtime apptainer", "runtime bubblewrap", "runtime docker"}
@@ -120,7 +120,7 @@ def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, monkeypatch: pyte
     Path("polar.toml").write_text('[engine]\nname = "embedded"\noptions = { gguf = "absent.gguf" }\n')
     code, checks = doctor("--harness", "nobody", "--runtime", "moon")
     assert code == 1
-    assert "install Node 20" in checks["node and npm"]["found"]
+    assert "install Node.js 20" in checks["Node.js and npm"]["found"]
     assert "absent.gguf" in checks["engine embedded"]["found"]
     assert (
         "known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell"
@@ -155,7 +155,7 @@ def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
     )
     code, checks = doctor("--runtime", "local")
     renderer = checks["renderer family"]
-    assert code == 1 and not renderer["ok"] and "forked" in renderer["found"]
+    assert code == 1 and not renderer["ok"] and "start a new trace" in renderer["found"]
     first = renderer["details"][0]
     assert (first["about"], first["state"]) == ("template", "failed")
     assert "4 of 4 are not" in first["detail"]
@@ -166,7 +166,7 @@ def test_in_chat_mode_the_engine_lays_prompts_out(tmp_path: Path, monkeypatch: p
     Path("polar.toml").write_text('[model]\nmode = "chat"\n')
     code, checks = doctor("--runtime", "local")
     assert code == 1
-    assert "the engine lays prompts out" in checks["renderer of the engine"]["found"]
+    assert "the engine renders prompts" in checks["renderer of the engine"]["found"]
     assert "no chat endpoint" in checks["engine embedded"]["found"]
 
 

@@ -142,7 +142,7 @@ def test_what_to_install_is_asked_for(arguments: tuple[str, ...]) -> None:
 
 
 def test_what_needs_nothing(cache: Path) -> None:
-    assert "nothing is needed" in harness("install", "shell").stdout
+    assert "nothing to install" in harness("install", "shell").stdout
 
 
 def test_a_name_nobody_knows(cache: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_harness_that_works(agent: Path) -> None:
     assert code == 0, checks
     assert checks["installed"]["found"] == "nothing to install"
     assert checks["version"]["found"] == "agent 1.2.3 (tests)"
-    assert checks["session"]["found"].startswith("1 calls, ended with 0")
+    assert checks["session"]["found"].startswith("1 calls, exit code 0")
 
 
 def test_a_harness_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +193,13 @@ def test_one_that_is_not_in_the_cache_is_not_fetched(npm: Callable[[str], Path])
 def test_another_version_than_the_one_asked_for(agent: Path) -> None:
     code, checks = checked("shell", "--options", json.dumps({"argv": [str(agent)], "version": "1.2.30"}))
     assert code == 1 and list(checks) == ["installed", "version"]
-    assert "1.2.30 is asked for, but it says 'agent 1.2.3 (tests)'" in checks["version"]["found"]
+    assert "expected version 1.2.30, but it prints 'agent 1.2.3 (tests)'" in checks["version"]["found"]
 
 
 def test_a_program_that_cannot_tell_its_version(agent: Path) -> None:
     agent.write_text("#!/bin/sh\necho broken library >&2\nexit 127\n")
     code, checks = checked("shell", "--options", json.dumps({"argv": [str(agent)]}))
-    assert code == 1 and "--version ends with 127: broken library" in checks["version"]["found"]
+    assert code == 1 and "--version exited with 127: broken library" in checks["version"]["found"]
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_only_the_named_sessions_are_audited(run: RunPaths, polar: Polar) -> Non
     assert polar("audit", run.run_id, "--session", "add-1", "--session", "add-0").exit_code == 1
     refused = polar("audit", "--session", "add")
     assert refused.exit_code == 2
-    assert "2 sessions of the run begin with 'add'" in refused.stderr
+    assert f"2 sessions of run {run.run_id} begin with 'add': add-0, add-1" in refused.stderr
 
 
 def test_nothing_to_prove_is_not_called_exact(run: RunPaths, polar: Polar) -> None:

@@ -14,44 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from polar.cli.app import app
+from scripted_project import write_project
 from waiting import HANG_S, blocked_until
-
-AGENT = """
-import json, os, urllib.request
-body = {"model": "m", "messages": [{"role": "user", "content": os.environ["POLAR_INSTRUCTION"]}]}
-request = urllib.request.Request(
-    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-    json.dumps(body).encode(),
-    {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
-)
-print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
-"""
-ENGINE = """
-import asyncio
-from polar.store.weights import default_weights
-from polar.testing import ScriptedEngine
-from polar.tokens.renderers.gguf_vocabulary import load_vocabulary
-from polar.types import Strict
-
-class Engine(ScriptedEngine):
-    class Options(Strict):
-        pass
-
-    def __init__(self, options):
-        super().__init__(None, lambda turn, prompt: "Hello.")
-
-    async def start(self):
-        self.encoder = load_vocabulary(await default_weights())
-        return await super().start()
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's project: a config with an engine of their own, an agent, a task file."""
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "my_engine.py").write_text(ENGINE)
-    (tmp_path / "polar.toml").write_text('[engine]\nname = "my_engine:Engine"\n')
+    write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write_tasks(tmp_path, f"{sys.executable} {tmp_path}/agent.py > said.txt", "grep Hello said.txt")
@@ -154,8 +124,9 @@ def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
     started = folder / "started"
     write_tasks(folder, f"{sys.executable} {folder}/agent.py; touch {started}; sleep 600", "true", num_samples=1)
     command = [sys.executable, "-c", "from polar.cli.app import main; main()", "run", "tasks.jsonl", "--json"]
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(folder)}
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
     )
     try:
         blocked_until(started.exists)

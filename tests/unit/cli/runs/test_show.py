@@ -23,7 +23,7 @@ def lines_of(result: Result) -> list[str]:
 
 def test_the_walk_shows_each_step_with_its_time(run: RunPaths, polar: Polar) -> None:
     lines = lines_of(polar("show", "add-0"))
-    start = lines.index(next(line for line in lines if line.startswith("walk from 2026-11-15 05:12:33")))
+    start = lines.index(next(line for line in lines if line.startswith("from 2026-11-15 05:12:33")))
     assert lines[start + 2 : start + 11] == [
         "0.000 s | 0.250 s | QUEUED",
         "0.250 s | 0.750 s | INIT",
@@ -51,7 +51,7 @@ def test_a_failure_is_named_and_cannot_paint_the_terminal(run: RunPaths, polar: 
     result = polar("show", "add-1")
     assert "failed in init (infrastructure): RuntimeFailure: no space\nleft [red]␛[31m" in result.stdout
     assert "no traces" in result.stdout
-    assert "no step is recorded yet" in result.stdout
+    assert "nothing is recorded yet" in result.stdout
     assert "\x1b" not in result.stdout
 
 

@@ -11,7 +11,7 @@ from bench import Begin, sh, task_of
 from pydantic import ValidationError
 
 from polar.harnesses.base import Launch
-from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs, make_clear, told
+from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs, make_empty, shortened
 from polar.session.live import LiveSession
 from polar.types import SessionResult, Slot
 
@@ -134,7 +134,7 @@ class TestKey:
         await hide_key(live)
         assert (tmp_path / "mine").read_text() == KEY
 
-    async def test_a_name_that_is_no_text_can_be_told(self, begin: Begin) -> None:
+    async def test_a_name_that_is_no_text_can_be_shortened(self, begin: Begin) -> None:
         live = await worked(begin, f"mkdir out; printf {KEY} >\"$(printf 'out/\\377')\"", artifacts=["out"])
         await keep_artifacts(live)
         await hide_key(live)
@@ -145,7 +145,7 @@ class TestKey:
             index=0,
             attempt=1,
             stage=live.session.stage,
-            left_out=told(live.left_out),
+            left_out=shortened(live.left_out),
         )
         assert SessionResult.model_validate_json(result.model_dump_json()) == result
 
@@ -154,13 +154,13 @@ async def test_what_an_earlier_attempt_kept_is_cleared(begin: Begin) -> None:
     live = await worked(begin, "mkdir out; touch out/x; echo 1 >log", artifacts=["out"])
     await keep_artifacts(live)
     live.paths.patch.write_text("old")
-    make_clear(live.paths)
+    make_empty(live.paths)
     assert sorted(os.listdir(live.paths.root)) == ["logs", "place"]
 
 
-def test_a_list_without_end_is_not_told() -> None:
-    assert told(["a"]) == ("a",)
-    assert told(["a"] * 250)[-1] == "and 50 more"
+def test_a_list_without_end_is_not_shortened() -> None:
+    assert shortened(["a"]) == ("a",)
+    assert shortened(["a"] * 250)[-1] == "and 50 more"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_a_list_without_end_is_not_told() -> None:
         (["a/../../b"], "relative path"),
         (["a\0b"], "relative path"),
         ([""], "at least 1"),
-        (["out", "out/x"], "'out/x' is kept by 'out' already"),
-        (["out/", "./out"], "'out' is kept by 'out' already"),
-        ([".", "x"], "'x' is kept by '.' already"),
+        (["out", "out/x"], "'out/x' is already part of 'out'"),
+        (["out/", "./out"], "'out' is already part of 'out'"),
+        ([".", "x"], "'x' is already part of '.'"),
         (["x"] * 101, "at most 100"),
     ],
 )

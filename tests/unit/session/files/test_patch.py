@@ -193,9 +193,7 @@ class TestHostile:
     async def test_names_that_git_does_not_take_are_said(self, begin: Begin, base: Path) -> None:
         live = await changed(begin, base, "echo x >good; mkdir sub; echo x >sub/git~1")
         assert "+++ b/good" in live.paths.patch.read_text()
-        assert live.left_out == [
-            "patch.diff: without files that git could not take in; logs/patch.stderr names them"
-        ]
+        assert live.left_out == ["patch.diff: without files that git could not read; logs/patch.stderr names them"]
         assert "git~1" in (live.paths.logs / "patch.stderr").read_text()
 
     async def test_a_link_in_place_of_the_patch_shows_nothing_of_the_node(self, begin: Begin, base: Path) -> None:

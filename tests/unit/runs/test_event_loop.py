@@ -9,7 +9,7 @@ import pytest
 
 SERVED = """
 import asyncio, gc, resource
-from polar.cli.event_loop import run_served
+from polar.runs.event_loop import run_served
 
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, min(hard, {hard})))

@@ -1,0 +1,1 @@
+"""Runs of this machine: running tasks, and reading stored runs back."""

@@ -1,0 +1,151 @@
+"""Tasks run on this machine, from the first set-up to the last trace: what `polar run` and `polar.run` share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from polar import config as configuration
+from polar import registry
+from polar.config import Config
+from polar.data.source import TaskFileSource
+from polar.data.tasks import check_tasks, read_tasks
+from polar.errors import ConfigError
+from polar.harnesses.programs.install import install
+from polar.node import open_node, sweep
+from polar.runs.event_loop import allow_open_files, run_apart
+from polar.runs.stored import StoredRun, read_run_async
+from polar.session.base import Watcher
+from polar.store.paths import RunPaths, RunRecord
+from polar.types import SessionResult, Stage, TaskRequest, Trajectory
+
+Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
+"""A task file, or the tasks themselves; a mapping has the fields of a `TaskRequest`."""
+ConfigSource = Config | Mapping[str, Any] | str | Path | None
+"""The config, its values, or a polar.toml. None: ./polar.toml if there is one, else the defaults."""
+OnResult = Callable[[SessionResult], None]
+
+INSTALLING = "Installing the harness (downloads once)"
+LOGGER = logging.getLogger("polar.runs")
+
+
+def run(
+    tasks: Tasks,
+    *,
+    config: ConfigSource = None,
+    runs_dir: str | Path | None = None,
+    samples: int | None = None,
+    on_result: OnResult | None = None,
+) -> StoredRun:
+    """Runs tasks in this process, like `polar run`, and returns the stored run with their results and traces.
+
+    Works in scripts and in notebooks. A session that fails has its failure on its result; wrong tasks or a wrong
+    config raise `ConfigError` before anything runs. Ctrl-C cancels the sessions, keeps what was captured and
+    raises `KeyboardInterrupt`; `polar.load_run()` opens what was kept.
+
+        run = polar.run("tasks.toml", samples=4)
+        print([result.reward for result in run.results])
+
+    `samples`: sessions of each task, whatever the tasks say. `on_result`: called with each result as it comes, in
+    another thread.
+    """
+    allow_open_files()
+    return run_apart(run_async(tasks, config=config, runs_dir=runs_dir, samples=samples, on_result=on_result))
+
+
+async def run_async(
+    tasks: Tasks,
+    *,
+    config: ConfigSource = None,
+    runs_dir: str | Path | None = None,
+    samples: int | None = None,
+    on_result: OnResult | None = None,
+) -> StoredRun:
+    """`run` on the caller's event loop. Cancelling it cancels the sessions and keeps what was captured."""
+    chosen = _config(config)
+    todo = tasks_of(tasks, samples)
+    paths = RunPaths.create(Path(runs_dir) if runs_dir else chosen.runs_dir)
+    await run_tasks(chosen, paths, todo, _Callback(on_result))
+    return await read_run_async(paths)
+
+
+class RunObserver(Watcher, Protocol):
+    """Sees the progress of a run."""
+
+    def phase(self, what: str) -> None:
+        """What happens before the first session; empty: sessions run from now on."""
+        ...
+
+    def finished(self, result: SessionResult) -> None: ...
+
+
+class _Callback:
+    """The `RunObserver` of a program, which only wants results."""
+
+    def __init__(self, on_result: OnResult | None) -> None:
+        self._on_result = on_result
+
+    def phase(self, what: str) -> None: ...
+
+    def stage_changed(self, session_id: str, stage: Stage, at: float) -> None: ...
+
+    def finished(self, result: SessionResult) -> None:
+        if self._on_result is not None:
+            try:
+                self._on_result(result)
+            except Exception:  # the user's code; the sessions go on
+                LOGGER.exception("on_result failed for session %s", result.session_id)
+
+
+async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], observer: RunObserver) -> None:
+    """All sessions of the tasks; the journal and the files of the run hold the outcome."""
+    ended = 0
+
+    async def report(result: SessionResult, _: Trajectory | None) -> None:
+        nonlocal ended
+        ended += 1
+        observer.finished(result)
+
+    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    paths.write_record(record)
+    await sweep(paths.root.parent)
+    observer.phase(INSTALLING)
+    await prepare_machine(tasks)
+    observer.phase("Starting the engine (downloads its weights once)")
+    try:
+        async with open_node(config, paths) as node:
+            record = record.model_copy(update={"versions": node.versions})
+            paths.write_record(record)
+            observer.phase("")
+            await node.serve(TaskFileSource(tasks, report), (observer,))
+    finally:
+        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": ended}))
+
+
+def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:
+    """Checked, each with an id."""
+    found = read_tasks(Path(tasks)) if isinstance(tasks, str | Path) else check_tasks(tasks)
+    if samples is None:
+        return found
+    return [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in found]
+
+
+async def prepare_machine(tasks: Sequence[TaskRequest]) -> None:
+    """Before the first session: fails if a runtime is missing here, and downloads the harnesses, so that no
+    session's set-up time includes a download."""
+    for name in sorted({task.runtime.name for task in tasks}):
+        if missing := await registry.find("runtime", name).lacking():
+            raise ConfigError(f"runtime {name}: {missing}")
+    packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
+    await install(tuple(sorted(packs, key=lambda pack: pack.package)))
+
+
+def _config(source: ConfigSource) -> Config:
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, Mapping):
+        return configuration.parse(source, "config")
+    return configuration.load(None if source is None else Path(source))
