@@ -167,9 +167,9 @@ class TestRendering:
         qwen = real(QWEN3_QUIET)
         rollout, history = Rollout(qwen), [system("S"), user("go")]
         for _ in range(3):
-            prompt = rollout.ask(history, ())
+            prompt = rollout.request(history, ())
             ended = qwen.encode("Yes.") + token_ids(qwen.stop_ids[:1])
-            reply = rollout.answer(prompt, (history, ()), ended, "stop")
+            reply = rollout.reply(prompt, (history, ()), ended, "stop")
             history = [*history, reply.response, user("on")]
         trajectory = built(rollout)
         assert len(trajectory.traces) == 1 and trajectory.statistics["merge_rate"] == 1.0

@@ -158,7 +158,7 @@ def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
     assert code == 1 and not renderer["ok"] and "start a new trace" in renderer["found"]
     first = renderer["details"][0]
     assert (first["about"], first["state"]) == ("template", "failed")
-    assert "4 of 4 are not" in first["detail"]
+    assert "4 of 4 differ" in first["detail"]
 
 
 def test_in_chat_mode_the_engine_lays_prompts_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
