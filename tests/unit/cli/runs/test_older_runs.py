@@ -1,7 +1,7 @@
 """Runs that an older version stored still open, and their proofs still hold.
 
-`tests/stored/` has whole run folders as they were left, made with the embedded engine and a script as the harness. A
-change of a stored format adds a folder; it does not change one.
+`tests/stored/` has whole run folders as they were left, made with the embedded engine and a script as the harness.
+A change of a stored format adds a folder; it does not change one.
 """
 
 from __future__ import annotations
