@@ -1,0 +1,51 @@
+"""What of a trace a trainer takes: no more tokens than its model holds, none from a policy that is too old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from polar.types import Trace
+
+
+def truncated(trace: Trace, max_tokens: int) -> Trace | None:
+    """The trace with at most `max_tokens` ids of prompt and response. Only the end is cut: every token that is
+    left still stands after exactly the tokens it was sampled after. None if the prompt leaves no trainable
+    token."""
+    room = max_tokens - len(trace.prompt_ids)
+    if room >= len(trace.response_ids):
+        return trace
+    if room < 1 or not any(trace.loss_mask[:room]):
+        return None
+    spans = tuple(span.shortened(min(span.length, room - span.start)) for span in trace.spans if span.start < room)
+    return msgspec.structs.replace(
+        trace,
+        response_ids=trace.response_ids[:room],
+        loss_mask=trace.loss_mask[:room],
+        logprobs=trace.logprobs[:room],
+        spans=spans,
+    )
+
+
+def without_stale(trace: Trace, ages: Mapping[str, int], max_age: int) -> Trace:
+    """The trace with the mask 0 on tokens whose policy version is older than `max_age` updates.
+
+    `ages`: updates since each version was replaced; 0 is the current one. A version that is missing counts as too
+    old. The tokens stay as context of later ones."""
+    mask, logprobs = trace.loss_mask[:], trace.logprobs[:]
+    for span in trace.spans:
+        for part in span.versions:
+            if ages.get(part.version, max_age + 1) > max_age:
+                start = span.start + part.start
+                for position in range(start, start + part.length):
+                    mask[position], logprobs[position] = 0, 0.0
+    return trace if mask == trace.loss_mask else msgspec.structs.replace(trace, loss_mask=mask, logprobs=logprobs)
+
+
+def oldest_age(trace: Trace, ages: Mapping[str, int]) -> int | None:
+    """The age of the oldest version that sampled a token of the trace; None if a version is not known."""
+    versions = trace.policy_versions
+    if not versions or any(version not in ages for version in versions):
+        return None
+    return max(ages[version] for version in versions)
