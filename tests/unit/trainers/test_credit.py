@@ -102,7 +102,7 @@ def test_a_group_without_contrast_teaches_nothing(rewards: list[float]) -> None:
 
 def test_infrastructure_is_left_out_and_an_agents_failure_counts_as_zero() -> None:
     broken = Failure(where="engine", type="Gone", message="gone")
-    own = Failure.model_validate({"where": "harness", "type": "TimedOut", "message": "late", "policy": True})
+    own = Failure.model_validate({"where": "harness", "type": "TimedOut", "message": "late", "agent": True})
     group = [session("good", 1.0), session("late", 0.0, failure=own), session("gone", 0.0, failure=broken)]
     assert by_session(credit(group)) == {"good": [1.0], "late": [-1.0]}
 
