@@ -76,11 +76,12 @@ class Service:
         self._loop.close()
 
     async def _let_go(self) -> None:
-        """Of what was accepted after the server had closed its connections: nobody else closes that."""
-        for _ in range(5):
+        """Closes connections that were accepted after the server had closed its own. In turns of the event loop, more
+        than accepting takes: on a busy machine a hundredth of a second may be one turn."""
+        for _ in range(20):
             for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
                 transport.abort()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -93,7 +93,7 @@ def test_an_error_of_the_callback_does_not_end_the_run(project: Path, caplog: py
     ("tasks", "config", "message"),
     [
         ([{"instruction": "x", "harness": "codexx"}], None, r"tasks: nothing was run:\n  task 1: .*codexx"),
-        ([{"instruction": "x", "task_id": "a"}] * 2, None, r"task 2: task_id: 'a' is that of task 1 too"),
+        ([{"instruction": "x", "task_id": "a"}] * 2, None, r"task 2: task_id: 'a' is used at task 1 too"),
         ([{}], None, "task 1: instruction: missing"),
         ([], None, "there are no tasks"),
         ("absent.toml", None, "no such file"),

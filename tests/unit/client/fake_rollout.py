@@ -35,6 +35,9 @@ from polar.types.codec import encode
 from ports import port_to_come_back_to
 
 TOKEN = "secret"
+TURNS_OF_AN_ACCEPT = 20
+"""More turns of the event loop than asyncio takes from accepting a connection to giving it to its protocol. Turns and
+not seconds: on a busy machine a hundredth of a second may be one turn."""
 Fault = int | Literal["unheard", "unanswered"]
 """A status to answer with; or the connection breaks before the request is handled, or after."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,8 +85,9 @@ class FakeRollout:
         if self._server is not None:
             accepting = self._server.handler
             await self._server.close()
-            await asyncio.sleep(0.01)
-            await accepting.shutdown()  # what was accepted after the first shutdown: nobody else closes that
+            for _ in range(TURNS_OF_AN_ACCEPT):
+                await asyncio.sleep(0)
+            await accepting.shutdown()  # closes connections that were accepted after the first shutdown
 
     async def finish(self, session_id: str, trajectory: Trajectory | None = None, **fields: Any) -> ResultEntry:
         session = self.sessions[session_id]
