@@ -76,8 +76,8 @@ class Service:
         self._loop.close()
 
     async def _let_go(self) -> None:
-        """Closes connections that were accepted after the server had closed its own. In turns of the event loop, more
-        than accepting takes: on a busy machine a hundredth of a second may be one turn."""
+        """Closes connections that were accepted after the server had closed its own. In turns of the event loop,
+        more than accepting takes: on a busy machine a hundredth of a second may be one turn."""
         for _ in range(20):
             for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
                 transport.abort()

@@ -36,8 +36,8 @@ from ports import port_to_come_back_to
 
 TOKEN = "secret"
 TURNS_OF_AN_ACCEPT = 20
-"""More turns of the event loop than asyncio takes from accepting a connection to giving it to its protocol. Turns and
-not seconds: on a busy machine a hundredth of a second may be one turn."""
+"""More turns of the event loop than asyncio takes from accepting a connection to giving it to its protocol. Turns
+and not seconds: on a busy machine a hundredth of a second may be one turn."""
 Fault = int | Literal["unheard", "unanswered"]
 """A status to answer with; or the connection breaks before the request is handled, or after."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

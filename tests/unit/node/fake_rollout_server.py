@@ -94,8 +94,7 @@ class FakeRolloutServer:
         for _ in range(int(asked.wait_s / 0.01)):
             if self.queue or self.down or self.forgotten:
                 break
-            for _ in range(20):  # turns of the loop, not seconds: more than accepting a connection takes
-                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         leases, self.queue = self.queue[: asked.room], self.queue[asked.room :]
         return web.Response(text=LeaseReply(leases=tuple(leases), policy=self.policy).model_dump_json())
 
