@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from bubblewrap_bench import Sessions, alive_in, bash, begin, needs_bubblewrap, 
 from polar.errors import RuntimeFailure
 from polar.registry import make
 from polar.runtimes.base import Command, Program, Runtime, SessionFolders
+from polar.runtimes.bubblewrap.namespace_holder_main import ETC
 from polar.runtimes.bubblewrap.runtime import BubblewrapOptions, BubblewrapRuntime
 from polar.types import Spec
 from waiting import until
@@ -113,7 +115,16 @@ async def test_no_word_can_smuggle_in_an_option(runtime: BubblewrapRuntime) -> N
     assert finished.stdout_tail == "--bind / --help\n"
 
 
-async def test_tools_are_there_to_be_read(sessions: Sessions, tmp_path: Path) -> None:
+async def test_the_shared_parts_of_etc_are_the_nodes_own(runtime: BubblewrapRuntime) -> None:
+    """Programs ask /etc/os-release which system they run on."""
+    shared = [name for name in ETC if Path("/etc", name).is_file()]
+    assert "os-release" in shared
+    finished = await runtime.exec(sh(f"cd /etc && cat {' '.join(shared)} | sha256sum"))
+    whole = hashlib.sha256(b"".join(Path("/etc", name).read_bytes() for name in shared)).hexdigest()
+    assert finished.stdout_tail.split()[0] == whole
+
+
+async def test_programs_are_there_to_be_read(sessions: Sessions, tmp_path: Path) -> None:
     program = Program("greeter+1.0", tmp_path / "greeter")
     program.source.mkdir()
     (program.source / "greet").write_text("#!/bin/sh\necho hello\n")

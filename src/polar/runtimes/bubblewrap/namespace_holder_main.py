@@ -44,8 +44,8 @@ OF_THE_MACHINE = (errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENO
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of the node, or links into /usr, that programs need."""
 ETC = """
-    alternatives ca-certificates crypto-policies debian_version ld.so.cache localtime mime.types os-
-    release pki/ca-trust/extracted pki/tls/certs protocols services ssl/certs ssl/openssl.cnf
+    alternatives ca-certificates crypto-policies debian_version ld.so.cache localtime mime.types os-release
+    pki/ca-trust/extracted pki/tls/certs protocols services ssl/certs ssl/openssl.cnf
 """.split()
 """The parts of the node's /etc that are mounted: none holds a secret or tells about the node."""
 OWN_ETC = {
