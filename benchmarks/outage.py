@@ -2,7 +2,7 @@
 
     python benchmarks/outage.py [--sessions 40] [--outage-s 120] [--write]
 
-`polar up` with a server, a node and the `vllm` engine at a stub, behind a door of ours that can be shut. It is
+`polar up` with a server, a node and the `vllm` engine at a stub, behind a proxy that the script can shut. It is
 shut when the engine was asked half as often as there are sessions: connections break, new ones are refused. After
 the outage it opens again. Each session is a bash script that makes three model calls (`in_flight.py`). Prints the
 stages of all sessions, and the attempts that the outage cost with their reasons.
@@ -31,7 +31,7 @@ REPLY_S = 0.3
 CHUNK_BYTES = 2**16
 
 
-class Door:
+class EngineProxy:
     """A loopback address in front of an engine."""
 
     def __init__(self, engine_url: str) -> None:
@@ -84,21 +84,21 @@ def lay_out(folder: Path, engine_url: str, sessions: int) -> None:
 
 
 async def run(sessions: int, outage_s: float, engine_url: str, folder: Path) -> dict[str, Any]:
-    door = Door(engine_url)
-    await door.open()
-    lay_out(folder, door.url, sessions)
+    proxy = EngineProxy(engine_url)
+    await proxy.open()
+    lay_out(folder, proxy.url, sessions)
     began = time.monotonic()
     polar = await asyncio.create_subprocess_exec(
         *(*POLAR, "up", "tasks.toml", "--json"), cwd=folder, stdout=asyncio.subprocess.PIPE
     )
     printed = asyncio.create_task(polar.communicate())
-    while door.requests < sessions // 2 and not printed.done():  # noqa: ASYNC110
+    while proxy.requests < sessions // 2 and not printed.done():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    print(f"{time.monotonic() - began:4.0f} s: the engine goes after {door.requests} requests", flush=True)
-    await door.shut()
+    print(f"{time.monotonic() - began:4.0f} s: the engine goes after {proxy.requests} requests", flush=True)
+    await proxy.shut()
     await asyncio.sleep(outage_s)
     print(f"{time.monotonic() - began:4.0f} s: the engine is back", flush=True)
-    await door.open()
+    await proxy.open()
     out, _ = await printed
     print(f"{time.monotonic() - began:4.0f} s: `polar up` ended with {polar.returncode}", flush=True)
     return json.loads(out)

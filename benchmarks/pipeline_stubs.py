@@ -96,7 +96,7 @@ class StubEvaluator(Sleeper):
 class StubSlots:
     """No gateway: a slot that nobody calls, and one call for the builder to ignore."""
 
-    async def open(self, lease: Lease, profile: CallProfile, door: object = None) -> Slot:
+    async def open(self, lease: Lease, profile: CallProfile, listener: object = None) -> Slot:
         return Slot(base_url="http://127.0.0.1:9", key="none", model="none", context_tokens=1)
 
     async def seal(self, session_id: str) -> None:

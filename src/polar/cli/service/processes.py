@@ -66,8 +66,8 @@ async def running(*programs: ChildProgram) -> AsyncGenerator[None]:
             try:
                 yield
             finally:
-                for keeper in keepers:
-                    keeper.cancel()
+                for task in keepers:
+                    task.cancel()
     except BaseExceptionGroup as errors:
         raise _one_of(errors) from None
 
