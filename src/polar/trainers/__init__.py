@@ -1,1 +1,1 @@
-"""What a trainer needs of finished sessions: credit for their tokens, and how good a policy is."""
+"""Trainers: weight updates of engines, the reference trainer, and bridges to trainers of others."""

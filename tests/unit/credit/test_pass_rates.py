@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from polar.trainers.pass_rates import pass_at_k, pass_hat_k, wilson_interval
+from polar.credit.pass_rates import pass_at_k, pass_hat_k, wilson_interval
 
 
 @pytest.mark.parametrize(("samples", "solved"), [(1, 0), (1, 1), (4, 1), (6, 3), (7, 7)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polar.trainers.bounds import oldest_age, truncated, without_stale
+from polar.credit.bounds import oldest_age, truncated, without_stale
 from polar.types import PolicySpan, Span, Trace, logprobs, loss_mask, token_ids
 
 TRACE = Trace(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from polar.trainers.credit import CreditedTrace, FinishedSession, advantages, credit, token_weights
+from polar.credit.advantages import CreditedTrace, FinishedSession, advantages, credit, token_weights
 from polar.types import (
     Certificate,
     Failure,
