@@ -1,0 +1,1 @@
+"""The reference trainer: asynchronous GRPO over the rollout service. `loop.py` is where to start reading."""

@@ -1,0 +1,128 @@
+"""One training step: credited traces in, new weights out."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polar.credit.advantages import CreditedTrace, token_weights
+from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.packing import Pack, packs, training_sequence
+from polar.trainers.grpo.policy_model import PolicyModel
+
+
+@dataclass
+class LearnStats:
+    """Sums over the targets of a step, until `means` divides them."""
+
+    targets: int = 0
+    traces: int = 0
+    computed_tokens: int = 0
+    """Tokens of the forward passes, shared ones once."""
+    trace_tokens: int = 0
+    updates: int = 0
+    gap: float = 0.0
+    """|captured − recomputed logprob|, before the step's first update: what engine and trainer differ in, and what
+    off-policy sampling adds."""
+    entropy: float = 0.0
+    """−logprob of the sampled tokens, an estimate of the policy's entropy."""
+    clipped: float = 0.0
+    loss: float = 0.0
+    grad_norm: float = 0.0
+
+    def means(self) -> dict[str, float]:
+        per_target = {"gap", "entropy", "clipped"}
+        divisor = max(1, self.targets)
+        values = {f.name: float(getattr(self, f.name)) for f in fields(self)}
+        return {name: value / divisor if name in per_target else value for name, value in values.items()}
+
+
+class Learner:
+    def __init__(self, config: TrainConfig, model: PolicyModel) -> None:
+        self._config = config
+        self.model = model
+        chosen = config.optimizer
+        self._optimizer = torch.optim.AdamW(
+            model.module.parameters(),
+            lr=chosen.learning_rate,
+            betas=chosen.betas,
+            weight_decay=chosen.weight_decay,
+        )
+        self._random = random.Random(config.seed)
+
+    def learn(self, step: int, batch: Sequence[CreditedTrace]) -> LearnStats:
+        """Traces without an advantage teach nothing and are left out."""
+        useful = [item for item in batch if any(item.advantages)]
+        stats = LearnStats()
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate(step)
+        for part in self._parts(useful):
+            self._update(part, stats)
+        return stats
+
+    def _learning_rate(self, step: int) -> float:
+        chosen = self._config.optimizer
+        return chosen.learning_rate * min(1.0, (step + 1) / max(1, chosen.warmup_steps))
+
+    def _parts(self, batch: list[CreditedTrace]) -> list[list[CreditedTrace]]:
+        """One for each optimizer update, whole groups in each."""
+        groups: dict[str, list[CreditedTrace]] = {}
+        for item in batch:
+            groups.setdefault(item.trace.group_id, []).append(item)
+        names = sorted(groups)
+        count = min(self._config.optimizer.updates, len(names))
+        if count > 1:
+            self._random.shuffle(names)
+        return [[item for name in names[part::count] for item in groups[name]] for part in range(count)]
+
+    def _update(self, batch: list[CreditedTrace], stats: LearnStats) -> None:
+        compute, weights = self._config.compute, token_weights(batch, self._config.loss.mean)
+        sequences = [training_sequence(item, weight) for item, weight in zip(batch, weights, strict=True)]
+        self._optimizer.zero_grad(set_to_none=True)
+        for pack in packs(sequences, compute.pack_tokens, share=compute.share_prefixes):
+            self._backward(pack, stats)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.module.parameters(), self._config.optimizer.max_grad_norm)
+        if math.isfinite(float(norm)):  # else the update would ruin the weights
+            self._optimizer.step()
+        stats.grad_norm = float(norm)
+        stats.updates += 1
+
+    def _backward(self, pack: Pack, stats: LearnStats) -> None:
+        new = self.model.logprobs(pack)
+        old, advantage, weight = (
+            torch.from_numpy(values).to(new.device)
+            for values in (pack.old_logprobs, pack.advantages, pack.weights)
+        )
+        loss, clipped = self._loss(new, old, advantage, weight)
+        loss.backward()
+        stats.loss += float(loss.detach())
+        stats.clipped += float(clipped)
+        stats.gap += float((new.detach() - old).abs().sum())
+        stats.entropy -= float(new.detach().sum())
+        stats.targets += len(pack.target_ids)
+        stats.traces += pack.traces
+        stats.computed_tokens += len(pack.ids)
+        stats.trace_tokens += pack.trace_tokens
+
+    def _loss(self, new: Tensor, old: Tensor, advantage: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """PPO's clipped objective. The ratio is to the captured logprobs, so it corrects for stale weights and for
+        the engine's arithmetic alike. Second value: how many targets were clipped."""
+        chosen = self._config.loss
+        ratio = (new - old).exp().clamp(max=chosen.max_ratio)
+        bounded = ratio.clamp(1 - chosen.clip_low, 1 + chosen.clip_high)
+        gain = torch.minimum(ratio * advantage, bounded * advantage)
+        return -(weight * gain).sum(), (bounded * advantage < ratio * advantage).sum()
+
+    def state(self) -> dict[str, Any]:
+        return {"optimizer": self._optimizer.state_dict(), "random": self._random.getstate()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._random.setstate(state["random"])

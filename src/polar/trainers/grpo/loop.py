@@ -1,0 +1,129 @@
+"""The training loop: sample, credit, learn, push the weights, evaluate, save."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from polar.client import PolarClient
+from polar.credit.group import Group
+from polar.session.pipeline import to_the_end
+from polar.trainers.grpo.batch import batch_figures, credited_batch
+from polar.trainers.grpo.checkpoints import Checkpoints, TrainState
+from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.held_out import HeldOut
+from polar.trainers.grpo.learner import Learner, LearnStats
+from polar.trainers.grpo.records import Records
+from polar.trainers.grpo.rollouts import Rollouts
+from polar.trainers.grpo.task_stream import TaskStream
+from polar.trainers.weights.update import WeightUpdates
+from polar.types import TaskRequest
+
+
+@dataclass(frozen=True)
+class TrainParts:
+    """What a run is made of."""
+
+    client: PolarClient
+    updates: WeightUpdates
+    learner: Learner
+    tasks: TaskStream
+    held_out: HeldOut | None
+    records: Records
+    checkpoints: Checkpoints
+
+
+class Training:
+    def __init__(self, config: TrainConfig, parts: TrainParts, state: TrainState) -> None:
+        self._config = config
+        self._parts = parts
+        self._state = state.model_copy(update={"starts": state.starts + 1})
+        self._learned = LearnStats()
+        self._began = time.monotonic() - state.minutes * 60
+
+    async def run(self) -> TrainState:
+        """Until the last step, or until the time is up. At the end, also after an error or Ctrl-C, it saves the
+        state of the last finished step."""
+        schedule, rollout = self._config.schedule, self._config.rollout
+        await self._push()
+        if schedule.evaluate_first and self._state.step == 0:
+            await self._evaluate()
+        rollouts = Rollouts(
+            self._parts.client,
+            self._task,
+            per_step=self._config.tasks.groups,
+            ahead=rollout.ahead,
+            trained=self._state.all_trained,
+        )
+        saved = self._state.step
+        try:
+            async with rollouts:
+                while self._state.step < schedule.steps and not self._time_is_up:
+                    await self._step(rollouts)
+                    last = self._state.step == schedule.steps or self._time_is_up
+                    if self._state.step % schedule.evaluate_every == 0 or last:
+                        await self._evaluate()
+                    if self._state.step % schedule.save_every == 0:
+                        saved = self._save()
+        finally:
+            if saved != self._state.step:
+                self._save()
+        return self._state
+
+    async def _step(self, rollouts: Rollouts) -> None:
+        started = time.monotonic()
+        numbered = await rollouts.batch()
+        sampled = time.monotonic()
+        groups = [each.group for each in numbered]
+        # To its end, also when the run is interrupted: half an update must not be saved.
+        interrupted = await to_the_end(self._learn(groups))
+        learned = time.monotonic()
+        version = self._state.step
+        self._state = self._state.with_trained(rollouts.trained).model_copy(
+            update={"step": version + 1, "minutes": self._minutes}
+        )
+        if interrupted:
+            raise asyncio.CancelledError
+        await self._push()
+        rollouts.refill()
+        pushed = time.monotonic()
+        times = {"wait_s": sampled - started, "learn_s": learned - sampled, "push_s": pushed - learned}
+        figures = batch_figures(groups, version) | self._learned.means() | times | {"minutes": self._minutes}
+        self._parts.records.add("train", self._state.step, figures)
+
+    async def _learn(self, groups: list[Group]) -> None:
+        step = self._state.step
+        batch = credited_batch(groups, self._config, step)
+        self._learned = await asyncio.to_thread(self._parts.learner.learn, step, batch)
+
+    async def _push(self) -> None:
+        await self._parts.updates.push(self._parts.learner.model.weights(), str(self._state.step))
+
+    async def _evaluate(self) -> None:
+        """Training waits, so all of its sessions are sampled from the same weights."""
+        if self._parts.held_out is None:
+            return
+        name = f"step-{self._state.step:05}"
+        figures = await self._parts.held_out.evaluate(name, self._start_id)
+        self._parts.records.add("evaluate", self._state.step, figures)
+
+    def _save(self) -> int:
+        self._parts.checkpoints.save(self._parts.learner, self._state)
+        return self._state.step
+
+    def _task(self, number: int) -> TaskRequest:
+        return self._parts.tasks.task(number, f"{self._start_id}-{number}", self._config.tasks.samples)
+
+    @property
+    def _start_id(self) -> str:
+        return f"{self._state.run_id}-{self._state.starts}"
+
+    @property
+    def _minutes(self) -> float:
+        return (time.monotonic() - self._began) / 60
+
+    @property
+    def _time_is_up(self) -> bool:
+        limit = self._config.schedule.minutes
+        return limit is not None and self._minutes >= limit

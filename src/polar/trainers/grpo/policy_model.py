@@ -1,0 +1,76 @@
+"""The policy as the trainer holds it: a causal language model of transformers, and its logprobs of a pack."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from polar.errors import ConfigError
+from polar.trainers.grpo.packing import Pack
+
+
+class PolicyModel:
+    """Weights are float32; on a GPU the forward pass computes in bfloat16."""
+
+    def __init__(self, folder: str, device: str = "auto") -> None:
+        self.device = torch.device(_device(device))
+        self.folder = Path(folder)
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="sdpa"
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"model {folder!r} cannot be loaded: {error}") from error
+        self.module: torch.nn.Module = loaded.to(self.device)
+        self._vocabulary_size = int(loaded.config.vocab_size)
+
+    def logprobs(self, pack: Pack) -> Tensor:
+        """Of the pack's targets, in float32."""
+        if int(pack.ids.max()) >= self._vocabulary_size:
+            raise ConfigError(
+                f"token id {int(pack.ids.max())} is not in the vocabulary of {self.folder} "
+                f"({self._vocabulary_size} tokens): is it the model that the engine serves?"
+            )
+        size = len(pack.ids)
+        place = torch.arange(size, device=self.device)
+        end = torch.from_numpy(pack.end).to(self.device)
+        visible = (place[None, :] <= place[:, None]) & (place[:, None] < end[None, :])
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            output = self.module(
+                input_ids=torch.from_numpy(pack.ids).to(self.device)[None],
+                position_ids=torch.from_numpy(pack.positions).to(self.device)[None],
+                attention_mask=visible[None, None],
+                logits_to_keep=torch.from_numpy(pack.predictors).to(self.device),
+                use_cache=False,
+            )
+        targets = torch.from_numpy(pack.target_ids).to(self.device)
+        return -cross_entropy(output.logits[0].float(), targets, reduction="none")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """By the names of the model's checkpoint. Not copies: they change with the next update."""
+        return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+
+    def save(self, folder: Path) -> None:
+        """As a checkpoint that an engine or `from_pretrained` loads."""
+        folder.mkdir(parents=True, exist_ok=True)
+        module: Any = self.module
+        module.save_pretrained(folder)
+        for path in self.folder.glob("*token*"):  # the tokenizer belongs to a servable checkpoint
+            if path.is_file() and not (folder / path.name).exists():
+                shutil.copy(path, folder / path.name)
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("compute.device is cuda, but torch finds no GPU here; use auto or cpu")
+    return wanted

@@ -1,0 +1,94 @@
+"""Keeps groups of sessions under way at the rollout service, and hands them out as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from polar.client import PolarClient, ServerError
+from polar.credit.group import Group
+from polar.errors import PolarError
+from polar.types import TaskRequest
+
+
+@dataclass(frozen=True)
+class NumberedGroup:
+    number: int
+    """Of its task in the task stream."""
+    group: Group
+
+
+class Rollouts:
+    """Tasks are numbered; `trained` has those that a resumed run has trained on already. Use it as
+    `async with`: at the end, sessions that are still under way are cancelled."""
+
+    def __init__(
+        self,
+        client: PolarClient,
+        make_task: Callable[[int], TaskRequest],
+        *,
+        per_step: int,
+        ahead: int,
+        trained: Iterable[int] = (),
+    ) -> None:
+        self._client = client
+        self._make_task = make_task
+        self._per_step = per_step
+        self._ahead = ahead
+        self._trained = set(trained)
+        self._next = 0
+        self._task_ids: dict[int, str] = {}
+        self._under_way: dict[asyncio.Task[NumberedGroup], int] = {}
+        self._finished: list[NumberedGroup] = []
+
+    async def __aenter__(self) -> Rollouts:
+        self.refill()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for waiting in self._under_way:
+            waiting.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        for number in self._under_way.values():
+            with suppress(PolarError):  # the server may be gone, which is no reason to hide another error
+                await self._client.cancel_task(self._task_ids[number])
+
+    @property
+    def trained(self) -> list[int]:
+        return sorted(self._trained)
+
+    def refill(self) -> None:
+        """Starts as many groups as may run before the next batch is trained."""
+        while len(self._under_way) + len(self._finished) < (1 + self._ahead) * self._per_step:
+            number = self._next
+            self._next += 1
+            if number not in self._trained:
+                self._under_way[asyncio.create_task(self._sample(number))] = number
+
+    async def batch(self) -> list[NumberedGroup]:
+        """The next groups that have finished, as many as a step trains on."""
+        while len(self._finished) < self._per_step:
+            done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            for waiting in done:
+                del self._under_way[waiting]
+                self._finished.append(waiting.result())
+        batch, self._finished = self._finished[: self._per_step], self._finished[self._per_step :]
+        self._trained.update(each.number for each in batch)
+        return batch
+
+    async def _sample(self, number: int) -> NumberedGroup:
+        task = self._make_task(number)
+        self._task_ids[number] = str(task.task_id)
+        group = await sample_group(self._client, task)
+        return NumberedGroup(number, group)
+
+
+async def sample_group(client: PolarClient, task: TaskRequest) -> Group:
+    """Submits a task and waits for its group."""
+    submitted = await client.submit(task)
+    async with aclosing(client.groups(task_ids=[submitted.task_id])) as groups:
+        async for group in groups:
+            return group
+    raise ServerError(f"task {submitted.task_id} ended without a group", status=500)

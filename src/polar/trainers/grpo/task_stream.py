@@ -1,0 +1,59 @@
+"""The tasks of a training run by number. The same number is always the same task, so a resumed run skips none."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from polar.data.tasks import check_tasks, read_tasks
+from polar.errors import ConfigError
+from polar.types import TaskRequest
+
+TaskMaker = Callable[[int], TaskRequest | Mapping[str, Any]]
+
+
+class TaskStream:
+    """`source`: a task file, or `module:function` that makes a task of a number. Modules are found beside the
+    config file (`folder`), too."""
+
+    def __init__(self, source: str, folder: Path, seed: int = 0) -> None:
+        self._source = source
+        self._seed = seed
+        self._tasks: list[TaskRequest] = []
+        self._maker: TaskMaker | None = None
+        path = folder / source
+        if path.exists() or ":" not in source:
+            self._tasks = read_tasks(path)
+        else:
+            self._maker = _function(source, folder)
+
+    def task(self, number: int, task_id: str, samples: int) -> TaskRequest:
+        task = self._maker(number) if self._maker else self._of_file(number)
+        values = task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task)
+        given = {"task_id": task_id, "group_id": task_id, "num_samples": samples}
+        metadata = {"source_id": values.get("task_id"), **values.get("metadata", {})}
+        return check_tasks([values | given | {"metadata": metadata}])[0]
+
+    def _of_file(self, number: int) -> TaskRequest:
+        """All tasks of the file once in each round, in an order of the round."""
+        rounds, place = divmod(number, len(self._tasks))
+        order = list(range(len(self._tasks)))
+        random.Random(f"{self._seed}-{rounds}").shuffle(order)
+        return self._tasks[order[place]]
+
+
+def _function(source: str, folder: Path) -> TaskMaker:
+    module_name, _, name = source.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found: object = getattr(import_module(module_name), name)
+    except (Exception, SystemExit) as error:  # importing a user's module may fail in any way, or exit
+        raise ConfigError(f"tasks {source!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"tasks {source!r} is not a function that makes a task of a number")
+    return found
