@@ -20,7 +20,7 @@ def pass_hat_k(samples: int, solved: int, k: int) -> float:
     return math.comb(solved, k) / math.comb(samples, k)
 
 
-def wilson_interval(solved: int, samples: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(solved: float, samples: int, z: float = 1.96) -> tuple[float, float]:
     """The interval of a rate, 95 % by default. Unlike the normal one it holds near 0 and 1 and for few samples."""
     if samples == 0:
         return 0.0, 1.0

@@ -1,0 +1,16 @@
+"""Weight updates: new weights into a running engine, and the proof that it has them (docs/weights.md)."""
+
+from polar.trainers.weights.base import WeightError, WeightOptions, Weights, WeightTarget, weight_target
+from polar.trainers.weights.probe import ProbeReport, WeightProbe
+from polar.trainers.weights.update import WeightUpdates
+
+__all__ = [
+    "ProbeReport",
+    "WeightError",
+    "WeightOptions",
+    "WeightProbe",
+    "WeightTarget",
+    "WeightUpdates",
+    "Weights",
+    "weight_target",
+]

@@ -1,0 +1,107 @@
+"""One weight update from start to end: pause or hold, load, prove, set the version, go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
+
+from polar.client import PolarClient
+from polar.errors import PolarError
+from polar.trainers.weights.base import VersionedTarget, WeightError, Weights, WeightTarget
+from polar.trainers.weights.probe import WeightProbe
+
+UpdateMode = Literal["drain", "in_flight"]
+"""drain: replies under way end first, under the weights that began them. in_flight: they continue under the new
+ones."""
+ASK_S = 0.05
+"""How often the server is asked which nodes know the new version."""
+
+
+class WeightUpdates:
+    """Pushes new weights into the engine of a running service. With a `probe` every push is proven."""
+
+    def __init__(
+        self,
+        client: PolarClient,
+        target: WeightTarget,
+        mode: UpdateMode,
+        probe: WeightProbe | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`timeout_s` bounds the wait for replies to end (drain), or for nodes to acknowledge (in_flight)."""
+        self._client = client
+        self._target = target
+        self._mode = mode
+        self._probe = probe
+        self._timeout_s = timeout_s
+
+    async def push(self, weights: Weights, version: str) -> None:
+        """Returns when new calls are sampled from `weights` and recorded under `version`.
+
+        Raises `WeightError`, and goes on with generation in any case: then the engine's weights are unknown, and the
+        version is still the old one unless only the proof failed in flight.
+        """
+        if self._mode == "drain":
+            await self._push_drained(weights, version)
+        else:
+            await self._push_in_flight(weights, version)
+
+    async def _push_drained(self, weights: Weights, version: str) -> None:
+        async with self._paused():
+            await self._target.load(weights)
+            await self._prove()
+            await self._set_version(version)
+
+    async def _push_in_flight(self, weights: Weights, version: str) -> None:
+        async with self._held():
+            await self._target.load(weights)
+            await self._set_version(version)
+            # A call that begins at a node which does not know the version yet is recorded under the old one. As long
+            # as the engine is held it has no tokens, and the node will see that the version changed within it.
+            await self._acknowledged()
+        await self._prove()  # a held engine does not score
+
+    async def _set_version(self, version: str) -> None:
+        if isinstance(self._target, VersionedTarget):
+            await self._target.name_version(version)
+        await self._client.set_policy_version(version)
+
+    async def _prove(self) -> None:
+        if self._probe is not None:
+            await self._probe.check()
+
+    async def _acknowledged(self) -> None:
+        unheard: tuple[str, ...] = ()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while unheard := (await self._client.drain()).unheard:
+                    await asyncio.sleep(ASK_S)
+        except TimeoutError:
+            raise WeightError(
+                f"after {self._timeout_s:g} s the nodes {', '.join(unheard)} do not know the new version; check that "
+                "they run, or use the mode `drain`"
+            ) from None
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncGenerator[None]:
+        try:
+            await self._client.pause(wait=True, timeout_s=self._timeout_s)
+            yield
+        except BaseException:
+            with suppress(PolarError):  # the first error is the one to report
+                await self._client.resume()
+            raise
+        await self._client.resume()
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncGenerator[None]:
+        try:
+            await self._target.hold()
+            yield
+        except BaseException:
+            with suppress(PolarError):
+                await self._target.release()
+            raise
+        await self._target.release()
