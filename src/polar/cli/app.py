@@ -26,6 +26,7 @@ from polar.cli.service.gateway import gateway
 from polar.cli.service.nodes import nodes
 from polar.cli.service.server import server
 from polar.cli.service.submit import submit
+from polar.cli.service.train import train
 from polar.cli.service.up import up
 
 EXIT_REFUSED = 2
@@ -91,6 +92,7 @@ app.command("nodes")(nodes)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)
+app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from polar.trainers.grpo.records import Phase, Point
 
@@ -37,9 +38,7 @@ def plot_run(points: Sequence[Point], path: Path, title: str = "") -> None:
     pyplot.close(figure)
 
 
-def _curve(
-    axis: object, points: Sequence[Point], phase: Phase, name: str, label: str, smooth: bool = False
-) -> None:
+def _curve(axis: Any, points: Sequence[Point], phase: Phase, name: str, label: str, smooth: bool = False) -> None:
     found = [(p.step, p.values[name]) for p in points if p.phase == phase and name in p.values]
     if not found:
         return

@@ -30,14 +30,14 @@ class PolicyModel:
         except (OSError, ValueError) as error:
             raise ConfigError(f"model {folder!r} cannot be loaded: {error}") from error
         self.module: torch.nn.Module = loaded.to(self.device)
-        self._vocabulary_size = int(loaded.config.vocab_size)
+        self.vocabulary_size = int(loaded.config.vocab_size)
 
     def logprobs(self, pack: Pack) -> Tensor:
         """Of the pack's targets, in float32."""
-        if int(pack.ids.max()) >= self._vocabulary_size:
+        if int(pack.ids.max()) >= self.vocabulary_size:
             raise ConfigError(
                 f"token id {int(pack.ids.max())} is not in the vocabulary of {self.folder} "
-                f"({self._vocabulary_size} tokens): is it the model that the engine serves?"
+                f"({self.vocabulary_size} tokens): is it the model that the engine serves?"
             )
         size = len(pack.ids)
         place = torch.arange(size, device=self.device)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError
@@ -56,4 +56,4 @@ def _function(source: str, folder: Path) -> TaskMaker:
         raise ConfigError(f"tasks {source!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ConfigError(f"tasks {source!r} is not a function that makes a task of a number")
-    return found
+    return cast("TaskMaker", found)

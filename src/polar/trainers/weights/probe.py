@@ -46,7 +46,10 @@ class WeightProbe:
     the trainer's weights of the moment."""
 
     def __init__(
-        self, target: WeightTarget, ids: Sequence[int], trainer_logprobs: Callable[[Sequence[int]], Sequence[float]]
+        self,
+        target: WeightTarget,
+        ids: Sequence[int],
+        trainer_logprobs: Callable[[Sequence[int]], Sequence[float]],
     ) -> None:
         if len(ids) < 2:
             raise ValueError("a probe needs two tokens or more: the first has no logprob")
@@ -76,7 +79,10 @@ class WeightProbe:
             raise WeightError("the noise is unknown: call `measure_noise` before the first push")
         trainer, engine = self._trainer_logprobs(self._ids), await self._target.score(self._ids)
         report = self.last = ProbeReport(
-            self._noise, _difference(trainer, engine), _difference(self._old, engine), _difference(self._old, trainer)
+            self._noise,
+            _difference(trainer, engine),
+            _difference(self._old, engine),
+            _difference(self._old, trainer),
         )
         if report.clear and not report.difference < NEARER * report.to_old:
             raise WeightError(

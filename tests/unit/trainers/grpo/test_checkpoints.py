@@ -21,9 +21,7 @@ def learner(tmp_path: Path) -> Learner:
     torch.set_num_threads(1)
     folder = save_tiny_model(tmp_path / "tiny")
     (folder / "tokenizer.json").write_text("{}")
-    return Learner(
-        TrainConfig.model_validate({"tasks": {"train": "t.toml"}}), PolicyModel(str(folder), "cpu")
-    )
+    return Learner(TrainConfig.model_validate({"tasks": {"train": "t.toml"}}), PolicyModel(str(folder), "cpu"))
 
 
 def test_the_latest_is_found_and_old_ones_are_removed(tmp_path: Path, learner: Learner) -> None:

@@ -1,0 +1,174 @@
+"""Small shell tasks for a small model, in families: every number makes another instance of one of them.
+
+Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three or more; `training` mixes both. Held-out instances
+have words that no training instance has, and `TRANSFER` has families that are never trained on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+TRAINING_WORDS = """
+apple river stone cloud maple tiger lemon ocean piano robin sugar wheat copper violet marble falcon cedar
+amber bamboo canyon ember garnet hazel indigo jasper lilac mango nectar olive pepper quartz raven saffron
+timber umber velvet willow
+""".split()
+HELD_OUT_WORDS = """
+banana desert flower guitar hammer island jacket kettle ladder mirror needle orange pillow rabbit silver
+tunnel valley walnut yellow zebra anchor basket candle dragon engine forest garden harbor
+""".split()
+
+Task = dict[str, Any]
+Family = Callable[[random.Random, list[str]], Task]
+
+
+def word(draw: random.Random, words: list[str]) -> Task:
+    chosen, name = draw.choice(words), files(draw, words, 1)[0]
+    return task(f"Write the word {chosen} into the file {name}.", [f'[ "$(cat {name})" = {chosen} ]'])
+
+
+def number(draw: random.Random, words: list[str]) -> Task:
+    chosen, name = draw.randrange(1000), files(draw, words, 1)[0]
+    return task(f"Write the number {chosen} into the file {name}.", [f'[ "$(cat {name})" = {chosen} ]'])
+
+
+def folder(draw: random.Random, words: list[str]) -> Task:
+    name = numbered(draw, words)
+    return task(f"Make a folder named {name}.", [f"[ -d {name} ]"])
+
+
+def copy(draw: random.Random, words: list[str]) -> Task:
+    (source, target), text = files(draw, words, 2), draw.choice(words)
+    return task(
+        f"Copy the file {source} to {target}.",
+        [f'[ "$(cat {target})" = {text} ] && [ "$(cat {source})" = {text} ]'],
+        {source: f"{text}\n"},
+    )
+
+
+def edit_and_check(draw: random.Random, words: list[str]) -> Task:
+    """The check passes only after the edit, and leaves a file behind."""
+    old, new = draw.sample(words, 2)
+    name, stamp = files(draw, words, 2)
+    check = f"grep -qx {new} {name} && echo passed > passed.txt && echo passed || echo failed\n"
+    return task(
+        f"Replace {old} by {new} in the file {name}. Run sh check.sh. Write the word done into the file {stamp}.",
+        [f'[ "$(cat {name})" = {new} ]', '[ "$(cat passed.txt)" = passed ]', f'[ "$(cat {stamp})" = done ]'],
+        {name: f"{old}\n", "check.sh": check},
+    )
+
+
+def extract(draw: random.Random, words: list[str]) -> Task:
+    """The answer has to be read first; one line with both words is no copy of anything."""
+    first, second = draw.sample(words, 2)
+    one, two, answer = files(draw, words, 3)
+    return task(
+        f"Show the file {one}. Show the file {two}. Write both words in one line into the file {answer}.",
+        [f"grep -q {first} {answer}", f"grep -q {second} {answer}", f"grep -qx '{first} {second}' {answer}"],
+        {one: f"{first}\n", two: f"{second}\n"},
+    )
+
+
+def move_and_rename(draw: random.Random, words: list[str]) -> Task:
+    text, name = draw.choice(words), numbered(draw, words)
+    old, new = files(draw, words, 2)
+    return task(
+        f"Make a folder named {name}. Move the file {old} into the folder {name}. "
+        f"Rename the file {name}/{old} to {name}/{new}.",
+        [f"[ -d {name} ]", f"[ -d {name} ] && [ ! -e {old} ]", f'[ "$(cat {name}/{new})" = {text} ]'],
+        {old: f"{text}\n"},
+    )
+
+
+def repair(draw: random.Random, words: list[str]) -> Task:
+    """The test has to fail once and pass once: it keeps a log of its runs."""
+    wrong, right = draw.sample(words, 2)
+    name = f"{draw.choice(words)}.sh"
+    test = f'[ "$(sh {name})" = {right} ] && echo pass | tee -a runs.log || echo fail | tee -a runs.log\n'
+    return task(
+        f"Run sh test.sh. Replace {wrong} by {right} in the file {name}. Run sh test.sh.",
+        ["grep -qx fail runs.log", f'[ "$(sh {name})" = {right} ]', '[ "$(tail -n 1 runs.log)" = pass ]'],
+        {name: f"echo {wrong}\n", "test.sh": test},
+    )
+
+
+def append(draw: random.Random, words: list[str]) -> Task:
+    first, second = draw.sample(words, 2)
+    name = files(draw, words, 1)[0]
+    wanted = f"{first}\\n{second}"
+    return task(
+        f"Append the word {second} to the file {name}.",
+        [f'[ "$(cat {name})" = "$(printf \'{wanted}\')" ]'],
+        {name: f"{first}\n"},
+    )
+
+
+def remove(draw: random.Random, words: list[str]) -> Task:
+    name, other = files(draw, words, 2)
+    return task(
+        f"Delete the file {name}.", [f"[ ! -e {name} ] && [ -e {other} ]"], {name: "old\n", other: "keep\n"}
+    )
+
+
+def write_three(draw: random.Random, words: list[str]) -> Task:
+    """Steps that are trained one by one and in other sequences, in one that is not."""
+    one, two = draw.sample(words, 2)
+    name, (inner, outer) = numbered(draw, words), files(draw, words, 2)
+    return task(
+        f"Write the word {one} into the file {outer}. Make a folder named {name}. "
+        f"Write the word {two} into the file {name}/{inner}.",
+        [f'[ "$(cat {outer})" = {one} ]', f"[ -d {name} ]", f'[ "$(cat {name}/{inner})" = {two} ]'],
+    )
+
+
+ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
+SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
+TRANSFER: tuple[Family, ...] = (append, remove, write_three)
+
+
+def training(index: int) -> Task:
+    """Both kinds in turn."""
+    families = [family for pair in zip(ONE_STEP, SEVERAL_STEPS, strict=True) for family in pair]
+    return made(families, index, "train")
+
+
+def training_one_step(index: int) -> Task:
+    return made(ONE_STEP, index, "train")
+
+
+def held_out(index: int) -> Task:
+    """All families in turn, those of `TRANSFER` too."""
+    return made((*ONE_STEP, *SEVERAL_STEPS, *TRANSFER), index, "held out")
+
+
+def held_out_one_step(index: int) -> Task:
+    return made(ONE_STEP, index, "held out")
+
+
+def made(families: tuple[Family, ...] | list[Family], index: int, part: str) -> Task:
+    draw = random.Random(f"{part} {index}")
+    family = families[index % len(families)]
+    instance = family(draw, TRAINING_WORDS if part == "train" else HELD_OUT_WORDS)
+    return instance | {"metadata": {"family": family.__name__}}
+
+
+def task(instruction: str, checks: list[str], given: dict[str, str] | None = None) -> Task:
+    return {
+        "instruction": instruction,
+        "files": given or {},
+        "evaluator": {"name": "checks:Checks", "options": {"checks": checks}},
+        "harness": {"name": "pi", "options": {"tools": ["bash"]}},
+        "sampling": {"max_tokens": 128},
+        "budgets": {"run_s": 120, "max_calls": 8, "on_exhausted": "final_message"},
+    }
+
+
+def numbered(draw: random.Random, words: list[str]) -> str:
+    return f"{draw.choice(words)}{draw.randrange(100)}"
+
+
+def files(draw: random.Random, words: list[str], count: int) -> list[str]:
+    """Different names."""
+    return [f"{each}{draw.randrange(100)}.txt" for each in draw.sample(words, count)]

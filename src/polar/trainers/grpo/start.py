@@ -1,0 +1,120 @@
+"""Starts a training run, or continues one: loads the model and puts the parts of the loop together."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from polar.client import PolarClient
+from polar.errors import ConfigError
+from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, load_learner_state, read_state
+from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.held_out import HeldOut
+from polar.trainers.grpo.learner import Learner
+from polar.trainers.grpo.loop import Training, TrainParts
+from polar.trainers.grpo.packing import TrainingSequence, packs
+from polar.trainers.grpo.plots import plot_run
+from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.records import Point, Records, read_points
+from polar.trainers.grpo.task_stream import TaskStream
+from polar.trainers.weights import WeightOptions, WeightProbe, WeightUpdates, weight_target
+from polar.types import Spec
+
+PROBE_TOKENS = 200
+CONFIG_FILE = "train.json"
+"""The config of a run, as it was first started with."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a run takes place."""
+
+    client: PolarClient
+    engine: Spec
+    """As the nodes have it: its options say where the weights go."""
+    folder: Path
+    """Of the config file: task files and modules are found beside it."""
+    resume: bool = False
+    on_point: Callable[[Point], None] = lambda _: None
+
+
+def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
+    """The checkpoint to continue from. Raises `ConfigError` for a new run in a folder that holds one."""
+    latest = Checkpoints(config.output, config.schedule.keep).latest()
+    if latest is not None and not resume:
+        raise ConfigError(
+            f"{config.output} holds a training run at {latest.name}: continue it with --resume, or give another "
+            "folder with --output"
+        )
+    if latest is None and resume:
+        raise ConfigError(f"{config.output} holds no checkpoint to resume from; start without --resume")
+    return latest
+
+
+async def train(config: TrainConfig, around: Surroundings) -> TrainState:
+    """Until the run is done or its time is up. Afterwards `config.output` has checkpoints, metrics and a plot."""
+    checkpoint = check_output(config, resume=around.resume)
+    tasks = TaskStream(config.tasks.train, around.folder, config.seed)
+    torch.manual_seed(config.seed)
+    model = await asyncio.to_thread(PolicyModel, str(checkpoint or config.model), config.compute.device)
+    learner = Learner(config, model)
+    state = TrainState(run_id=f"train-{time.strftime('%m%d-%H%M%S')}-{config.seed}")
+    if checkpoint is not None:
+        state = read_state(checkpoint)
+        load_learner_state(learner, checkpoint)
+    records = Records(config.output, around.on_point)
+    (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
+    target = weight_target(around.engine, model.folder, WeightOptions(dtype=config.compute.engine_dtype))
+    probe = WeightProbe(target, probe_ids(model.vocabulary_size), lambda ids: score(model, ids))
+    updates = WeightUpdates(around.client, target, config.rollout.update, probe)
+    parts = TrainParts(
+        client=around.client,
+        updates=updates,
+        learner=learner,
+        tasks=tasks,
+        held_out=_held_out(config, around),
+        records=records,
+        checkpoints=Checkpoints(config.output, config.schedule.keep),
+    )
+    try:
+        if checkpoint is None:
+            await probe.measure_noise()
+        else:  # the engine has other weights than the checkpoint, perhaps none that are known
+            await target.load(model.weights())
+            await probe.measure_noise()
+        return await Training(config, parts, state).run()
+    finally:
+        await target.close()
+        records.close()
+        plot_run(read_points(config.output), config.output / "curves.png", state.run_id)
+
+
+def probe_ids(vocabulary_size: int) -> list[int]:
+    """Random, but the same in every run."""
+    draw = random.Random(0)
+    return [draw.randrange(vocabulary_size) for _ in range(PROBE_TOKENS)]
+
+
+def score(model: PolicyModel, ids: Sequence[int]) -> list[float]:
+    """The logprob of each of `ids[1:]`."""
+    sequence, size = np.asarray(ids, np.int64), len(ids) - 1
+    nothing = np.zeros(size, np.float32)
+    [pack] = packs([TrainingSequence(sequence, np.arange(1, size + 1), nothing, nothing, nothing)], size + 1)
+    with torch.no_grad():
+        found: list[float] = model.logprobs(pack).tolist()
+    return found
+
+
+def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:
+    if config.tasks.evaluate is None:
+        return None
+    stream = TaskStream(config.tasks.evaluate, around.folder)
+    return HeldOut(around.client, stream, config.tasks, config.output)
