@@ -1,7 +1,7 @@
 """Small shell tasks for a small model, in families: every number makes another instance of one of them.
 
-Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three or more; `training` mixes both. Held-out instances
-have words that no training instance has, and `TRANSFER` has families that are never trained on.
+Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three or more; `training` mixes both. Held-out
+instances have words that no training instance has, and `TRANSFER` has families that are never trained on.
 """
 
 from __future__ import annotations

@@ -132,6 +132,7 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
 async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -> AsyncGenerator[str]:
     """The address of the rollout server, with at least one node."""
     import asyncio
+    import os
 
     from polar.cli.service.up import Layout, service
     from polar.client import PolarClient
@@ -139,6 +140,9 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
     if place.server is not None:
         yield place.server
         return
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(place.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )  # for evaluators and harnesses beside the config, in server and nodes
     logs = config.output / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     database = f"sqlite:///{(config.output / 'server.db').absolute()}"

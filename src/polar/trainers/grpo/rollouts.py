@@ -40,6 +40,7 @@ class Rollouts:
         self._trained = set(trained)
         self._next = 0
         self._task_ids: dict[int, str] = {}
+        """Of the tasks that were submitted."""
         self._under_way: dict[asyncio.Task[NumberedGroup], int] = {}
         self._finished: list[NumberedGroup] = []
 
@@ -52,8 +53,9 @@ class Rollouts:
             waiting.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for number in self._under_way.values():
-            with suppress(PolarError):  # the server may be gone, which is no reason to hide another error
-                await self._client.cancel_task(self._task_ids[number])
+            if number in self._task_ids:
+                with suppress(PolarError):  # the server may be gone, which is no reason to hide another error
+                    await self._client.cancel_task(self._task_ids[number])
 
     @property
     def trained(self) -> list[int]:
@@ -74,6 +76,7 @@ class Rollouts:
             for waiting in done:
                 del self._under_way[waiting]
                 self._finished.append(waiting.result())
+        self._finished.sort(key=lambda each: each.number)  # older first: they are stale sooner
         batch, self._finished = self._finished[: self._per_step], self._finished[self._per_step :]
         self._trained.update(each.number for each in batch)
         return batch

@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +95,8 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     finally:
         await target.close()
         records.close()
-        plot_run(read_points(config.output), config.output / "curves.png", state.run_id)
+        with suppress(ImportError):  # a plot is not worth an error; matplotlib comes with the extra
+            plot_run(read_points(config.output), config.output / "curves.png", state.run_id)
 
 
 def probe_ids(vocabulary_size: int) -> list[int]:
@@ -109,8 +111,7 @@ def score(model: PolicyModel, ids: Sequence[int]) -> list[float]:
     nothing = np.zeros(size, np.float32)
     [pack] = packs([TrainingSequence(sequence, np.arange(1, size + 1), nothing, nothing, nothing)], size + 1)
     with torch.no_grad():
-        found: list[float] = model.logprobs(pack).tolist()
-    return found
+        return model.logprobs(pack).cpu().numpy().tolist()
 
 
 def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:

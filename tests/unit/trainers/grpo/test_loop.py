@@ -1,0 +1,206 @@
+"""The loop, with a service that answers at once: what is trained, pushed, evaluated, saved and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from tiny_model import save_tiny_model
+
+from polar.client import PolarClient
+from polar.credit.advantages import FinishedSession
+from polar.credit.group import Group
+from polar.errors import ConfigError
+from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, read_state
+from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.learner import Learner
+from polar.trainers.grpo.loop import Training, TrainParts
+from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.records import Records, read_points
+from polar.trainers.grpo.start import check_output
+from polar.trainers.grpo.task_stream import TaskStream
+from polar.trainers.weights import WeightUpdates
+from polar.types import (
+    Certificate,
+    Score,
+    SessionResult,
+    Span,
+    Stage,
+    TaskRequest,
+    TaskStatus,
+    Trace,
+    Trajectory,
+    TrajectoryStatistics,
+    logprobs,
+    loss_mask,
+    token_ids,
+)
+
+pytestmark = pytest.mark.check
+
+TASKS = "\n".join(f'[[tasks]]\ntask_id = "t{n}"\ninstruction = "Do {n}."\n' for n in range(5))
+
+
+class FakeService:
+    """Every session samples two tokens under the version that is set when its task is submitted. Every second
+    session is solved."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.submitted: list[TaskRequest] = []
+        self.cancelled: list[str] = []
+        self.pushed: list[str] = []
+        self.second_push = asyncio.Event()
+        self._versions: dict[str, str] = {}
+        self.hang_after: int | None = None
+
+    async def submit(self, task: TaskRequest) -> TaskStatus:
+        self.submitted.append(task)
+        self._versions[str(task.task_id)] = self.version
+        return cast("TaskStatus", task)
+
+    async def groups(self, *, task_ids: Collection[str]) -> AsyncGenerator[Group]:
+        [task_id] = task_ids
+        if self.hang_after is not None and len(self.submitted) > self.hang_after:
+            await asyncio.Event().wait()
+        task = next(task for task in self.submitted if task.task_id == task_id)
+        sessions = tuple(self._session(task, index) for index in range(task.num_samples))
+        yield Group(task_id, sessions)
+
+    async def cancel_task(self, task_id: str) -> int:
+        self.cancelled.append(task_id)
+        return 1
+
+    async def push(self, weights: Mapping[str, torch.Tensor], version: str) -> None:
+        self.version = version
+        self.pushed.append(version)
+        if version == "2":
+            self.second_push.set()
+
+    def _session(self, task: TaskRequest, index: int) -> FinishedSession:
+        name, reward = f"{task.task_id}-{index}", float(index % 2)
+        version = self._versions[str(task.task_id)]
+        trace = Trace(
+            session_id=name,
+            group_id=str(task.task_id),
+            prompt_ids=token_ids([1, 2]),
+            response_ids=token_ids([3 + index, 4]),
+            loss_mask=loss_mask([1, 1]),
+            logprobs=logprobs([-4.0, -4.0]),
+            spans=(Span("c", 0, 2, version),),
+            reward=reward,
+        )
+        counts = {"sampled_tokens": 2, "trainable_tokens": 2, "dropped_tokens": 0}
+        certificate: dict[str, Any] = {"builder": "b", "calls": 1, "traces": 1, "exact": True, **counts}
+        result = SessionResult(
+            session_id=name,
+            task_id=str(task.task_id),
+            index=index,
+            attempt=1,
+            stage=Stage.COMPLETED,
+            score=Score(reward=reward),
+            statistics=TrajectoryStatistics(calls=1, traces=1, **counts),
+            certificate=Certificate.model_validate(certificate | {"calls_digest": "0", "traces_digest": "0"}),
+        )
+        return FinishedSession(result, Trajectory(session_id=name, builder="b", traces=(trace,)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.set_num_threads(1)
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    save_tiny_model(tmp_path / "model")
+    return tmp_path
+
+
+def a_config(folder: Path, ahead: int = 1, **schedule: object) -> TrainConfig:
+    return TrainConfig.model_validate(
+        {
+            "model": str(folder / "model"),
+            "output": str(folder / "out"),
+            "tasks": {"train": "tasks.toml", "groups": 2, "samples": 2},
+            "rollout": {"ahead": ahead},
+            "schedule": {"steps": 3, **schedule},
+        }
+    )
+
+
+def a_training(config: TrainConfig, folder: Path, service: FakeService) -> Training:
+    checkpoints = Checkpoints(config.output, config.schedule.keep)
+    latest = checkpoints.latest()
+    parts = TrainParts(
+        client=cast("PolarClient", service),
+        updates=cast("WeightUpdates", service),
+        learner=Learner(config, PolicyModel(str(latest or config.model), "cpu")),
+        tasks=TaskStream(config.tasks.train, folder),
+        held_out=None,
+        records=Records(config.output),
+        checkpoints=checkpoints,
+    )
+    return Training(config, parts, read_state(latest) if latest else TrainState(run_id="r"))
+
+
+async def test_every_step_trains_pushes_and_is_recorded(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder)
+    state = await a_training(config, folder, service).run()
+    assert state.step == 3
+    assert service.pushed == ["0", "1", "2", "3"]
+    points = read_points(config.output)
+    assert [(point.phase, point.step) for point in points] == [("train", 1), ("train", 2), ("train", 3)]
+    assert points[0].values["reward"] == 0.5
+    assert points[0].values["targets"] == 8  # two groups of two sessions of two tokens
+    assert points[2].values["age"] == 1.0  # sampled while the step before was trained
+
+
+async def test_synchronous_training_samples_from_the_newest_weights(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder, ahead=0)
+    await a_training(config, folder, service).run()
+    assert [point.values["age"] for point in read_points(config.output)] == [0.0, 0.0, 0.0]
+
+
+async def test_a_resumed_run_skips_no_task_and_repeats_none(folder: Path) -> None:
+    first, second = FakeService(), FakeService()
+    await a_training(a_config(folder, steps=2), folder, first).run()
+    latest = Checkpoints(folder / "out", 1).latest()
+    assert latest is not None
+    trained = read_state(latest).all_trained
+    assert len(trained) == 4
+    assert first.cancelled, "sessions that were under way at the end are cancelled"
+    state = await a_training(a_config(folder, steps=4), folder, second).run()
+    assert second.pushed[0] == "2", "the engine gets the checkpoint first"
+    assert state.all_trained[:8] == list(range(8))
+    numbers = [int(str(task.task_id).rsplit("-", 1)[1]) for task in second.submitted]
+    assert not set(numbers) & set(trained)
+    assert not {task.task_id for task in first.submitted} & {task.task_id for task in second.submitted}
+
+
+async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder, steps=50, save_every=100)
+    service.hang_after = 6
+    running = asyncio.create_task(a_training(config, folder, service).run())
+    async with asyncio.timeout(60):
+        await service.second_push.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    latest = Checkpoints(config.output, 1).latest()
+    assert latest is not None
+    assert read_state(latest).step == 2
+
+
+async def test_a_run_stops_when_its_time_is_up(folder: Path) -> None:
+    state = await a_training(a_config(folder, steps=50, minutes=1e-9), folder, FakeService()).run()
+    assert state.step == 0
+
+
+def test_a_folder_with_a_run_is_not_overwritten(folder: Path) -> None:
+    config = a_config(folder)
+    with pytest.raises(ConfigError, match="no checkpoint to resume"):
+        check_output(config, resume=True)
+    learner = Learner(config, PolicyModel(config.model, "cpu"))
+    Checkpoints(config.output, 1).save(learner, TrainState(run_id="r", step=7))
+    with pytest.raises(ConfigError, match="step-00007: continue it with --resume"):
+        check_output(config, resume=False)
