@@ -18,8 +18,8 @@ MARGIN = 1.5
 EXACT = 1e-4
 """Added to the noise of engines that compute in float32, where the noise is a few millionths."""
 NEARER = 0.9
-"""The difference to the new weights, as a share of that to the old ones. If both are the noise apart and the engine
-has the new weights it is about 0.7; if it has the old ones, about 1.4."""
+"""Largest allowed ratio of the difference to the new weights and that to the old ones. If old and new are as far
+apart as the noise, it is about 0.7 for an engine with the new weights, and 1.4 with the old ones."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ class ProbeReport:
 
 
 class WeightProbe:
-    """`ids`: some hundred tokens of the kind that is trained. `trainer_logprobs` gives the logprobs of `ids[1:]` by
-    the trainer's weights of the moment."""
+    """`ids`: some hundred tokens of the kind that is trained. `trainer_logprobs` computes those of `ids[1:]` with
+    the trainer's current weights."""
 
     def __init__(
-        self, target: WeightTarget, ids: Sequence[int], trainer_logprobs: Callable[[Sequence[int]], Sequence[float]]
+        self,
+        target: WeightTarget,
+        ids: Sequence[int],
+        trainer_logprobs: Callable[[Sequence[int]], Sequence[float]],
     ) -> None:
         if len(ids) < 2:
             raise ValueError("a probe needs two tokens or more: the first has no logprob")
@@ -60,12 +63,12 @@ class WeightProbe:
     async def measure_noise(self) -> float:
         """To be called before the first push, while trainer and engine have the same weights; a trainer that
         continues from a checkpoint calls it before it loads the checkpoint."""
-        trainer = self._trainer_logprobs(self._ids)
+        trainer = list(self._trainer_logprobs(self._ids))
         noise = _difference(trainer, await self._target.score(self._ids))
         if not noise <= MAX_NOISE:  # NaN, too
             raise WeightError(
-                f"before the first update the engine's logprobs differ from the trainer's by {noise:.3g} on average: "
-                "start the engine with the weights that the trainer starts from"
+                f"before the first update the engine's logprobs differ from the trainer's by {noise:.3g} on "
+                "average: start the engine with the weights that the trainer starts from"
             )
         self._noise, self._old = noise, trainer
         return noise
@@ -74,9 +77,12 @@ class WeightProbe:
         """After a push. Raises `WeightError` that says which of the two conditions does not hold."""
         if not self._old:
             raise WeightError("the noise is unknown: call `measure_noise` before the first push")
-        trainer, engine = self._trainer_logprobs(self._ids), await self._target.score(self._ids)
+        trainer, engine = list(self._trainer_logprobs(self._ids)), await self._target.score(self._ids)
         report = self.last = ProbeReport(
-            self._noise, _difference(trainer, engine), _difference(self._old, engine), _difference(self._old, trainer)
+            self._noise,
+            _difference(trainer, engine),
+            _difference(self._old, engine),
+            _difference(self._old, trainer),
         )
         if report.clear and not report.difference < NEARER * report.to_old:
             raise WeightError(
@@ -86,9 +92,9 @@ class WeightProbe:
         limit = max(MARGIN * self._noise, self._noise + EXACT)
         if not report.difference <= limit:
             raise WeightError(
-                f"the engine has other weights than the trainer: its logprobs differ by {report.difference:.3g} on "
-                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the server's "
-                "log for weights that it did not load"
+                f"the engine has other weights than the trainer: its logprobs differ by {report.difference:.3g} "
+                f"on average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the "
+                "server's log for weights that it did not load"
             )
         if report.clear:
             self._old = trainer
