@@ -1,8 +1,8 @@
 """Weights as a checkpoint on disk, from which a server loads them.
 
-A tied model has one tensor for the embedding and the head. What is written always has a head of its own: vLLM keeps
-the old head if the new checkpoint has none, and still answers with success. Names are compared with those of the
-model's own checkpoint for the same reason.
+A tied model has one tensor for the embedding and the head. What is written always has a head of its own: vLLM
+keeps the old head if the new checkpoint has none, and still answers with success. Names are compared with those of
+the model's own checkpoint for the same reason.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import Any
 
 from polar.engines.remote.engine import ModelList
 from polar.engines.remote.server import ServerRefused
-from polar.engines.vllm.engine import VllmEngine, VllmOptions
+from polar.engines.vllm.engine import VllmEngine
 from polar.engines.vllm.protocol import ServerVersion
-from polar.errors import EngineError
+from polar.errors import ConfigError, EngineError
 from polar.trainers.weights.base import WeightError, WeightOptions, Weights
 from polar.trainers.weights.checkpoint import is_tied
 from polar.trainers.weights.server_target import ServerTarget
@@ -25,6 +25,7 @@ RELEASE = "/resume"
 RELOAD = "/collective_rpc"
 DROP_CACHE = "/reset_prefix_cache?reset_running_requests=true"
 NAME_VERSION = "/update_weight_version"
+ADDRESS = ("url", "api_key_env", "api_key_file")
 TAKES_TIED_HEADS = (0, 32)
 """Oldest version of which that is known."""
 
@@ -80,17 +81,29 @@ class VllmTarget(ServerTarget):
                 )
 
 
-class TorchTarget(VllmTarget):
-    """Polar's own `torch` engine: the same routes, and a tied head follows its embedding."""
+class _Sampler(VllmEngine):
+    product = "the torch engine's sampler"
+    hint = "python -m polar.engines.torch.server --model FOLDER"
 
-    advice = "use the `torch` engine of this version of Polar"
+
+class TorchTarget(VllmTarget):
+    """Polar's own `torch` engine, which has the same routes."""
+
+    engine_class = _Sampler
+    advice = "use the sampler of this version of Polar"
 
     def __init__(self, engine_options: Mapping[str, Any], model: Path, options: WeightOptions) -> None:
-        shared = {name: value for name, value in engine_options.items() if name in VllmOptions.model_fields}
-        super().__init__(shared, model, options)
+        if not engine_options.get("url"):
+            raise ConfigError(
+                "a `torch` engine that each node starts for itself takes no weights: start one sampler "
+                f"({_Sampler.hint}) and name it in the engine option `url`"
+            )
+        super().__init__(
+            {name: engine_options[name] for name in ADDRESS if name in engine_options}, model, options
+        )
 
     async def _check_head(self) -> None:
-        return
+        """It takes any head."""
 
 
 def _older(version: str, than: tuple[int, int]) -> bool:
