@@ -37,7 +37,7 @@ class ProbeReport:
     @property
     def clear(self) -> bool:
         """The weights have changed by more than the noise, so the share tells the old ones from the new."""
-        return self.moved > self.noise
+        return self.moved > max(self.noise, EXACT)
 
 
 class WeightProbe:
@@ -90,8 +90,8 @@ class WeightProbe:
         if not difference <= limit:
             raise WeightError(
                 f"the engine has other weights than the trainer: its logprobs differ by {difference:.3g} on "
-                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the server's "
-                "log for weights that it did not load"
+                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the "
+                "server's log for weights that it did not load"
             )
         if report.clear:
             self._old = trainer
@@ -101,8 +101,8 @@ class WeightProbe:
         trainer, engine = list(self._trainer_logprobs(self._ids)), await self._target.score(self._ids)
         if not len(trainer) == len(engine) == len(self._ids) - 1:
             raise WeightError(
-                f"for {len(self._ids) - 1} tokens of the probe the trainer gave {len(trainer)} logprobs, the engine "
-                f"{len(engine)}"
+                f"for {len(self._ids) - 1} tokens of the probe the trainer gave {len(trainer)} logprobs, the "
+                f"engine {len(engine)}"
             )
         return trainer, engine
 
