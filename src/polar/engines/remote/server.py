@@ -128,7 +128,14 @@ class RemoteServer:
     ) -> T:
         return await self._call(_post(path, body, headers or {}), kind)
 
+    async def command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """A POST whose reply says nothing beside its status."""
+        await self._payload(_post(path, body or {}, {}))
+
     async def _call(self, request: HttpRequest, kind: type[T]) -> T:
+        return self._read(await self._payload(request), request.path, kind)
+
+    async def _payload(self, request: HttpRequest) -> bytes:
         try:
             async with self._http.request(request) as reply:
                 payload = await reply.whole()
@@ -136,7 +143,7 @@ class RemoteServer:
             raise self._unreachable(error) from error
         if reply.status != 200:
             raise self._refusal(request.path, reply.status, payload, reply.headers.get("retry-after"))
-        return self._read(payload, request.path, kind)
+        return payload
 
     def _read(self, payload: bytes, path: str, kind: type[T]) -> T:
         try:

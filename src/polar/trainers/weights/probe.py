@@ -1,7 +1,7 @@
 """The proof of a weight update: the engine scores a probe as the trainer does, and not as before the update.
 
-Two programs never give exactly the same logprobs for the same weights: kernels and precision differ. How far they
-differ is measured once, before the first update, when both have the same weights: the noise.
+Two programs never compute exactly the same logprobs from the same weights: kernels and precision differ. How far
+they differ is measured once, before the first update, when both have the same weights: the noise.
 """
 
 from __future__ import annotations
@@ -13,95 +13,108 @@ from polar.trainers.weights.base import WeightError, WeightTarget
 
 MAX_NOISE = 0.5
 """Mean difference above which trainer and engine cannot have the same weights."""
-MARGIN = 1.5
-"""The difference after a push may be this many times the noise: it depends on the weights as well."""
+MARGIN = 2.0
+"""How many times the noise the difference after a push may be: the noise depends on the weights as well."""
 EXACT = 1e-4
-"""Added to the noise of engines that compute in float32, where the noise is a few millionths."""
-NEARER = 0.9
-"""The difference to the new weights, as a share of that to the old ones. If both are the noise apart and the engine
-has the new weights it is about 0.7; if it has the old ones, about 1.4."""
+"""Allowed in any case: the noise of float32 is only a few millionths."""
+HALF_WAY = 0.5
 
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """Mean absolute differences of the probe's logprobs."""
+    """What the probe has shown after a push; mean absolute differences of its logprobs."""
 
     noise: float
     """Between trainer and engine with the same weights."""
     difference: float
-    """Between the trainer's weights and the engine's, after the push."""
-    to_old: float
-    """Between the weights of the last clear proof and the engine's."""
+    """Between trainer and engine after the push."""
     moved: float
-    """Between the weights of the last clear proof and the trainer's."""
+    """Between the trainer's old weights and its new ones. Old are those of the last clear report, so that many
+    small updates add up."""
+    share: float
+    """How much of that way the engine has gone: about 0 with the old weights, 1 with the new ones."""
 
     @property
     def clear(self) -> bool:
-        """The weights have changed by more than the noise, so the engine's are either the old or the new ones."""
-        return self.moved > self.noise
+        """The weights have changed by more than the noise, so the share tells the old ones from the new."""
+        return self.moved > max(self.noise, EXACT)
 
 
 class WeightProbe:
-    """`ids`: some hundred tokens of the kind that is trained. `trainer_logprobs` gives the logprobs of `ids[1:]` by
-    the trainer's weights of the moment."""
+    """`ids`: some hundred tokens. `trainer_logprobs` computes the logprobs of `ids[1:]` with the trainer's current
+    weights."""
 
     def __init__(
         self,
         target: WeightTarget,
         ids: Sequence[int],
         trainer_logprobs: Callable[[Sequence[int]], Sequence[float]],
+        margin: float = MARGIN,
     ) -> None:
         if len(ids) < 2:
-            raise ValueError("a probe needs two tokens or more: the first has no logprob")
+            raise ValueError("a probe needs at least two tokens: the first has no logprob")
         self._target = target
         self._ids = tuple(ids)
         self._trainer_logprobs = trainer_logprobs
+        self._margin = margin
         self._noise = 0.0
-        self._old: Sequence[float] = ()
+        self._old: list[float] = []
         self.last: ProbeReport | None = None
 
     async def measure_noise(self) -> float:
-        """To be called before the first push, while trainer and engine have the same weights; a trainer that
-        continues from a checkpoint calls it before it loads the checkpoint."""
-        trainer = self._trainer_logprobs(self._ids)
-        noise = _difference(trainer, await self._target.score(self._ids))
+        """To be called before the first push, while trainer and engine have the same weights."""
+        trainer, engine = await self._scores()
+        noise = _difference(trainer, engine)
         if not noise <= MAX_NOISE:  # NaN, too
             raise WeightError(
-                f"before the first update the engine's logprobs differ from the trainer's by {noise:.3g} on average: "
-                "start the engine with the weights that the trainer starts from"
+                f"before the first update the engine's logprobs differ from the trainer's by {noise:.3g} on "
+                "average: start the engine with the weights that the trainer starts from"
             )
         self._noise, self._old = noise, trainer
         return noise
 
     async def check(self) -> ProbeReport:
-        """After a push. Raises `WeightError` that says which of the two conditions does not hold."""
+        """After a push. Raises `WeightError`, which says what the engine has instead of the new weights."""
         if not self._old:
             raise WeightError("the noise is unknown: call `measure_noise` before the first push")
-        trainer, engine = self._trainer_logprobs(self._ids), await self._target.score(self._ids)
-        report = self.last = ProbeReport(
-            self._noise,
-            _difference(trainer, engine),
-            _difference(self._old, engine),
-            _difference(self._old, trainer),
-        )
-        if report.clear and not report.difference < NEARER * report.to_old:
+        trainer, engine = await self._scores()
+        share = _share(self._old, trainer, engine)
+        difference, moved = _difference(trainer, engine), _difference(self._old, trainer)
+        report = self.last = ProbeReport(self._noise, difference, moved, share)
+        if report.clear and not report.share > HALF_WAY:
             raise WeightError(
-                f"the engine still has the old weights: its logprobs differ from theirs by {report.to_old:.3g} on "
-                f"average, from the new ones by {report.difference:.3g}; see the server's log"
+                f"the engine still has the old weights: its logprobs have gone {share:.0%} of the way to the new "
+                f"ones, which differ by {moved:.3g} on average (noise: {self._noise:.3g}); see the server's log"
             )
-        limit = max(MARGIN * self._noise, self._noise + EXACT)
-        if not report.difference <= limit:
+        limit = max(self._margin * self._noise, self._noise + EXACT)
+        if not difference <= limit:
             raise WeightError(
-                f"the engine has other weights than the trainer: its logprobs differ by {report.difference:.3g} on "
-                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the server's "
-                "log for weights that it did not load"
+                f"the engine has other weights than the trainer: its logprobs differ by {difference:.3g} on "
+                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the "
+                "server's log for weights that it did not load"
             )
         if report.clear:
             self._old = trainer
         return report
 
+    async def _scores(self) -> tuple[list[float], list[float]]:
+        trainer, engine = list(self._trainer_logprobs(self._ids)), await self._target.score(self._ids)
+        if not len(trainer) == len(engine) == len(self._ids) - 1:
+            raise WeightError(
+                f"for {len(self._ids) - 1} tokens of the probe the trainer gave {len(trainer)} logprobs, the "
+                f"engine {len(engine)}"
+            )
+        return trainer, engine
+
 
 def _difference(one: Sequence[float], other: Sequence[float]) -> float:
-    if len(one) != len(other):
-        raise WeightError(f"the probe has {len(one)} logprobs on one side and {len(other)} on the other")
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
+
+
+def _share(old: Sequence[float], new: Sequence[float], engine: Sequence[float]) -> float:
+    """The point on the line from old to new that is nearest to the engine's. Noise has no direction, so it changes
+    this little."""
+    way = [b - a for a, b in zip(old, new, strict=True)]
+    length = sum(step * step for step in way)
+    gone = sum((c - a) * step for a, c, step in zip(old, engine, way, strict=True))
+    return gone / length if length else 1.0

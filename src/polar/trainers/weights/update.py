@@ -40,8 +40,8 @@ class WeightUpdates:
     async def push(self, weights: Weights, version: str) -> None:
         """Returns when new calls are sampled from `weights` and recorded under `version`.
 
-        Raises `WeightError`, and goes on with generation in any case: then the engine's weights are unknown, and the
-        version is still the old one unless only the proof failed in flight.
+        Raises `WeightError` and resumes generation in any case. Then the engine's weights are unknown, and the
+        version is still the old one, unless it was the proof in flight that failed.
         """
         if self._mode == "drain":
             await self._push_drained(weights, version)
@@ -58,8 +58,8 @@ class WeightUpdates:
         async with self._held():
             await self._target.load(weights)
             await self._set_version(version)
-            # A call that begins at a node which does not know the version yet is recorded under the old one. As long
-            # as the engine is held it has no tokens, and the node will see that the version changed within it.
+            # A node that does not know the version yet records new calls under the old one. While the engine is
+            # held they get no tokens, and then the node sees that the version changed within them.
             await self._acknowledged()
         await self._prove()  # a held engine does not score
 
@@ -76,12 +76,12 @@ class WeightUpdates:
         unheard: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(self._timeout_s):
-                while unheard := (await self._client.drain()).unheard:
+                while unheard := (await self._client.drain()).unheard:  # noqa: ASYNC110 - the server's state
                     await asyncio.sleep(ASK_S)
         except TimeoutError:
             raise WeightError(
-                f"after {self._timeout_s:g} s the nodes {', '.join(unheard)} do not know the new version; check that "
-                "they run, or use the mode `drain`"
+                f"after {self._timeout_s:g} s these nodes do not know the new version: {', '.join(unheard)}; "
+                "check that they run, or use the mode `drain`"
             ) from None
 
     @asynccontextmanager
