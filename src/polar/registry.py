@@ -41,6 +41,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "engine": {
         "embedded": "polar.engines.embedded.engine:EmbeddedEngine",
+        "endpoint": "polar.engines.endpoint.engine:EndpointEngine",
         "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
         "sglang": "polar.engines.sglang.engine:SglangEngine",
         "vllm": "polar.engines.vllm.engine:VllmEngine",

@@ -58,6 +58,8 @@ def inexact() -> Certificate:
         ({"score": None}, "no_reward"),
         ({"score": Score(reward=None)}, "no_reward"),
         ({"statistics": TrajectoryStatistics()}, "no_trainable_tokens"),
+        ({"statistics": TrajectoryStatistics(dropped={"no_token_ids": 0})}, "no_token_ids"),
+        ({"statistics": TOKENS.model_copy(update={"dropped": {"no_token_ids": 0}})}, "no_token_ids"),
         ({"certificate": None}, "not_certified"),
         ({"certificate": inexact()}, "not_exact"),
     ],

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from polar.types import Call, CallKind, Dropped, Logprobs, LossMask, Strict, logprobs, loss_mask
+from polar.types import NO_TOKEN_IDS, Call, CallKind, Dropped, Logprobs, LossMask, Strict, logprobs, loss_mask
 
 SENTINEL_LOGPROB = -9999.0
 """What engines return for a missing logprob, or for minus infinity."""
@@ -79,6 +79,7 @@ def drop_all(call: Call, reason: str) -> Verdict:
 def _reason_to_drop(call: Call, rules: DropRules, superseded: bool) -> str:
     """The first reason that applies: each token gets one."""
     reasons = {
+        NO_TOKEN_IDS: call.usage is not None,
         "aborted": call.finish_reason == "aborted",
         "not_received": not call.received,
         "unequal_lengths": len(call.logprobs) != len(call.completion_ids),

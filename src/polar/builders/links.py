@@ -130,7 +130,7 @@ def _link(call: Call, parent: Link | None, verdict: Verdict) -> Link:
     before = TokenDigest() if continued is None else continued.digest
     prompt = before.extended(call.new_prompt_ids)
     prompt_tokens = (0 if continued is None else continued.tokens) + len(call.new_prompt_ids)
-    if not prompt_tokens:
+    if not prompt_tokens and call.usage is None:
         raise UnsoundCalls(f"call {call.call_id} has an empty prompt")
     proven = prompt.value() == call.prompt_digest and prompt_tokens == call.prompt_tokens
     return Link(

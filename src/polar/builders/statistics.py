@@ -53,6 +53,7 @@ def _statistics_of(
         trainable_tokens=trainable,
         dropped_tokens=lost,
         cut_tokens=sum(link.call.cut_tokens for link in links),
+        reported_tokens=sum((link.call.usage.completion_tokens or 0) for link in links if link.call.usage),
         append_only_pairs=pairs,
         merged_pairs=merged,
         merge_rate=merged / pairs if pairs else None,

@@ -1,6 +1,6 @@
 """The engine port: token ids in, sampled token ids out, each with its logprob.
 
-A plug-in implements `Engine`. `Revivable`, `Scorer` and `ChatEngine` are optional.
+A plug-in implements `Engine`. `Revivable`, `Scorer`, `ChatEngine` and `TextEngine` are optional.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 from pydantic import BaseModel
 
-from polar.types import Delta, Logprobs, Message, PolicySpan, Sampling, TokenIds, Tool
+from polar.types import Delta, EndpointUsage, Logprobs, Message, PolicySpan, Sampling, TokenIds, Tool
 
 LogprobMode = Literal["raw", "processed"]
 """raw: of the model's own softmax; processed: of the distribution sampled from."""
@@ -24,7 +24,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Identifies the weights, in enough detail to tell two versions apart."""
     context_tokens: int
     """For each sequence, prompt and reply together."""
-    logprob_mode: LogprobMode
+    logprob_mode: LogprobMode | Literal["none"]
+    """none: it gives no logprobs, and nothing it samples can be trained on."""
     parallel: int
     """Sequences evaluated at once; more wait."""
     version: str = ""
@@ -146,4 +147,27 @@ class ChatEngine(Protocol):
 
     async def decode(self, ids: TokenIds) -> str:
         """Text with special tokens spelled out."""
+        ...
+
+
+class TextPiece(msgspec.Struct, frozen=True):
+    """A part of a reply that has no token ids."""
+
+    deltas: tuple[Delta, ...] = ()
+    """The new part of the reply. A tool call comes as one delta."""
+    finish_reason: EndReason | None = None
+    """On the last piece, and only there."""
+    usage: EndpointUsage | None = None
+    """On the last piece, if the endpoint counts tokens."""
+    stop_sequence: str = ""
+    """On the last piece: the stop text that ended the reply."""
+
+
+@runtime_checkable
+class TextEngine(Protocol):
+    """An engine that gives text and no token ids, so that none of its sessions can be trained on. The port has no
+    field for ids or logprobs."""
+
+    def text(self, prompt: ChatPrompt) -> AsyncGenerator[TextPiece]:
+        """Samples one reply. Closing the iterator stops the generation. Raises as `ChatEngine.chat` does."""
         ...

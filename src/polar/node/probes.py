@@ -11,12 +11,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 from polar import registry
-from polar.engines.base import Engine, GenerateRequest, Revivable
+from polar.engines.base import ChatPrompt, Engine, GenerateRequest, Revivable, TextEngine
 from polar.errors import EngineBusy, EngineError, PolarError, RuntimeFailure
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.node.health import Probe
 from polar.runtimes.base import Runtime
-from polar.types import NodePart, Sampling, token_ids
+from polar.types import Message, NodePart, Sampling, token_ids
 
 PROBE = "polar-probe"
 """Used as session id."""
@@ -42,16 +42,31 @@ async def check_engine(engine: Engine, gate: PolicyGate) -> None:
     is well."""
     if isinstance(engine, Revivable):
         await engine.revive()
-    request = GenerateRequest(token_ids([1, 1]), 1, Sampling(), (), PROBE)
     try:
-        async with gate.generating(PROBE), aclosing(engine.generate(request)) as pieces:
-            given = [piece async for piece in pieces]
+        async with gate.generating(PROBE):
+            sampled = await (_says(engine) if isinstance(engine, TextEngine) else _samples(engine))
     except EngineBusy:
         return
     finally:
         gate.forget(PROBE)
-    if not any(len(piece.ids) for piece in given):
+    if not sampled:
         raise EngineError("the engine answered a probe without a token")
+
+
+async def _samples(engine: Engine) -> bool:
+    request = GenerateRequest(token_ids([1, 1]), 1, Sampling(), (), PROBE)
+    async with aclosing(engine.generate(request)) as pieces:
+        given = [piece async for piece in pieces]
+    return any(len(piece.ids) for piece in given)
+
+
+async def _says(engine: TextEngine) -> bool:
+    """Whether a reply begins; leaving ends it."""
+    prompt = ChatPrompt((Message(role="user", content="Say hi."),), (), Sampling(), (), PROBE)
+    async with aclosing(engine.text(prompt)) as pieces:
+        async for _ in pieces:
+            return True
+    return False
 
 
 def check_disk(root: Path, min_free_bytes: int) -> None:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from polar import __version__, registry
 from polar.config import Config
-from polar.engines.base import ChatEngine, Engine, EngineInfo
+from polar.engines.base import ChatEngine, Engine, EngineInfo, TextEngine
 from polar.engines.remote.proof import prove_chat
 from polar.errors import ConfigError, failure_of
 from polar.gateway.calls.call_service import CallService, Mode
 from polar.gateway.calls.chat_mode import ChatMode
 from polar.gateway.calls.policy_gate import PolicyGate
+from polar.gateway.calls.text_mode import TextMode
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.http.handler import Service
@@ -106,7 +107,7 @@ class Prompts:
     """What renders prompts."""
 
     renderer: Renderer | None = None
-    """None: the engine (chat mode)."""
+    """None: the engine (chat mode, or an endpoint without token ids)."""
     preflight: Preflight | None = None
     """The renderer's test report. If its bridges are not proven, none is used."""
 
@@ -170,8 +171,8 @@ async def open_node(
     config: Config, paths: RunPaths, *, engine: Engine | None = None, renderer: Renderer | None = None
 ) -> AsyncGenerator[Node]:
     """Starts a node and stops it at the end. `engine` and `renderer` replace those of the config."""
-    prompts = await _prompts(config, renderer)
     chosen: Engine = engine or registry.make("engine", config.engine)
+    prompts = Prompts() if isinstance(chosen, TextEngine) else await _prompts(config, renderer)
     claim(paths)
     threads = CallThreads()
     launcher = Launcher()
@@ -214,6 +215,8 @@ async def _prompts(config: Config, given: Renderer | None) -> Prompts:
 async def _mode(
     prompts: Prompts, engine: Engine, info: EngineInfo, gate: PolicyGate, threads: CallThreads
 ) -> Mode:
+    if isinstance(engine, TextEngine):
+        return TextMode(engine, info)
     if prompts.renderer is not None:
         return TokenMode(prompts.renderer, engine, info, threads)
     if not isinstance(engine, ChatEngine):

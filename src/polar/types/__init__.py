@@ -16,7 +16,7 @@ from polar.types.base import (
     loss_mask,
     token_ids,
 )
-from polar.types.call import Call, CallKind, CallTimes, Drift, FinishReason, PolicySpan
+from polar.types.call import Call, CallKind, CallTimes, Drift, EndpointUsage, FinishReason, PolicySpan
 from polar.types.calls_outcome import CallsOutcome, Refusal, Waits
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
@@ -30,7 +30,7 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import Failure, Score, SessionResult, UntrainableReason
+from polar.types.result import NO_TOKEN_IDS, Failure, Score, SessionResult, UntrainableReason
 from polar.types.service import (
     CancelReply,
     Drain,
@@ -85,6 +85,7 @@ from polar.types.trace import Break, Dropped, Span, Trace, TraceError, TraceRow,
 __all__ = [
     "FINAL_STAGES",
     "ID_PATTERN",
+    "NO_TOKEN_IDS",
     "TRANSITIONS",
     "ArgumentRewrite",
     "Break",
@@ -101,6 +102,7 @@ __all__ = [
     "Drift",
     "Dropped",
     "EarlierAttempt",
+    "EndpointUsage",
     "Event",
     "Failure",
     "Finding",

@@ -44,6 +44,17 @@ class Drift(msgspec.Struct, frozen=True):
     """The prompt's text there."""
 
 
+class EndpointUsage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Numbers of tokens of one call, as an endpoint counts them that gives no token ids. None: not reported."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Of the prompt, taken from a cache."""
+    reasoning_tokens: int | None = None
+    """Of the completion."""
+
+
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured model call, stored as the difference to its parent.
 
@@ -101,3 +112,6 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """Digest of dialect, attribution and body; equal for a request and its retry. Empty: not recorded."""
     cut_tokens: int = 0
     """Number of ids that the engine gave after the end of the reply; they are not kept."""
+    usage: EndpointUsage | None = None
+    """Set if the engine gives no token ids. The call is then only its messages: it has no ids, and whatever it has
+    may not be trained on."""

@@ -61,11 +61,14 @@ UntrainableReason = Literal[
     "cancelled",
     "infrastructure",
     "no_reward",
+    "no_token_ids",
     "no_trainable_tokens",
     "not_certified",
     "not_exact",
 ]
 """Why a session may not be trained on; docs/service.md explains each."""
+NO_TOKEN_IDS = "no_token_ids"
+"""Why calls of an endpoint without token ids are dropped. One such call makes a session untrainable."""
 DERIVED = frozenset({"trainable", "untrainable_reason"})
 """Computed fields of a result; ignored when a result is read."""
 
@@ -147,6 +150,7 @@ class SessionResult(Strict):
             "cancelled": self.stage is Stage.CANCELLED,
             "infrastructure": self.failed_by_infrastructure,
             "no_reward": self.reward is None,
+            "no_token_ids": NO_TOKEN_IDS in self.statistics.dropped,
             "no_trainable_tokens": not self.statistics.trainable_tokens,
             "not_certified": self.certificate is None,
             "not_exact": self.certificate is not None and not self.certificate.exact,

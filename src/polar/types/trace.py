@@ -196,6 +196,8 @@ class TrajectoryStatistics(Strict):
     cut_tokens: int = 0
     """Tokens that the engine gave after a reply's end, at a stop text or a limit. They are not part of the call
     and not counted as sampled."""
+    reported_tokens: int = 0
+    """Tokens that an endpoint without token ids says it sampled. They are in no other number here."""
     append_only_pairs: int = 0
     """Pairs of calls where the second's raw request is the first's, its reply and something new, and the second
     has trainable tokens. Calls with equal requests and replies count as one if only one can be merged."""

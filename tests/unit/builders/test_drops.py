@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from conversation import PLAIN_SAMPLING, Conversation, drops, shapes
 
+from polar import registry
+from polar.audit.certificate import certify
 from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
-from polar.types import PolicySpan, Span, Trajectory, logprobs
+from polar.types import EndpointUsage, PolicySpan, Span, Spec, Trace, Trajectory, logprobs, loss_mask
 
 
 def build_one(reply: str, **fields: Any) -> Trajectory:
@@ -126,3 +128,48 @@ def test_a_reply_of_one_version_tells_it_for_all_its_tokens() -> None:
     (trace,) = build_one("abc", policy_version="v1").traces
     assert trace.spans[0].versions == (PolicySpan("v1", 0, 3),)
     assert trace.policy_versions == ("v1",)
+
+
+LENIENT = {"trainable_kinds": ["agent", "subagent", "compaction", "auxiliary"], "superseded": "keep"}
+
+
+@pytest.mark.parametrize("builder", ["prefix_merging", "per_request", "tree"])
+@pytest.mark.parametrize("options", [{}, LENIENT], ids=["default", "lenient"])
+def test_a_call_of_an_endpoint_is_never_trained_on_whatever_it_claims_to_have(
+    builder: str, options: dict[str, Any]
+) -> None:
+    """Not even one with ids and perfect logprobs, alone or among calls of an engine."""
+    talk = Conversation()
+    first = talk.call("Su", "ab", usage=EndpointUsage(2, 2))
+    second = talk.call("v", "cd", first, usage=EndpointUsage())
+    trajectory = registry.make("builder", Spec(name=builder, options=options)).build("s1", talk.calls)
+    assert trajectory.traces == () and certify(talk.calls, trajectory).findings == 0
+    assert drops(trajectory) == [("c1", 0, 2, "no_token_ids"), ("c2", 0, 2, "no_token_ids")]
+    talk.call("w", "ef", second)
+    mixed = registry.make("builder", Spec(name=builder, options=options)).build("s1", talk.calls)
+    assert [trace.trainable_tokens for trace in mixed.traces] == [2], "the engine's own tokens"
+
+
+def test_a_builder_that_trains_on_an_endpoint_s_call_is_found_out() -> None:
+    talk = Conversation()
+    call = talk.call("Su", "ab", usage=EndpointUsage(2, 2))
+    forged = Trace(
+        session_id="s1",
+        prompt_ids=call.new_prompt_ids,
+        response_ids=call.completion_ids,
+        loss_mask=loss_mask([1, 1]),
+        logprobs=call.logprobs,
+        spans=(Span(call.call_id, 0, 2),),
+    )
+    certificate = certify(talk.calls, Trajectory("s1", "forger", (forged,)))
+    assert not certificate.exact and "not_trainable" in certificate.reasons
+
+
+def test_a_call_without_any_token_is_unsound_unless_an_endpoint_made_it() -> None:
+    talk = Conversation()
+    talk.call("", "", usage=EndpointUsage())
+    assert drops(PrefixMerging(DriftOptions()).build("s1", talk.calls)) == [("c1", 0, 0, "no_token_ids")]
+    bare = Conversation()
+    bare.call("", "")
+    with pytest.raises(ValueError, match="empty prompt"):
+        PrefixMerging(DriftOptions()).build("s1", bare.calls)

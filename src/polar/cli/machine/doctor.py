@@ -113,8 +113,19 @@ def _runtime_checks(named: list[str] | None) -> list[Check]:
 
 
 def _renderer_name(config: Config) -> str:
-    spec = None if config.model.mode == "chat" else config.model.spelling
+    spec = None if config.model.mode == "chat" or _gives_text(config) else config.model.spelling
     return spec.name if spec else "of the engine"
+
+
+def _gives_text(config: Config) -> bool:
+    from polar import registry
+    from polar.engines.base import TextEngine
+    from polar.errors import UnknownPlugin
+
+    try:
+        return issubclass(registry.find("engine", config.engine.name), TextEngine)
+    except UnknownPlugin:  # the check of the engine reports it
+        return False
 
 
 async def _npm() -> str:
@@ -147,6 +158,8 @@ async def _renderer(config: Config) -> CheckOutcome:
     from polar.tokens.preflight.checks import preflight
 
     spec = config.model.spelling
+    if _gives_text(config):
+        return CheckOutcome("the endpoint renders prompts; its sessions have no tokens to train on")
     if config.model.mode == "chat" or spec is None:
         return CheckOutcome("chat mode: the engine renders prompts; a change of earlier tokens starts a branch")
     renderer: Renderer = registry.make("renderer", spec)
@@ -165,6 +178,8 @@ async def _engine(config: Config) -> str:
     engine: Engine = registry.make("engine", config.engine)
     try:
         info = await engine.start()
+        if _gives_text(config):
+            return f"{info.model} answers; without token ids its sessions can be judged, not trained on"
         pieces = await (_sampled_in_chat(engine) if config.model.mode == "chat" else _sampled(engine, config))
     finally:
         await engine.stop()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     ShownSession = StoredSession | ServerSession
 
+USAGE = "prompt_tokens completion_tokens cached_tokens reasoning_tokens"
+
 
 def show(
     ctx: typer.Context,
@@ -86,6 +88,7 @@ def _call_json(call: Call) -> dict[str, Any]:
         **_fields(call.times, "arrived rendered sampled"),
         **_fields(call, "prompt_tokens evaluated_tokens"),
         "sampled_tokens": len(call.completion_ids),
+        "usage": None if call.usage is None else _fields(call.usage, USAGE),
         **_fields(call, "cut_tokens finish_reason received tolerant lone_surrogates policy_version"),
         "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
         "updated_within": call.updated_within,
@@ -142,9 +145,9 @@ def _call_cells(call: Call, session_id: str) -> tuple[str, ...]:
     return (
         seconds(call.times.sampled - call.times.arrived),
         f"  call {_short(call.call_id, session_id)}",
-        str(call.prompt_tokens),
+        str(call.prompt_tokens) if call.usage is None else number(call.usage.prompt_tokens),
         number(call.evaluated_tokens),
-        str(len(call.completion_ids)),
+        str(len(call.completion_ids)) if call.usage is None else number(call.usage.completion_tokens),
         call.finish_reason,
         call.kind,
         visible(_note(call, session_id)),
@@ -187,6 +190,7 @@ def _print_verdict(result: SessionResult) -> None:
         f"\n{statistics.calls} calls, {statistics.traces} traces, merge rate {number(statistics.merge_rate)}; "
         f"{statistics.sampled_tokens} sampled tokens: {statistics.trainable_tokens} trainable, "
         f"{statistics.dropped_tokens} dropped"
+        + (f"; {statistics.reported_tokens} more without ids" if statistics.reported_tokens else "")
         + (f"; {statistics.cut_tokens} more cut off after the end of a reply" if statistics.cut_tokens else "")
     )
     for name, reasons in (("breaks", statistics.breaks), ("dropped", statistics.dropped)):

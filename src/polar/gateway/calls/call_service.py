@@ -12,6 +12,7 @@ import secrets
 import time
 from typing import Any, Protocol
 
+import msgspec
 from pydantic import ValidationError
 
 from polar.engines.base import EngineInfo
@@ -23,7 +24,7 @@ from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
 from polar.tokens.forest import Prompt
 from polar.tokens.replies.reply_text import message_of
-from polar.types import Call, CallKind, CallTimes, FinishReason, Message, Sampling
+from polar.types import Call, CallKind, CallTimes, EndpointUsage, FinishReason, Message, Sampling
 
 LONGEST_TOKEN_CHARACTERS = 512
 """No published vocabulary has a longer token; the longest known are runs of one character, 256 at most."""
@@ -103,7 +104,7 @@ class CallService:
             await self._sample(call)
         except (Problem, asyncio.CancelledError):
             call.sampled()
-            if not call.ids:
+            if not (call.ids or call.deltas):
                 call.slot.calls_unsampled += 1
                 raise
             call.finish_reason = "aborted"
@@ -207,6 +208,7 @@ class CallService:
             drift=prompt.drift,
             request_key=call.key,
             cut_tokens=call.given - len(call.ids),
+            usage=call.usage,
         )
 
 
@@ -262,14 +264,15 @@ def _seed(slot: OpenSlot, sampling: Sampling, number: int) -> int:
 
 def _reply(call: ModelCall, record: Call) -> Reply:
     assert call.head is not None
-    size = record.prompt_tokens
+    usage = record.usage or EndpointUsage(record.prompt_tokens, len(record.completion_ids))
+    size = call.head.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
     evaluated = size if record.evaluated_tokens is None else record.evaluated_tokens
     return Reply(
-        head=call.head,
+        head=msgspec.structs.replace(call.head, prompt_tokens=size),
         message=record.response,
         deltas=tuple(call.deltas),
         finish_reason=record.finish_reason,
-        completion_tokens=len(record.completion_ids),
+        completion_tokens=usage.completion_tokens or 0,
         cached_tokens=max(0, size - evaluated),
         reasoning_tokens=call.reasoning_tokens,
         stop_sequence=call.stop_sequence,

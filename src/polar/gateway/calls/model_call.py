@@ -30,7 +30,7 @@ from polar.gateway.calls.policy_gate import Versions
 from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
 from polar.gateway.slots import CallWait, OpenSlot
 from polar.tokens.forest import Prompt
-from polar.types import CallKind, Delta, Failure, Sampling, TokenIds, logprobs, token_ids
+from polar.types import CallKind, Delta, EndpointUsage, Failure, Sampling, TokenIds, logprobs, token_ids
 
 GRACE_S = 0.1
 """How long a stream waits for its first token after admission. An engine that refuses does so at once, and an HTTP
@@ -86,6 +86,8 @@ class ModelCall:
         self.versions = Versions()
         self.reasoning_tokens = 0
         self.stop_sequence = ""
+        self.usage: EndpointUsage | None = None
+        """Set if the engine gives no token ids, which leaves `ids` empty."""
         self._pieces_at_limit = 0
 
         self.deltas: list[Delta] = []
