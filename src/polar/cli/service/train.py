@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,13 +116,24 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
         raise ConfigError(
             f"`polar train` needs more packages ({error}): pip install 'polar-rollout[train]'"
         ) from error
+    from polar.cli.service.train_engine import training_engine, write_config
     from polar.client import PolarClient
+    from polar.engines.torch.default_model import default_model
 
     check_output(config, resume=resume)
-    async with _service(config, place, progress) as address, PolarClient(address) as client:
-        progress.phase("Loading the model")
-        around = Surroundings(client, place.config.engine, place.folder, resume, progress.point)
-        state = await start(config, around)
+    if not config.model:
+        config = config.model_copy(update={"model": str(await default_model())})
+    config.output.mkdir(parents=True, exist_ok=True)
+    if place.config.engine.name == "torch":
+        progress.phase("Starting the sampler")
+    async with training_engine(place.config, config.model) as service_config:
+        place = replace(
+            place, config=service_config, config_file=write_config(service_config, config.output / "polar.toml")
+        )
+        async with _service(config, place, progress) as address, PolarClient(address) as client:
+            progress.phase("Loading the model")
+            around = Surroundings(client, service_config.engine, place.folder, resume, progress.point)
+            state = await start(config, around)
     progress.phase(
         f"{state.step} steps, {state.minutes:.1f} minutes; checkpoints, metrics and curves.png in {config.output}"
     )

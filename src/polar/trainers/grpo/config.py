@@ -59,8 +59,8 @@ class OptimizerConfig(Strict):
 class ComputeConfig(Strict):
     device: str = "auto"
     """auto: a GPU if there is one."""
-    engine_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Of the weights that the engine gets; what it serves in."""
+    engine_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """Of the weights that the engine gets: what it serves in. None: bfloat16 from a GPU, float32 from a CPU."""
     max_tokens: int = Field(default=8192, ge=2)
     """A longer trace loses its end; a prompt that is longer is left out."""
     pack_tokens: int = Field(default=8192, ge=2)

@@ -73,7 +73,8 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
         load_learner_state(learner, checkpoint)
     records = Records(config.output, around.on_point)
     (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
-    target = weight_target(around.engine, model.folder, WeightOptions(dtype=config.compute.engine_dtype))
+    dtype = config.compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
+    target = weight_target(around.engine, model.folder, WeightOptions(dtype=dtype))
     probe = WeightProbe(target, probe_ids(model.vocabulary_size), lambda ids: score(model, ids))
     updates = WeightUpdates(around.client, target, config.rollout.update, probe)
     parts = TrainParts(
