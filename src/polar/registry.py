@@ -43,6 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "embedded": "polar.engines.embedded.engine:EmbeddedEngine",
         "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
         "sglang": "polar.engines.sglang.engine:SglangEngine",
+        "torch": "polar.engines.torch.engine:TorchEngine",
         "vllm": "polar.engines.vllm.engine:VllmEngine",
     },
     "renderer": {
