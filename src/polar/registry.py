@@ -44,6 +44,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "endpoint": "polar.engines.endpoint.engine:EndpointEngine",
         "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
         "sglang": "polar.engines.sglang.engine:SglangEngine",
+        "torch": "polar.engines.torch.engine:TorchEngine",
         "vllm": "polar.engines.vllm.engine:VllmEngine",
     },
     "renderer": {
