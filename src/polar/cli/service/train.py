@@ -23,6 +23,7 @@ def train(  # noqa: PLR0913
     config: ConfigOption = None,
     server: ServerOption = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Gateway nodes to start, a process each.")] = 1,
+    model: Annotated[str | None, typer.Option(help="The model to train, instead of the config's.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the run, instead of the config's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     minutes: Annotated[
@@ -42,7 +43,7 @@ def train(  # noqa: PLR0913
     from polar.trainers.grpo.config import load_train_config
 
     chosen = load_train_config(training)
-    changes = {"output": output, "seed": seed}
+    changes = {"model": model, "output": output, "seed": seed}
     chosen = chosen.model_copy(update={name: value for name, value in changes.items() if value is not None})
     if minutes is not None:
         chosen = chosen.model_copy(update={"schedule": chosen.schedule.model_copy(update={"minutes": minutes})})

@@ -42,7 +42,7 @@ async def training_engine(config: Config, model: str) -> AsyncGenerator[Config]:
 
 def write_config(config: Config, path: Path) -> Path:
     """As a polar.toml, for child processes."""
-    values = cast("dict[str, Any]", config.model_dump(mode="json", exclude_none=True))
+    values = config.model_dump(mode="json", exclude_none=True)
     path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in values.items()))
     return path
 

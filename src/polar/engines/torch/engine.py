@@ -45,6 +45,19 @@ class TorchOptions(Strict):
     prefix_cache_mib: int = Field(default=2048, ge=0)
     """Memory for the keys and values of ended calls, with which a next call goes on."""
 
+    async def settings(self, api_key: str) -> SamplerSettings:
+        """Of a sampler with these options."""
+        return SamplerSettings(
+            model=self.model or str(await default_model()),
+            device=self.device,
+            dtype=self.dtype,
+            context_tokens=self.context_tokens,
+            parallel=self.parallel,
+            threads=self.threads or await idle_processors(),
+            prefix_cache_mib=self.prefix_cache_mib,
+            api_key=api_key,
+        )
+
 
 class TorchProcess(ChildProcess):
     product = "the torch engine"
@@ -109,22 +122,9 @@ class TorchEngine:
             return self._options.url, ""
         if missing := [name for name in PACKAGES if find_spec(name) is None]:
             raise EngineError(f"the torch engine needs {', '.join(missing)}: pip install 'polar-rollout[torch]'")
-        settings = await self._settings(secrets.token_urlsafe(24))
+        settings = await self._options.settings(secrets.token_urlsafe(24))
         self._process = await TorchProcess.spawn()
         return await self._process.ready(settings), settings.api_key
-
-    async def _settings(self, api_key: str) -> SamplerSettings:
-        options = self._options
-        return SamplerSettings(
-            model=options.model or str(await default_model()),
-            device=options.device,
-            dtype=options.dtype,
-            context_tokens=options.context_tokens,
-            parallel=options.parallel,
-            threads=options.threads or await idle_processors(),
-            prefix_cache_mib=options.prefix_cache_mib,
-            api_key=api_key,
-        )
 
     def _running(self) -> SamplerClient:
         if self._client is None:

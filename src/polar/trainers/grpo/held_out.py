@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
+
 from polar.client import PolarClient
 from polar.trainers.evaluation import EvalReport, EvalSettings, Variant, VariantResults, report_of
 from polar.trainers.grpo.config import TaskConfig
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.types import SessionResult, TaskRequest
+
+
+class EvaluatedSession(msgspec.Struct, frozen=True):
+    """One session of an evaluation, for later questions."""
+
+    number: int
+    """Of its task."""
+    family: str
+    reward: float | None
+    calls: int
+    sampled_tokens: int
+    failure: str = ""
 
 
 class HeldOut:
@@ -32,16 +46,18 @@ class HeldOut:
         async for entry in self._client.results(task_ids=[status.task_id for status in submitted]):
             results.append(entry.result)
         report = report_of([VariantResults(Variant(policy=name), results, _numbers(tasks))], self._settings)
-        self._keep(name, report)
+        self._keep(name, report, [_row(tasks, result) for result in results])
         return figures_of(report) | _by_family(tasks, results)
 
     @property
     def _settings(self) -> EvalSettings:
         return EvalSettings(ks=tuple(sorted({1, self._config.evaluate_samples})))
 
-    def _keep(self, name: str, report: EvalReport) -> None:
+    def _keep(self, name: str, report: EvalReport, rows: list[EvaluatedSession]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.json").write_text(report.model_dump_json(indent=1))
+        lines = sorted((row.number, msgspec.json.encode(row)) for row in rows)
+        (self._folder / f"{name}.sessions.jsonl").write_bytes(b"\n".join(line for _, line in lines) + b"\n")
 
 
 def figures_of(report: EvalReport) -> dict[str, float]:
@@ -58,6 +74,14 @@ def figures_of(report: EvalReport) -> dict[str, float]:
         figures[f"pass@{rates.k}_low"] = rates.pass_at.low
         figures[f"pass@{rates.k}_high"] = rates.pass_at.high
     return figures
+
+
+def _row(tasks: list[TaskRequest], result: SessionResult) -> EvaluatedSession:
+    number = next(number for number, task in enumerate(tasks) if task.task_id == result.task_id)
+    failure = f"{result.failure.where}: {result.failure.type}" if result.failure else ""
+    used = result.statistics
+    family = str(tasks[number].metadata.get("family", ""))
+    return EvaluatedSession(number, family, result.reward, used.calls, used.sampled_tokens, failure)
 
 
 def _numbers(tasks: list[TaskRequest]) -> dict[str, str]:
