@@ -7,7 +7,7 @@ FOLDER is the checkpoint that the server serves, started as docs/weights.md says
 transformers, in float32, computing in bfloat16 if it is on a GPU. Each round changes every weight by a random half
 per cent and pushes it, while so many replies are under way; at the end the start weights are pushed back.
 `difference` is the mean difference of the logprobs of 199 tokens between trainer and engine, to compare with the
-noise before the first update; `moved` is how far the round's weights are from the last ones; `share` is how much of
+noise before the first update; `moved` is how far the weights are from the last ones; `share` is how much of
 that way the engine has gone.
 """
 
