@@ -31,6 +31,7 @@ EXACT = 1e-4
 STEP = 0.02
 """Relative size of the change of each weight: the model is another one afterwards."""
 SPANNING_TOKENS = 60
+"""At most; long enough for an update within."""
 
 
 class Trainer:
@@ -200,15 +201,14 @@ async def test_within_a_reply_each_token_has_the_version_and_the_logprob_of_its_
     await engine.start()
     await target.name_version("1")
     old = trainer.weights()
+    trainer.step(seed=4)
     begun = asyncio.Event()
     replying = asyncio.create_task(_reply(engine, ids, begun))
     try:
         async with hang_limit():
             await begun.wait()
-        trainer.step(seed=4)
-        new = trainer.weights()
         await target.hold()
-        await target.load(new)
+        await target.load(trainer.weights())
         await target.name_version("2")
         await target.release()
         async with hang_limit():
@@ -218,9 +218,10 @@ async def test_within_a_reply_each_token_has_the_version_and_the_logprob_of_its_
         with suppress(asyncio.CancelledError):
             await replying
         await engine.stop()
-    [first, second] = pieces[-1].policy_spans
-    assert (first.version, second.version, second.start + second.length) == ("1", "2", SPANNING_TOKENS)
     sampled = [token_id for piece in pieces for token_id in piece.ids]
+    [first, second] = pieces[-1].policy_spans
+    assert (first.version, second.version) == ("1", "2")
+    assert (first.start, second.start, second.start + second.length) == (0, first.length, len(sampled))
     captured = [value for piece in pieces for value in piece.logprobs]
     whole, start = [*ids, *sampled], len(ids) - 1
     by_new = trainer.logprobs(whole)[start:]
