@@ -47,6 +47,10 @@ class FakeSglang:
         app.router.add_post("/abort_request", self._abort)
         return app
 
+    async def step(self) -> None:
+        """Between two tokens of a reply."""
+        await asyncio.sleep(self.step_s)
+
     async def _model_info(self, request: web.Request) -> web.Response:
         return web.json_response({"model_path": "/weights/toy", "is_generation": self.is_generation})
 
@@ -93,7 +97,7 @@ class FakeSglang:
                 "weight_version": self.weight_version,
             }
             await self._say(response, reports[-1:] if self.incremental else reports, meta)
-            await asyncio.sleep(self.step_s)
+            await self.step()
             if len(reports) == self.aborts_after:
                 aborted = {
                     "finish_reason": {"type": "abort", "message": "Aborted"},

@@ -46,6 +46,10 @@ class FakeVllm:
         app.router.add_post("/v1/completions", self._completions)
         return app
 
+    async def step(self) -> None:
+        """Between two tokens of a reply."""
+        await asyncio.sleep(self.step_s)
+
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": self.models})
 
@@ -95,7 +99,7 @@ class FakeVllm:
                 if by_tokens and sampled.finish:
                     choice["weight_versions"] = self._weight_versions(count)
                 await _say(response, {"choices": [choice]})
-                await asyncio.sleep(self.step_s)
+                await self.step()
         except (ConnectionResetError, asyncio.CancelledError):
             self.abandoned += 1
             raise
