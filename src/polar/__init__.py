@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polar.client import PolarClient, SyncPolarClient
+    from polar.credit.group import Group
     from polar.runs.running import run, run_async
     from polar.runs.stored import StoredRun, StoredSession, load_run
     from polar.types import SessionResult, TaskRequest, Trace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Group",
     "PolarClient",
     "SessionResult",
     "StoredRun",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "Group": "polar.credit.group",
     "PolarClient": "polar.client",
     "SessionResult": "polar.types",
     "StoredRun": "polar.runs.stored",

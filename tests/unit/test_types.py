@@ -120,6 +120,8 @@ def test_a_reward_is_a_number_or_nothing(reward: float) -> None:
         Score(reward=reward)
     with pytest.raises(ValidationError):
         Score(reward=1.0, trace_rewards=(reward,))
+    with pytest.raises(ValidationError):
+        Score(reward=1.0, call_rewards={"c1": reward})
     assert Score(reward=None).reward is None
 
 

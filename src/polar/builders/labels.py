@@ -6,16 +6,16 @@ A session that failed because of infrastructure has none, whatever an evaluator 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import msgspec
 
-from polar.types import Failure, Lease, Score, Trajectory
+from polar.types import Call, Failure, Lease, Score, Trajectory
 
 
 class WrongRewards(ValueError):
-    """An evaluator returned rewards by trace, but not one for each."""
+    """An evaluator returned rewards by trace, but not one for each, or a reward for an unknown call."""
 
 
 def counted(score: Score | None, failure: Failure | None) -> Score | None:
@@ -30,6 +30,14 @@ def check_rewards(score: Score, trajectory: Trajectory) -> None:
     rewards = score.trace_rewards
     if rewards is not None and len(rewards) != len(trajectory.traces):
         raise WrongRewards(f"{len(rewards)} rewards for {len(trajectory.traces)} traces")
+
+
+def check_call_rewards(score: Score, calls: Iterable[Call]) -> None:
+    known = {call.call_id for call in calls}
+    if unknown := sorted((score.call_rewards or {}).keys() - known):
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        named = f"{unknown[0][:200]!r}{more}"
+        raise WrongRewards(f"call_rewards has {named}, which is no call of this session; see evidence.calls")
 
 
 def labelled(trajectory: Trajectory, lease: Lease, score: Score | None, failure: Failure | None) -> Trajectory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Literal, TypeVar, cast
@@ -39,10 +39,15 @@ from polar.types import (
     Stage,
     TaskRequest,
     TaskStatus,
+    TrainingPage,
+    TrainingPoint,
+    TrainingReport,
+    TrainingRun,
     Trajectory,
     is_id,
 )
 from polar.types.codec import MSGPACK, decode
+from polar.types.service import MAX_POINTS
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 SUBMISSIONS_AT_ONCE = 8
@@ -218,6 +223,33 @@ class PolarClient:
     async def nodes(self) -> list[NodeStatus]:
         return await self._ask("GET", "/v1/nodes", list[NodeStatus])
 
+    async def report_training(
+        self, run_id: str, points: Iterable[TrainingPoint | Mapping[str, Any]]
+    ) -> TrainingRun | None:
+        """Adds to the curves of a training run. A point that is reported again changes nothing; with other metrics
+        it replaces the older of its phase and step. None: there were no points."""
+        path, run = _path("training", run_id, "points"), None
+        for batch in _batches(points):
+            run = await self._ask("POST", path, TrainingRun, body=batch.model_dump_json().encode())
+        return run
+
+    async def training(self, run_id: str, *, after: int = 0) -> list[TrainingPoint]:
+        """All points of a run after a cursor, in the order in which they came."""
+        points: list[TrainingPoint] = []
+        while (page := await self.training_page(run_id, after=after)).points:
+            points += page.points
+            after = page.cursor
+        return points
+
+    async def training_page(self, run_id: str, *, after: int = 0, limit: int = MAX_POINTS) -> TrainingPage:
+        """One request of `training`, with the cursor to continue from."""
+        params = {"after": after, "limit": limit}
+        return await self._ask("GET", _path("training", run_id), TrainingPage, params=params)
+
+    async def training_runs(self) -> list[TrainingRun]:
+        """The last updated first."""
+        return await self._ask("GET", "/v1/training", list[TrainingRun])
+
     def events(self, after: int = 0) -> AsyncGenerator[Event]:
         """Every change after a cursor, endless."""
         return follow_events(self._transport, after)
@@ -280,6 +312,16 @@ def _selection(task_ids: Collection[str] | None, group_ids: Collection[str] | No
         )
     except ValidationError as error:
         raise ConfigError(f"these cannot be followed: {_problems(error)}") from error
+
+
+def _batches(points: Iterable[TrainingPoint | Mapping[str, Any]]) -> Iterator[TrainingReport]:
+    """All are checked before the first is sent."""
+    try:
+        checked = [TrainingPoint.model_validate(point) for point in points]
+    except ValidationError as error:
+        raise ConfigError(f"not a training point: {_problems(error)}") from error
+    for start in range(0, len(checked), MAX_POINTS):
+        yield TrainingReport(points=tuple(checked[start : start + MAX_POINTS]))
 
 
 def _with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:

@@ -88,6 +88,10 @@ class SyncPolarClient:
     resume = _blocking(PolarClient.resume)
     set_policy_version = _blocking(PolarClient.set_policy_version)
     nodes = _blocking(PolarClient.nodes)
+    report_training = _blocking(PolarClient.report_training)
+    training = _blocking(PolarClient.training)
+    training_page = _blocking(PolarClient.training_page)
+    training_runs = _blocking(PolarClient.training_runs)
 
     def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
         """See `PolarClient.submit_many`. Reads `tasks` in the calling thread."""

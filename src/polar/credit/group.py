@@ -25,7 +25,7 @@ class TrainingRow(TypedDict):
     session_id: str
     group: str
     reward: float
-    """Of the session."""
+    """Of the session, unless the evaluator judged each trace."""
     prompt_ids: numpy.ndarray[Any, Any]
     """int32"""
     completion_ids: numpy.ndarray[Any, Any]
@@ -39,7 +39,7 @@ class TrainingRow(TypedDict):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """All sessions of one group, each at its end."""
+    """All sessions of one group, each at its end: what `PolarClient.groups` gives."""
 
     group_id: str
     sessions: tuple[FinishedSession, ...]
@@ -57,6 +57,11 @@ class Group(msgspec.Struct, frozen=True):
         """Whether the rewards differ. Without that the group teaches nothing: all advantages are 0."""
         return any(baseline.scale for baseline in baselines(self.rewards))
 
+    def solved(self, at: float = 1.0) -> int:
+        """Sessions with at least this reward. One without a reward is not solved, whoever caused that."""
+        rewards = (session.result.reward for session in self.sessions)
+        return sum(reward is not None and reward >= at for reward in rewards)
+
     def credited(self, estimator: Estimator = "grpo") -> list[CreditedTrace]:
         return credit(self.sessions, estimator)
 
@@ -66,10 +71,10 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def training_row(credited: CreditedTrace) -> TrainingRow:
-    import numpy  # noqa: PLC0415 - an optional dependency; `to_numpy` says so if it is missing
-
     trace = credited.trace
-    arrays = trace.to_numpy()
+    arrays = trace.to_numpy()  # names numpy as the fix if it is missing
+    import numpy  # noqa: PLC0415 - an optional dependency
+
     return TrainingRow(
         session_id=trace.session_id,
         group=trace.group_id,

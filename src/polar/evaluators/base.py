@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from polar.errors import EvaluatorError
 from polar.runtimes.base import Runtime
-from polar.types import Score, TaskRequest, Trajectory
+from polar.types import Call, Score, TaskRequest, Trajectory
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -25,6 +25,8 @@ class Evidence(msgspec.Struct, frozen=True):
     patch: Path | None = None
     """Patch of the harness's changes, on the node's disk. None: the task did not ask for it, or it could not be
     made."""
+    calls: tuple[Call, ...] = ()
+    """Every captured call, oldest first: `call_id` is the key of `Score.call_rewards`, `response` the reply."""
 
 
 Verdict = Score | float

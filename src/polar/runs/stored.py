@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from polar import config
+from polar.credit.advantages import FinishedSession
+from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.runs.event_loop import run_apart
 from polar.store.journal import Journal
@@ -115,6 +118,18 @@ class StoredRun:
             if trainable and not (session.result and session.result.trainable):
                 continue
             yield from (trace.to_row() for trace in session.traces if trace.trainable_tokens or not trainable)
+
+    def groups(self) -> Iterator[Group]:
+        """The groups of which every session has ended, as `PolarClient.groups` gives them; the traces of one group
+        are read at a time."""
+        members = defaultdict[str, list[StoredSession]](list)
+        for session in self.sessions:
+            members[session.task.group].append(session)
+        for group_id, sessions in members.items():
+            ended = [(session, session.result) for session in sessions if session.result is not None]
+            if len(ended) == len(sessions):
+                finished = (FinishedSession(result, session.trajectory) for session, result in ended)
+                yield Group(group_id, tuple(finished))
 
     def __iter__(self) -> Iterator[StoredSession]:
         return iter(self.sessions)

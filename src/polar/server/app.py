@@ -17,6 +17,7 @@ from polar.server.routes.groups import GroupRoutes
 from polar.server.routes.nodes import NodeRoutes
 from polar.server.routes.sessions import SessionRoutes
 from polar.server.routes.tasks import TaskRoutes
+from polar.server.routes.training import TrainingRoutes
 from polar.server.state import State
 from polar.store.database import StoreError
 
@@ -31,6 +32,7 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
         GroupRoutes(state).router(access),
         SessionRoutes(state).router(access),
         EventRoutes(state).router(access),
+        TrainingRoutes(state).router(access),
         *NodeRoutes(state).routers(access),
     ]
     for router in routers:

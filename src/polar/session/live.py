@@ -17,7 +17,7 @@ from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.session.verdict import Outcome
 from polar.store.paths import RunPaths, SessionPaths
-from polar.types import Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
+from polar.types import Call, Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class LiveSession:
     policy_updates: int = 0
     """Up to the end of its stages."""
     failure: Failure | None = None
+    calls: tuple[Call, ...] = ()
+    """Set when they are built into traces."""
     trajectory: Trajectory | None = None
     certificate: Certificate | None = None
     traces_written: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 from polar import registry
 from polar.audit.certificate import examine
 from polar.builders.base import Builder
-from polar.builders.labels import check_rewards, counted, labelled
+from polar.builders.labels import check_call_rewards, check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
 from polar.evaluators.base import Evaluator, Evidence, score_of
 from polar.session.files.keep import shortened
@@ -39,9 +39,9 @@ from polar.types import (
 
 async def build(live: LiveSession) -> None:
     with boundary("builder"):
-        calls = await live.services.slots.calls(live.session_id)
-        live.learn(reached_model=bool(calls))
-        built = await call("builder", _built, live.task.builder, live.session_id, calls)
+        live.calls = tuple(await live.services.slots.calls(live.session_id))
+        live.learn(reached_model=bool(live.calls))
+        built = await call("builder", _built, live.task.builder, live.session_id, live.calls)
         live.trajectory, live.certificate, findings = built
     if findings:
         raise SessionError(_not_exact(findings))
@@ -80,11 +80,13 @@ async def _evaluate(live: LiveSession) -> None:
         exit_code=live.outcome.exit_code,
         timed_out=live.timed_out,
         patch=live.paths.patch if PATCH in live.kept else None,
+        calls=live.calls,
     )
     try:
         with boundary("evaluator"):
             score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
             check_rewards(score, live.trajectory)
+            check_call_rewards(score, live.calls)
             live.score = score
     except SessionError as error:
         if not isinstance(error.__cause__, WorkspaceUnusable):

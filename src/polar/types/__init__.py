@@ -57,6 +57,10 @@ from polar.types.service import (
     SessionUpload,
     Sickness,
     TaskStatus,
+    TrainingPage,
+    TrainingPoint,
+    TrainingReport,
+    TrainingRun,
 )
 from polar.types.session import (
     FINAL_STAGES,
@@ -164,6 +168,10 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceRow",
+    "TrainingPage",
+    "TrainingPoint",
+    "TrainingReport",
+    "TrainingRun",
     "Trajectory",
     "TrajectoryStatistics",
     "UntrainableReason",

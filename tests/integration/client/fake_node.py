@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import orjson
 
 from polar.audit.certificate import certify
+from polar.builders.labels import labelled
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.serve import RolloutServer
@@ -125,6 +126,7 @@ class FakeNode:
             "stage_s": STAGE_S,
         }
         result = SessionResult.model_validate(values | fields)
+        trajectory = labelled(trajectory, self.held[session_id], result.score, result.failure)
         upload = SessionUpload(result.model_dump_json().encode(), trajectory, tuple(calls))
         path = f"/v1/nodes/{self.node_id}/sessions/{session_id}/attempts/{session.attempt}/result"
         self._send("PUT", path, encode(upload))

@@ -10,7 +10,8 @@ import pytest
 from fake_node import FakeNode, Service
 
 from polar.client import PolarClient, ServerError, SyncPolarClient
-from polar.types import Policy, ResultEntry, Stage, TaskRequest
+from polar.errors import ConfigError
+from polar.types import Policy, ResultEntry, Score, Stage, TaskRequest, TrainingPoint
 
 HARNESS = {"name": "shell", "options": {"command": "true"}}
 TASK = TaskRequest.model_validate(
@@ -55,6 +56,79 @@ async def test_several_tasks_a_group_and_everything(client: PolarClient, node: F
     assert ids([entry async for entry in client.results(group_id="pair")]) == ["b-0", "a-0"]
     async with aclosing(client.results()) as results:
         assert ids([await anext(results) for _ in range(3)]) == ["b-0", "c-0", "a-0"]
+
+
+async def test_groups_come_whole_while_others_still_run(client: PolarClient, node: FakeNode) -> None:
+    for name, group_id in (("a", "pair"), ("b", "pair"), ("c", None)):
+        await client.submit(TASK.model_copy(update={"task_id": name, "num_samples": 2, "group_id": group_id}))
+    node.lease(room=6)
+    for session_id in ("a-0", "c-0", "c-1", "b-0", "b-1"):
+        node.finish(session_id, reward=float(session_id.endswith("0")))
+    async with aclosing(client.groups(task_ids=["a", "c"])) as groups:
+        first = await anext(groups)
+        assert (first.group_id, first.rewards, first.has_contrast) == ("c", [1.0, 0.0], True)
+        assert [round(item.advantages[0], 2) for item in first.credited()] == [1.0, -1.0]
+        waiting = asyncio.ensure_future(anext(groups))
+        node.finish("a-1")
+        second = await waiting
+        assert (second.group_id, len(second.sessions)) == ("pair", 4)
+        assert await anext(groups, None) is None
+    assert [group.group_id async for group in client.groups(task_ids=["a", "c"], after=first.cursor)] == ["pair"]
+    status = await client.group("pair")
+    assert (status.task_ids, status.done, status.cursor) == (("a", "b"), True, second.cursor)
+
+
+async def test_groups_keep_sessions_without_traces_and_process_rewards(
+    client: PolarClient, node: FakeNode
+) -> None:
+    await client.submit(TASK)
+    node.lease(room=2)
+    node.finish("add-0", score=Score(reward=0.0, call_rewards={"add-0.1.2": 1.0}))
+    node.finish("add-1", reward=0.0)
+    await client.cancel_session("add-2")
+    [group] = [group async for group in client.groups(group_ids=["sums"])]
+    assert [session.trajectory is None for session in group.sessions] == [False, False, True]
+    stepped, plain = group.credited("mean")
+    assert [round(value, 2) for value in stepped.advantages] == [-0.2, -0.2, -0.2, 0.0, 0.0, 0.0, 0.0, 0.8, 0.8]
+    assert set(plain.advantages) == {-0.2, 0.0}
+
+
+async def test_the_server_restarts_in_the_middle_of_the_groups(
+    service: Service, client: PolarClient, node: FakeNode
+) -> None:
+    await client.submit(TASK)
+    node.lease(room=3)
+    async with aclosing(client.groups(task_ids=["add"])) as groups:
+        following = asyncio.ensure_future(anext(groups))
+        await asyncio.to_thread(service.stop)
+        await asyncio.to_thread(service.start)
+        for session_id in ("add-2", "add-0", "add-1"):
+            node.finish(session_id)
+        assert [session.result.index for session in (await following).sessions] == [0, 1, 2]
+
+
+async def test_a_trainer_reports_its_curves(service: Service, client: PolarClient) -> None:
+    assert await client.training_runs() == [] and await client.report_training("grpo-1", []) is None
+    steps = [{"step": step, "at": 1.0, "metrics": {"reward": step / 2000}} for step in range(1500)]
+    run = await client.report_training("grpo-1", steps)
+    assert run is not None and (run.points, run.last_step) == (1500, 1499)
+    await client.report_training("grpo-1", [TrainingPoint(step=5, phase="eval", metrics={"pass@1": 0.5})])
+    points = await client.training("grpo-1")
+    assert [point.step for point in points] == [*range(1500), 5] and points[-1].phase == "eval"
+    page = await client.training_page("grpo-1", limit=1500)
+    assert [point.metrics for point in await client.training("grpo-1", after=page.cursor)] == [{"pass@1": 0.5}]
+    with pytest.raises(ServerError, match="no training run 'other'"):
+        await client.training("other")
+    with pytest.raises(ConfigError, match=r"not a training point: metrics\.loss"):
+        await client.report_training("grpo-1", [{"step": 1, "metrics": {"loss": float("nan")}}])
+
+    def plain() -> list[str]:
+        with SyncPolarClient(service.url) as other:
+            other.report_training("grpo-1", steps[:2])
+            return [run.run_id for run in other.training_runs()]
+
+    assert await asyncio.to_thread(plain) == ["grpo-1"]
+    assert len(await client.training("grpo-1")) == 1501
 
 
 async def test_a_trajectory_makes_the_round(client: PolarClient, node: FakeNode) -> None:

@@ -247,7 +247,7 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
         "- | COMPLETED",
     ]
     assert "reward 1.000" in lines and "as scripted" in lines
-    assert "0 | agent | 4 | 9 | 5 | 2 | -" in lines
+    assert "0 | agent | 4 | 9 | 5 | 2 | 1.000" in lines
 
 
 def test_tokens_and_json_of_a_session(polar: Polar, node: FakeNode, service: Service) -> None:

@@ -40,6 +40,15 @@ HEARTBEAT_S = 10.0
 LEASE_S = 40.0
 
 
+AS_IN_SCHEMA_4 = (
+    "DROP TABLE groups",
+    "DROP TABLE training_points",
+    "DROP TABLE training_runs",
+    "DROP INDEX sessions_open",
+    "UPDATE results SET group_id = (SELECT group_id FROM tasks WHERE tasks.task_id = results.task_id)",
+)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1_000_000.0

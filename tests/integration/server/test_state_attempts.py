@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from desk import Clock, Desk, config_of
+from desk import AS_IN_SCHEMA_4, Clock, Desk, config_of
 from sqlalchemy import create_engine, text
 
 from polar.server.records import leases, nodes
@@ -92,6 +92,8 @@ async def test_a_database_of_version_3_is_brought_up_to_date(database: str, cloc
     await first.state.close()
     engine = create_engine(database)
     with engine.begin() as connection:
+        for statement in AS_IN_SCHEMA_4:
+            connection.execute(text(statement))
         connection.execute(text("ALTER TABLE sessions DROP COLUMN earlier"))
         connection.execute(text("ALTER TABLE nodes DROP COLUMN sick"))
         connection.execute(text("UPDATE polar_server SET version = 3"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import LEASE_S, Clock, Desk, config_of
-from sqlalchemy import Connection, Engine, event
+from desk import AS_IN_SCHEMA_4, LEASE_S, Clock, Desk, config_of
+from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from polar.server.errors import NotFound
 from polar.server.records import cancel, groups
@@ -135,6 +135,32 @@ async def test_results_of_several_tasks_and_groups(desk: Desk) -> None:
     assert await found(group_ids=["g"]) == (["b", "a"], True)
 
 
+async def test_a_database_of_version_4_gets_its_groups_counted(database: str, clock: Clock) -> None:
+    first = Desk(await State.open(config_of(database), clock), clock)
+    await first.submit("a", num_samples=2, group_id="g")
+    await first.submit("b", group_id="g")
+    await first.submit("c")
+    await first.submit("d", num_samples=2)
+    node = await first.register()
+    leases = await first.lease(node, room=6)
+    await finish(first, node, *leases[:4], leases[4])
+    rows = sorted(await first.rows("groups"), key=lambda row: row["group_id"])
+    page = await first.groups()
+    assert names(page) == ["g", "c"]
+    await first.state.close()
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        for statement in (*AS_IN_SCHEMA_4, "UPDATE polar_server SET version = 4"):
+            connection.execute(text(statement))
+    engine.dispose()
+    second = Desk(await State.open(config_of(database), clock), clock)
+    counted = sorted(await second.rows("groups"), key=lambda row: row["group_id"])
+    assert (counted, await second.groups()) == (rows, page)
+    await finish(second, node, leases[5])
+    assert names(await second.groups(group_ids=["d"])) == ["d"]
+    await second.state.close()
+
+
 async def test_the_cost_of_a_group_does_not_grow_with_other_tasks(tmp_path: Path, clock: Clock) -> None:
     """In SQLite; PostgreSQL plans by statistics and scans small tables. No statement walks through a table."""
     state = await State.open(config_of(f"sqlite:///{tmp_path / 'server.db'}"), clock)
@@ -154,7 +180,7 @@ async def test_the_cost_of_a_group_does_not_grow_with_other_tasks(tmp_path: Path
 
 
 @contextmanager
-def explained(engine: Engine) -> Iterator[list[str]]:
+def explained(engine: Engine) -> Generator[list[str]]:
     """SQLite's plan of each query that runs within."""
     plans: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from desk import LEASE_S, Clock, Desk, config_of
+from desk import AS_IN_SCHEMA_4, LEASE_S, Clock, Desk, config_of
 from sqlalchemy import create_engine, text
 
 from polar.server.records import events, leases, nodes, policy
@@ -128,6 +128,8 @@ async def test_a_database_of_schema_version_1_is_brought_up_to_date(database: st
     with engine.begin() as connection:  # as it was then
         for column in ("generating", "heard_revision", "sick"):
             connection.execute(text(f"ALTER TABLE nodes DROP COLUMN {column}"))
+        for statement in AS_IN_SCHEMA_4:
+            connection.execute(text(statement))
         connection.execute(text("ALTER TABLE sessions DROP COLUMN earlier"))
         connection.execute(text("UPDATE polar_server SET version = 1"))
         body = json.dumps({"version": "7", "paused": True})

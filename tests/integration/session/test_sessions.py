@@ -13,10 +13,12 @@ import pytest
 from workshop import WRITE, Workshop, agent_task, shell_task
 
 from polar.data.source import TaskFileSource
+from polar.evaluators.base import Evidence
 from polar.node import Node
+from polar.store.seal import seal_of
 from polar.store.trajectories import read_trajectory
 from polar.testing import ScriptedReply
-from polar.types import Stage
+from polar.types import Score, SessionResult, Stage
 from waiting import until
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
@@ -232,6 +234,30 @@ class TestFailures:
         else:
             assert workshop.only.failure and workshop.only.failure.type == "WrongRewards"
 
+    async def test_rewards_call_by_call(self, workshop: Workshop) -> None:
+        """They are on the result, in the journal and under its seal."""
+        task = agent_task(evaluator={"name": f"{__name__}:PerCall", "options": {"rewards": [0.25, -1.0]}})
+
+        async def look(node: Node, source: TaskFileSource) -> None:
+            await node.serve(source)
+            assert await node.journal.result(workshop.only.session_id) == workshop.only
+
+        await workshop.run(SCRIPT, [task], during=look)
+        (trajectory,) = workshop.trajectories.values()
+        assert trajectory and workshop.only.score
+        first, second = (span.call_id for trace in trajectory.traces for span in trace.spans)
+        assert workshop.only.score.call_rewards == {first: 0.25, second: -1.0}
+        assert workshop.only.seal != seal_of(without_call_rewards(workshop.only), task)
+
+    async def test_a_reward_for_a_call_that_is_not_there_is_the_evaluators_failure(
+        self, workshop: Workshop
+    ) -> None:
+        task = agent_task(evaluator={"name": f"{__name__}:PerCall", "options": {"rewards": [1.0], "id": "nobody"}})
+        await workshop.run(SCRIPT, [task])
+        failure = workshop.only.failure
+        assert failure and (failure.where, failure.type, failure.agent) == ("evaluator", "WrongRewards", False)
+        assert "'nobody', which is no call of this session" in failure.message
+
 
 async def test_a_late_call_after_sealing_is_not_recorded(workshop: Workshop) -> None:
     """A daemon of the agent that outlives it is killed before the verdict, and its key is dead."""
@@ -303,9 +329,25 @@ class PerTrace:
         self._rewards = tuple(options["rewards"])
 
     async def evaluate(self, _: Any) -> Any:
-        from polar.types import Score
-
         return Score(reward=1.0, trace_rewards=self._rewards)
+
+
+class PerCall:
+    """Judges the first calls, one after the other."""
+
+    Options = _Options
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def evaluate(self, evidence: Evidence) -> Score:
+        ids = [self._options.get("id", call.call_id) for call in evidence.calls]
+        return Score(reward=1.0, call_rewards=dict(zip(ids, self._options["rewards"], strict=False)))
+
+
+def without_call_rewards(result: SessionResult) -> SessionResult:
+    assert result.score is not None
+    return result.model_copy(update={"score": result.score.model_copy(update={"call_rewards": None})})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from conversation import Conversation
 
 from polar.builders.drift import DriftOptions
-from polar.builders.labels import WrongRewards, counted, labelled
+from polar.builders.labels import WrongRewards, check_call_rewards, counted, labelled
 from polar.builders.prefix_merging import PrefixMerging
 from polar.types import Failure, Lease, Score, Session, TaskRequest, Trajectory
 
@@ -37,6 +37,7 @@ def test_infrastructure_leaves_no_reward_on_any_trace() -> None:
     score = Score(reward=1.0, trace_rewards=(1.0, 0.5), metrics={"passed": 2.0})
     traces = labelled(two_traces(), a_lease(), score, INFRASTRUCTURE).traces
     assert [(trace.reward, trace.failure) for trace in traces] == [(None, "engine: EngineError")] * 2
+    assert counted(Score(reward=1.0, call_rewards={"c1": 1.0}), INFRASTRUCTURE) == Score(reward=None)
     assert counted(score, INFRASTRUCTURE) == Score(reward=None, metrics={"passed": 2.0})
     assert counted(score, AGENT) == counted(score, None) == score
     assert counted(None, INFRASTRUCTURE) is None
@@ -56,3 +57,12 @@ def test_rewards_trace_by_trace() -> None:
     assert [trace.reward for trace in traces] == [0.25, 0.5]
     with pytest.raises(WrongRewards, match="1 rewards for 2 traces"):
         labelled(two_traces(), a_lease(), Score(reward=1.0, trace_rewards=(0.25,)), None)
+
+
+def test_rewards_call_by_call_are_of_calls_that_are_there() -> None:
+    talk = Conversation()
+    talk.call("Su", "ab")
+    check_call_rewards(Score(reward=1.0), talk.calls)
+    check_call_rewards(Score(reward=1.0, call_rewards={"c1": 0.5}), talk.calls)
+    with pytest.raises(WrongRewards, match="has 'c7' and 1 more, which is no call of this session"):
+        check_call_rewards(Score(reward=1.0, call_rewards={"c1": 0.5, "c8": 1.0, "c7": 1.0}), talk.calls)

@@ -53,6 +53,8 @@ class FakeRollout:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         """Taken one by one by the requests that come."""
+        self.fail_trajectories: int | None = None
+        """A status to answer every request for a trajectory with."""
         self.seen: list[str] = []
         """Method and path with its query, of every request."""
         self.headers: list[dict[str, str]] = []
@@ -208,6 +210,8 @@ class FakeRollout:
         return blob(self.uploads.get(request.match_info["name"]))
 
     async def _trajectory(self, request: web.Request) -> web.Response:
+        if self.fail_trajectories is not None:
+            return refusal(self.fail_trajectories, "out of order")
         upload = self.uploads.get(request.match_info["name"])
         return blob(upload and upload.trajectory)
 

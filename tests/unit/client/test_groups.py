@@ -9,9 +9,9 @@ import pytest
 from fake_rollout import TOKEN, FakeRollout
 
 from polar.client import PolarClient, ServerError, SyncPolarClient
-from polar.client.groups import GROUPS_PER_PAGE, TRAJECTORIES_AT_ONCE
+from polar.client.groups import GROUPS_PER_PAGE, TRAJECTORIES_AT_ONCE, follow_groups
 from polar.credit.group import Group
-from polar.types import Stage, TaskRequest, Trajectory
+from polar.types import FinishedGroup, GroupPage, SessionResult, Stage, TaskRequest, Trajectory
 
 
 async def submit(client: PolarClient, task_id: str, samples: int = 2, group_id: str | None = None) -> None:
@@ -113,14 +113,40 @@ async def test_trajectories_are_fetched_for_the_group_that_is_asked_for(
     assert len(fetched) == samples and all("/a-" in request for request in fetched)
 
 
+async def test_several_trajectories_are_fetched_at_once_and_not_all() -> None:
+    active, most = 0, 0
+
+    async def read_trajectory(session_id: str) -> Trajectory:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        await asyncio.sleep(0)
+        active -= 1
+        return Trajectory(session_id, "b")
+
+    def result(index: int) -> SessionResult:
+        return SessionResult(session_id=f"a-{index}", task_id="a", index=index, attempt=1, stage=Stage.COMPLETED)
+
+    async def read(_: int) -> GroupPage:
+        found = FinishedGroup(group_id="a", cursor=40, results=tuple(map(result, range(40))))
+        return GroupPage(groups=(found,), cursor=40, all_done=True)
+
+    (group,) = [group async for group in follow_groups(read, read_trajectory, 0)]
+    assert members(group) == [f"a-{index}" for index in range(40)]
+    assert most == TRAJECTORIES_AT_ONCE
+
+
 async def test_a_server_that_fails_at_a_trajectory_is_an_error(url: str, rollout: FakeRollout) -> None:
     async with PolarClient(url, TOKEN) as client:
         await submit(client, "a", 1)
         await finish(rollout, "a-0")
         async with aclosing(client.groups(task_ids=["a"])) as groups:
-            rollout.faults = [200, 403]
-            with pytest.raises(ServerError):
+            await anext(groups)
+        async with aclosing(client.groups(task_ids=["a"])) as groups:
+            rollout.fail_trajectories = 403
+            with pytest.raises(ServerError, match="out of order") as caught:
                 await anext(groups)
+            assert caught.value.status == 403
 
 
 async def test_a_program_without_an_event_loop_reads_the_same(url: str, rollout: FakeRollout) -> None:

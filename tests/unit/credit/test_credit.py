@@ -4,60 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from finished import a_trace, session
 
 from polar.credit.advantages import CreditedTrace, FinishedSession, advantages, credit, token_weights
-from polar.types import (
-    Certificate,
-    Failure,
-    Score,
-    SessionResult,
-    Span,
-    Stage,
-    Trace,
-    Trajectory,
-    TrajectoryStatistics,
-    logprobs,
-    loss_mask,
-    token_ids,
-)
-
-
-def a_trace(session_id: str, tokens: int, reward: float | None, call_id: str = "c") -> Trace:
-    return Trace(
-        session_id=session_id,
-        prompt_ids=token_ids([1]),
-        response_ids=token_ids([2] * tokens + [3]),
-        loss_mask=loss_mask([1] * tokens + [0]),
-        logprobs=logprobs([-0.5] * tokens + [0.0]),
-        spans=(Span(call_id, 0, tokens),),
-        reward=reward,
-    )
-
-
-def session(
-    name: str, reward: float | None, traces: int = 1, tokens: int = 2, *, failure: Failure | None = None
-) -> FinishedSession:
-    statistics = TrajectoryStatistics(traces=traces, trainable_tokens=traces * tokens)
-    counts = {"sampled_tokens": traces * tokens, "trainable_tokens": traces * tokens, "dropped_tokens": 0}
-    digests = {"calls_digest": "0", "traces_digest": "0"}
-    certificate = Certificate.model_validate(
-        {"builder": "b", "calls": 1, "traces": traces, "exact": True, **counts, **digests}
-    )
-    result = SessionResult(
-        session_id=name,
-        task_id="t",
-        index=0,
-        attempt=1,
-        stage=Stage.FAILED if failure else Stage.COMPLETED,
-        score=None if reward is None else Score(reward=reward),
-        failure=failure,
-        statistics=statistics,
-        certificate=certificate,
-    )
-    made = tuple(a_trace(name, tokens, reward, f"{name}.{number}") for number in range(traces))
-    return FinishedSession(result, Trajectory(session_id=name, builder="b", traces=made))
+from polar.types import Failure, Score, Span, Trace, Trajectory, logprobs, loss_mask, token_ids
 
 
 def by_session(credited: Sequence[CreditedTrace]) -> dict[str, list[float]]:
@@ -115,31 +68,86 @@ def test_equal_sessions_of_different_lengths_have_no_contrast() -> None:
 def test_traces_that_were_judged_one_by_one_keep_their_own_rewards() -> None:
     """Session means are 0.5 and 0; the traces of the first are worth 1 and 0."""
     mixed, zero = session("mixed", 0.5, traces=2), session("zero", 0.0)
-    first, second = mixed.trajectory.traces
+    assert [trace.reward for trace in mixed.traces] == [0.5, 0.5]
     traces = (a_trace("mixed", 2, 1.0), a_trace("mixed", 2, 0.0))
     mixed = FinishedSession(mixed.result, Trajectory("mixed", "b", traces=traces))
-    assert first.reward == second.reward == 0.5
     assert by_session(credit([mixed, zero], "mean")) == {"mixed": [0.75, -0.25], "zero": [-0.25]}
 
 
-def test_a_reward_of_a_call_reaches_the_tokens_of_that_call_alone() -> None:
+def stepped(name: str, reward: float, call_rewards: dict[str, float]) -> FinishedSession:
+    """A session of one trace: two calls of two tokens each, with a token of context between them."""
     trace = Trace(
-        session_id="s",
+        session_id=name,
         prompt_ids=token_ids([1]),
         response_ids=token_ids([2, 3, 4, 5, 6]),
         loss_mask=loss_mask([1, 1, 0, 1, 1]),
         logprobs=logprobs([-1, -1, 0, -1, -1]),
         spans=(Span("first", 0, 2), Span("second", 3, 2)),
-        reward=0.0,
+        reward=reward,
     )
-    stepped = FinishedSession(session("s", 0.0).result, Trajectory("s", "b", traces=(trace,)))
-    credited = credit([stepped, session("other", 0.0)], "mean", {"second": 1.0})
-    assert credited[0].advantages == array("d", [-0.25, -0.25, 0.0, 0.75, 0.75])
-    assert by_session(credited)["other"] == [-0.25]
+    score = Score(reward=reward, call_rewards=call_rewards or None)
+    return judged(FinishedSession(session(name, reward).result, Trajectory(name, "b", traces=(trace,))), score)
+
+
+def judged(finished: FinishedSession, score: Score) -> FinishedSession:
+    return finished._replace(result=finished.result.model_copy(update={"score": score}))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "reward", "call_rewards", "expected"),
+    [
+        # Over session means of 0.5 and 0.0.
+        ("mean", 0.0, {"second": 1.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
+        ("rloo", 0.0, {"second": 1.0}, [0.0, 0.0, 0.0, 1.0, 1.0]),
+        ("grpo", 0.0, {"second": 1.0}, [-1.0, -1.0, 0.0, 3.0, 3.0]),
+        # A process reward replaces the session's on its own tokens; the others keep the session's.
+        ("mean", 1.0, {"first": 0.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
+        # Both calls judged: the session's own reward is on no token.
+        ("mean", 9.0, {"first": 0.0, "second": 1.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
+        # The same value for each call as for the session is the plain rule.
+        ("mean", 1.0, {"first": 1.0, "second": 1.0}, [0.5, 0.5, 0.0, 0.5, 0.5]),
+        # Means of 0.0 and 0.0: no contrast between the sessions, so nothing is taught.
+        ("grpo", 0.0, {"first": 1.0, "second": -1.0}, [0.0] * 5),
+    ],
+)
+def test_rewards_of_calls(
+    estimator: Any, reward: float, call_rewards: dict[str, float], expected: list[float]
+) -> None:
+    credited = credit([stepped("s", reward, call_rewards), session("other", 0.0)], estimator)
+    assert credited[0].advantages.tolist() == pytest.approx(expected)
+
+
+def test_a_judged_call_in_several_traces_still_makes_one_sample_of_its_session() -> None:
+    """Ten traces of 2 tokens, one call judged 1: the mean is 0.1, against 0 of a session with one trace."""
+    many = judged(session("many", 0.0, traces=10), Score(reward=0.0, call_rewards={"many.3": 1.0}))
+    found = by_session(credit([many, session("one", 0.0)], "mean"))
+    assert found == {"many": [-0.05] * 3 + [0.95] + [-0.05] * 6, "one": [-0.05]}
+
+
+def test_process_rewards_do_not_change_the_weight_of_a_session() -> None:
+    plain, processed = session("s", 0.0, traces=3), session("s", 0.0, traces=3)
+    processed = judged(processed, Score(reward=0.0, call_rewards={"s.1": 1.0}))
+    other = session("other", 1.0)
+    assert token_weights(credit([plain, other])) == token_weights(credit([processed, other]))
+
+
+def test_a_session_without_traces_is_in_the_baseline_if_it_is_trainable() -> None:
+    """Its reward is known; there is only nothing of it to train on."""
+    bare = FinishedSession(session("bare", 1.0).result, None)
+    assert bare.traces == ()
+    assert by_session(credit([bare, session("zero", 0.0)])) == {"zero": [-1.0]}
+    gone = session("gone", None)._replace(trajectory=None)
+    assert by_session(credit([gone, session("zero", 0.0)])) == {"zero": [0.0]}
+
+
+def test_a_session_that_infrastructure_failed_is_out_with_its_process_rewards() -> None:
+    broken = Failure(where="engine", type="Gone", message="gone")
+    failed = judged(session("gone", 0.0, failure=broken), Score(reward=0.0, call_rewards={"gone.0": 5.0}))
+    assert by_session(credit([failed, session("a", 1.0), session("b", 0.0)])) == {"a": [1.0], "b": [-1.0]}
 
 
 def batch_of(*sessions: FinishedSession) -> list[CreditedTrace]:
-    return [CreditedTrace(t, array("d", [0.0])) for s in sessions for t in s.trajectory.traces]
+    return [CreditedTrace(t, array("d", [0.0])) for s in sessions for t in s.traces]
 
 
 @pytest.mark.parametrize("mean", ["session", "token"])

@@ -108,6 +108,15 @@ def test_rows_are_those_that_may_be_trained_on(stored: RunPaths) -> None:
     assert [row["session_id"] for row in run.rows(trainable=False)] == ["add-0", "add-1"]
 
 
+def test_a_group_is_given_when_all_its_sessions_have_ended(stored: RunPaths) -> None:
+    run = polar.load_run(stored.root)
+    assert list(run.groups()) == [], "its last session still runs"
+    ended = polar.StoredRun(run.paths, run.sessions[:2])
+    (group,) = ended.groups()
+    assert (group.group_id, group.rewards) == ("add", [1.0])
+    assert [session.traces for session in group.sessions] == [session.traces for session in ended]
+
+
 def test_a_run_is_found_by_folder_id_or_beginning(
     stored: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

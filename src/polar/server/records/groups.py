@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from polar.server.errors import not_found
-from polar.server.records.tables import groups, results, sessions, tasks
+from polar.server.records.tables import among, groups, results, sessions, tasks
 from polar.server.state import Change
 from polar.types import FinishedGroup, GroupPage, GroupStatus, Selection, SessionResult
 
@@ -82,9 +82,9 @@ def selected(connection: Connection, wanted: Selection) -> list[str]:
     """The groups named, and those of the tasks named. Raises `NotFound` for one that does not exist."""
     group_id = func.coalesce(tasks.c.group_id, tasks.c.task_id)
     task_ids, group_ids = wanted.task_ids or (), wanted.group_ids or ()
-    of_tasks = connection.execute(select(tasks.c.task_id, group_id).where(tasks.c.task_id.in_(task_ids)))
-    group_of = {task_id: group for task_id, group in of_tasks}
-    known = select(groups.c.group_id).where(groups.c.group_id.in_(group_ids))
+    of_tasks = select(tasks.c.task_id, group_id).where(among(connection, tasks.c.task_id, task_ids))
+    group_of = {task_id: group for task_id, group in connection.execute(of_tasks)}
+    known = select(groups.c.group_id).where(among(connection, groups.c.group_id, group_ids))
     named = set(connection.execute(known).scalars())
     if missing := [task_id for task_id in task_ids if task_id not in group_of]:
         raise not_found("task", missing[0])
@@ -97,14 +97,15 @@ def done_after(connection: Connection, after: int, limit: int, group_ids: Sequen
     """In the order in which they were done; of all groups, or of those given."""
     query = select(groups.c.group_id, groups.c.cursor).where(groups.c.cursor > after)
     if group_ids is not None:
-        query = query.where(groups.c.group_id.in_(group_ids))
+        query = query.where(among(connection, groups.c.group_id, group_ids))
     rows = connection.execute(query.order_by(groups.c.cursor).limit(limit)).all()
     found = [(row.group_id, row.cursor, _results_of(connection, row.group_id)) for row in rows]
     return GroupRows(found, group_ids is not None and not any_open(connection, group_ids))
 
 
 def any_open(connection: Connection, group_ids: Sequence[str]) -> bool:
-    query = select(groups.c.group_id).where(groups.c.group_id.in_(group_ids), groups.c.cursor.is_(None)).limit(1)
+    is_open = groups.c.cursor.is_(None)
+    query = select(groups.c.group_id).where(among(connection, groups.c.group_id, group_ids), is_open).limit(1)
     return connection.execute(query).first() is not None
 
 

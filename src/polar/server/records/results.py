@@ -13,7 +13,7 @@ from polar.server.errors import Conflict, Invalid
 from polar.server.records import callbacks, groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.sessions import SessionRow, row_of
-from polar.server.records.tables import IS_OPEN, results, sessions
+from polar.server.records.tables import IS_OPEN, among, results, sessions
 from polar.server.records.uploads import Upload, drop_parts, keep_last, keep_part
 from polar.server.state import Change, State
 from polar.types import Failure, ResultEntry, ResultPage, Selection, SessionResult, Stage
@@ -132,11 +132,12 @@ def selected(connection: Connection, wanted: Selection) -> ResultRows:
     task_ids, group_ids = wanted.task_ids or (), wanted.group_ids or ()
     later = select(results.c.cursor).where(results.c.cursor > wanted.after)
     # One index each. The bodies are read afterwards: sorting must not read those of later pages.
-    either = union(later.where(results.c.task_id.in_(task_ids)), later.where(results.c.group_id.in_(group_ids)))
-    cursors = list(connection.execute(either.order_by("cursor").limit(wanted.limit)).scalars())
+    of_tasks = later.where(among(connection, results.c.task_id, task_ids))
+    of_groups = later.where(among(connection, results.c.group_id, group_ids))
+    cursors = list(connection.execute(union(of_tasks, of_groups).order_by("cursor").limit(wanted.limit)).scalars())
     bodies = select(results.c.cursor, results.c.body).where(results.c.cursor.in_(cursors))
     found = [(cursor, body) for cursor, body in connection.execute(bodies.order_by(results.c.cursor))]
-    is_open = select(sessions.c.task_id).where(IS_OPEN, sessions.c.task_id.in_(task_ids)).limit(1)
+    is_open = select(sessions.c.task_id).where(IS_OPEN, among(connection, sessions.c.task_id, task_ids)).limit(1)
     all_done = connection.execute(is_open).first() is None and not groups.any_open(connection, group_ids)
     return ResultRows(found, all_done)
 

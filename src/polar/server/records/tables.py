@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Float,
     ForeignKey,
@@ -17,10 +21,13 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
+    any_,
     case,
     func,
     insert,
     inspect,
+    literal,
     select,
     text,
     update,
@@ -122,6 +129,29 @@ groups = Table(
     Column("cursor", BigInteger, unique=True),  # of its last result; null while a session is unfinished
 )
 
+training_runs = Table(
+    "training_runs",
+    METADATA,
+    Column("run_id", Text, primary_key=True),
+    Column("points", Integer, nullable=False),
+    Column("last_step", Integer, nullable=False),
+    Column("started", Float, nullable=False),
+    Column("updated", Float, nullable=False),
+)
+
+training_points = Table(
+    "training_points",
+    METADATA,
+    _growing("cursor"),
+    Column("run_id", Text, ForeignKey("training_runs.run_id"), nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("body", Text, nullable=False),  # the TrainingPoint as JSON
+    UniqueConstraint("run_id", "phase", "step"),
+    sqlite_autoincrement=True,
+)
+Index("training_points_of_run", training_points.c.run_id, training_points.c.cursor)
+
 uploads = Table(
     "uploads",
     METADATA,
@@ -188,6 +218,13 @@ policy = Table(
 )
 
 
+def among(connection: Connection, column: Column[str], ids: Collection[str]) -> ColumnElement[bool]:
+    """`column IN ids` as one bound value: binding each of thousands of ids takes longer than the query."""
+    if connection.dialect.name == "postgresql":
+        return column == any_(literal(list(ids), ARRAY(Text)))
+    return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
+
+
 def prepare(connection: Connection) -> None:
     """Creates the tables in an empty database and migrates those of an older Polar. Refuses other databases."""
     found = inspect(connection).get_table_names()
@@ -224,10 +261,11 @@ def _add_earlier_attempts(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE nodes ADD COLUMN sick TEXT"))
 
 
-def _add_groups(connection: Connection) -> None:
+def _add_groups_and_training(connection: Connection) -> None:
     connection.execute(text("UPDATE results SET group_id = task_id WHERE group_id IS NULL"))
     _SESSIONS_OPEN.create(connection, checkfirst=True)
-    groups.create(connection, checkfirst=True)
+    for table in (groups, training_runs, training_points):
+        table.create(connection, checkfirst=True)
     group_id = func.coalesce(sessions.c.group_id, sessions.c.task_id)
     unfinished = func.count() - func.count(results.c.cursor)
     counted = (
@@ -238,5 +276,5 @@ def _add_groups(connection: Connection) -> None:
     connection.execute(insert(groups).from_select(["group_id", "sessions", "unfinished", "cursor"], counted))
 
 
-_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts, 4: _add_groups}
+_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts, 4: _add_groups_and_training}
 """From each older schema version to the next."""
