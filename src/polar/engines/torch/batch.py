@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from polar.engines.torch.model import SamplerModel
-from polar.engines.torch.prefixes import PrefixStore
+from polar.engines.torch.prefixes import PrefixCache
 from polar.engines.torch.sampling import SamplingParameters, sample
 from polar.engines.torch.weights import load_in_place
 from polar.tokens.sequences import first_difference
@@ -75,7 +75,7 @@ Delivery = tuple[BatchSequence, SampledToken]
 
 class Batch:
     def __init__(
-        self, model: SamplerModel, prefixes: PrefixStore, deliver: Callable[[list[Delivery]], None]
+        self, model: SamplerModel, prefixes: PrefixCache, deliver: Callable[[list[Delivery]], None]
     ) -> None:
         self._model = model
         self._prefixes = prefixes

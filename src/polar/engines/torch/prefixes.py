@@ -20,7 +20,7 @@ class StoredPrefix(NamedTuple):
         return self.values.numel() * self.values.element_size()
 
 
-class PrefixStore:
+class PrefixCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefixes: OrderedDict[int, StoredPrefix] = OrderedDict()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from polar.engines.torch.batch import Batch, BatchSequence, Delivery, SampledToken
 from polar.engines.torch.model import SamplerModel
-from polar.engines.torch.prefixes import PrefixStore
+from polar.engines.torch.prefixes import PrefixCache
 from polar.engines.torch.sampling import SamplingParameters
 
 CONTEXT_TOKENS = 256
@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 class RunningBatch:
     def __init__(self, model: Any, parallel: int = 3, prefix_bytes: int = 2**30) -> None:
         self.model = SamplerModel(model, parallel, CONTEXT_TOKENS)
-        self.prefixes = PrefixStore(prefix_bytes)
+        self.prefixes = PrefixCache(prefix_bytes)
         self._tokens: dict[BatchSequence, SimpleQueue[SampledToken]] = defaultdict(SimpleQueue)
         self.after_token: Callable[[BatchSequence], None] = lambda sequence: None
         """Called in the batch's thread, after each token."""

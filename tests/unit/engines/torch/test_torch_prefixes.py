@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polar.engines.torch.prefixes import PrefixStore
+from polar.engines.torch.prefixes import PrefixCache
 from polar.types import token_ids
 
 pytestmark = pytest.mark.check
@@ -14,7 +14,7 @@ def values(tokens: int) -> torch.Tensor:
 
 
 def test_the_longest_common_beginning_is_found() -> None:
-    store = PrefixStore(10_000)
+    store = PrefixCache(10_000)
     store.add(token_ids([1, 2, 3, 4]), values(4))
     store.add(token_ids([1, 2, 9]), values(3))
     found, tensor = store.longest(token_ids([1, 2, 3, 7]))
@@ -24,7 +24,7 @@ def test_the_longest_common_beginning_is_found() -> None:
 
 
 def test_a_sequence_replaces_the_one_it_continues() -> None:
-    store = PrefixStore(10_000)
+    store = PrefixCache(10_000)
     store.add(token_ids([1, 2]), values(2))
     store.add(token_ids([1, 2, 3]), values(3))
     store.add(token_ids([1]), values(1))
@@ -33,7 +33,7 @@ def test_a_sequence_replaces_the_one_it_continues() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    store = PrefixStore(5 * 16)
+    store = PrefixCache(5 * 16)
     store.add(token_ids([1, 1]), values(2))
     store.add(token_ids([2, 2]), values(2))
     store.longest(token_ids([1, 1]))
