@@ -31,6 +31,10 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._prefixes)
 
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a sequence of this size can be kept, if others go."""
+        return size_bytes <= self._max_bytes
+
     def add(self, ids: TokenIds, values: Tensor) -> None:
         """Keeps a sequence. It replaces those that it continues."""
         for key, prefix in list(self._prefixes.items()):

@@ -251,7 +251,7 @@ def _usage(sequence: BatchSequence) -> dict[str, Any]:
     return {
         "prompt_tokens": sequence.prompt_tokens,
         "completion_tokens": sequence.sampled_tokens,
-        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens or 0},
+        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens},
     }
 
 

@@ -68,7 +68,7 @@ class RunningBatch:
             [token.token_id for token in sampled if token.token_id is not None],
             [token.logprob for token in sampled],
             tokens[-1].ending or "",
-            sequence.cached_tokens or 0,
+            sequence.cached_tokens,
             sequence.versions,
         )
 

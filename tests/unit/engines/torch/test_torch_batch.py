@@ -155,6 +155,23 @@ def test_new_weights_drop_the_stored_prefixes(tmp_path: Path) -> None:
     assert scored[len(ids) - 1 :] == pytest.approx(reply.logprobs, abs=EXACT)
 
 
+def test_samples_of_one_prompt_compute_it_once_after_new_weights_too(tmp_path: Path) -> None:
+    ids, filled = prompt(150), list[int]()
+    with RunningBatch(tiny_llama(seed=0), parallel=3) as running:
+        compute = running.model.fill
+        sequences = [running.submit(ids, max_tokens=100, seed=n) for n in range(3)]
+        for sequence in sequences:
+            running.first_token(sequence)
+        running.batch.pause("keep").result()
+        running.batch.load_weights(saved(tmp_path, seed=1)).result()
+        running.model.fill = lambda row, start, new: (filled.append(len(new)), compute(row, start, new))[1]
+        before = sum(sequence.sampled_tokens for sequence in sequences)
+        running.batch.resume().result()
+        for sequence in sequences:
+            running.reply(sequence)
+    assert sum(filled) <= 150 + before
+
+
 def test_refused_weights_leave_the_sampler_as_it_was(tmp_path: Path) -> None:
     ids = prompt(30)
     with RunningBatch(tiny_llama()) as running:
