@@ -119,7 +119,8 @@ class SamplerRoutes:
 
     async def _server_info(self, request: Request) -> Response:
         model = self._model
-        about = {"device": str(model.device), "dtype": str(model.model.dtype), "parallel": model.parallel}
+        dtype = str(model.model.dtype).removeprefix("torch.")
+        about = {"device": str(model.device), "dtype": dtype, "parallel": model.parallel}
         return JSONResponse({**about, "weight_version": self._batch.version, **self._batch.counts()})
 
     async def _models(self, request: Request) -> Response:
