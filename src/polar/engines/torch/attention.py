@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 
 ATTENTION = "polar_rows"
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
@@ -101,6 +101,3 @@ def row_attention(
     mask = attention_mask if tokens == 1 else attention_mask.repeat(1, 1, groups, 1)
     output = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(batch, heads, tokens, width).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(ATTENTION, row_attention)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from polar.engines.torch.model import SamplerModel
-from polar.engines.torch.prefixes import PrefixStore
+from polar.engines.torch.prefixes import PrefixCache
 from polar.engines.torch.sampling import SamplingParameters, sample
 from polar.engines.torch.weights import load_in_place
 from polar.tokens.sequences import first_difference
@@ -50,8 +50,10 @@ class BatchSequence:
         self.parameters = parameters
         self.filled = 0
         """A sequence samples in the next step if all of its tokens but the last are filled."""
-        self.cached_tokens: int | None = None
-        """Prompt tokens that needed no forward; None before the search for them."""
+        self.searched = False
+        """Whether its beginning was looked for in the prefix cache and in other rows."""
+        self.cached_tokens = 0
+        """Prompt tokens that were found there and needed no forward."""
         self.versions: list[tuple[str, int]] = []
         """Each version of the weights with the index of its first sampled token."""
         self.random = Random(parameters.seed)
@@ -62,7 +64,7 @@ class BatchSequence:
 
     @property
     def ready(self) -> bool:
-        return self.filled == len(self.ids) - 1
+        return self.searched and self.filled == len(self.ids) - 1
 
     def add(self, token_id: int, version: str) -> None:
         if not self.versions or self.versions[-1][0] != version:
@@ -75,7 +77,7 @@ Delivery = tuple[BatchSequence, SampledToken]
 
 class Batch:
     def __init__(
-        self, model: SamplerModel, prefixes: PrefixStore, deliver: Callable[[list[Delivery]], None]
+        self, model: SamplerModel, prefixes: PrefixCache, deliver: Callable[[list[Delivery]], None]
     ) -> None:
         self._model = model
         self._prefixes = prefixes
@@ -178,7 +180,7 @@ class Batch:
     def _fill(self) -> None:
         room = FILLED_TOKENS
         for row, sequence in enumerate(self._live):
-            if sequence.cached_tokens is None:
+            if not sequence.searched:
                 self._reuse(row, sequence)
             while room > 0 and not sequence.ready:
                 start = sequence.filled
@@ -202,7 +204,9 @@ class Batch:
             self._model.rows.put(row, values, stored)
         elif live:
             self._model.rows.copy(source, row, live)
-        sequence.filled = sequence.cached_tokens = max(stored, live)
+        sequence.filled, sequence.searched = max(stored, live), True
+        if not sequence.sampled_tokens:
+            sequence.cached_tokens = sequence.filled
 
     def _sample(self) -> None:
         ready = [row for row, sequence in enumerate(self._live) if sequence.ready]
@@ -238,7 +242,7 @@ class Batch:
     def _leave(self, sequence: BatchSequence) -> None:
         """Stores what the sequence has computed, and closes the gap in the rows with the last one."""
         row, rows = self._live.index(sequence), self._model.rows
-        if sequence.filled:
+        if sequence.filled and self._prefixes.fits(sequence.filled * rows.token_bytes):
             self._prefixes.add(sequence.ids[: sequence.filled], rows.take(row, sequence.filled))
         last = self._live.pop()
         if last is not sequence:
@@ -281,4 +285,4 @@ class Batch:
         self._prefixes.clear()
         self._model.rows.clear()
         for sequence in self._live:
-            sequence.filled = 0
+            sequence.filled, sequence.searched = 0, False

@@ -44,6 +44,10 @@ class TorchOptions(Strict):
     """On a CPU; None: the number of processors that are idle at the start."""
     prefix_cache_mib: int = Field(default=2048, ge=0)
     """Memory for the keys and values of ended calls, with which a next call goes on."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """For the self-test, which follows the loading of the weights."""
+    silence_timeout_s: float = Field(default=600.0, gt=0)
+    """How long a call may get nothing, queueing included, before it fails."""
 
     async def settings(self, api_key: str) -> SamplerSettings:
         """Of a sampler with these options."""
@@ -109,8 +113,7 @@ class TorchEngine:
             raise EngineError("the torch engine is already started; stop it first")
         try:
             address, key = await self._sampler()
-            options = SamplerOptions(url=address, key=key, api_key_env=self._options.api_key_env)
-            self._client = SamplerClient(options)
+            self._client = SamplerClient(self._client_options(address, key))
             return await self._client.start()
         except BaseException:
             await self.stop()
@@ -125,6 +128,16 @@ class TorchEngine:
         settings = await self._options.settings(secrets.token_urlsafe(24))
         self._process = await TorchProcess.spawn()
         return await self._process.ready(settings), settings.api_key
+
+    def _client_options(self, address: str, key: str) -> SamplerOptions:
+        options = self._options
+        return SamplerOptions(
+            url=address,
+            key=key,
+            api_key_env=options.api_key_env,
+            start_timeout_s=options.start_timeout_s,
+            silence_timeout_s=options.silence_timeout_s,
+        )
 
     def _running(self) -> SamplerClient:
         if self._client is None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AttentionInterface, AutoModelForCausalLM, DynamicCache
 
-from polar.engines.torch.attention import ATTENTION, KeyValueRows
+from polar.engines.torch.attention import ATTENTION, KeyValueRows, row_attention
 from polar.engines.torch.settings import SamplerSettings
 from polar.errors import ConfigError
 
@@ -34,6 +34,7 @@ class SamplerModel:
         self.context_tokens = min(context_tokens, longest)
         self.parallel = parallel
         self.rows = KeyValueRows(self.config, parallel, self.context_tokens, next(model.parameters()))
+        AttentionInterface.register(ATTENTION, row_attention)
         self.model.set_attn_implementation(ATTENTION)
 
     @classmethod
@@ -126,6 +127,7 @@ def chosen_device(name: str) -> str:
 def check_layers(config: Any) -> None:
     """Refuses models whose layers keep more or less than keys and values of every token."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    kinds |= {name for name in ("sliding_window", "attn_logit_softcapping") if getattr(config, name, None)}
     if kinds:
         raise ConfigError(
             f"the torch engine runs models with full attention in every layer, and this one ({config.model_type}) "

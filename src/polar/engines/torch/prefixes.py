@@ -20,7 +20,7 @@ class StoredPrefix(NamedTuple):
         return self.values.numel() * self.values.element_size()
 
 
-class PrefixStore:
+class PrefixCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefixes: OrderedDict[int, StoredPrefix] = OrderedDict()
@@ -30,6 +30,10 @@ class PrefixStore:
 
     def __len__(self) -> int:
         return len(self._prefixes)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a sequence of this size can be kept, if others go."""
+        return size_bytes <= self._max_bytes
 
     def add(self, ids: TokenIds, values: Tensor) -> None:
         """Keeps a sequence. It replaces those that it continues."""

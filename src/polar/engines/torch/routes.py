@@ -119,7 +119,8 @@ class SamplerRoutes:
 
     async def _server_info(self, request: Request) -> Response:
         model = self._model
-        about = {"device": str(model.device), "dtype": str(model.model.dtype), "parallel": model.parallel}
+        dtype = str(model.model.dtype).removeprefix("torch.")
+        about = {"device": str(model.device), "dtype": dtype, "parallel": model.parallel}
         return JSONResponse({**about, "weight_version": self._batch.version, **self._batch.counts()})
 
     async def _models(self, request: Request) -> Response:
@@ -251,7 +252,7 @@ def _usage(sequence: BatchSequence) -> dict[str, Any]:
     return {
         "prompt_tokens": sequence.prompt_tokens,
         "completion_tokens": sequence.sampled_tokens,
-        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens or 0},
+        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens},
     }
 
 

@@ -20,7 +20,7 @@ import msgspec
 from polar.engines.torch.batch import Batch
 from polar.engines.torch.default_model import default_model
 from polar.engines.torch.model import SamplerModel
-from polar.engines.torch.prefixes import PrefixStore
+from polar.engines.torch.prefixes import PrefixCache
 from polar.engines.torch.routes import SamplerRoutes, Streams
 from polar.engines.torch.settings import SamplerSettings
 from polar.errors import PolarError
@@ -68,7 +68,7 @@ async def serve(settings: SamplerSettings, ready: Callable[[str], object]) -> No
         settings = msgspec.structs.replace(settings, model=str(await default_model()))
     model = await asyncio.to_thread(SamplerModel.load, settings)
     streams = Streams()
-    batch = Batch(model, PrefixStore(settings.prefix_cache_mib * 2**20), streams.deliver)
+    batch = Batch(model, PrefixCache(settings.prefix_cache_mib * 2**20), streams.deliver)
     Thread(target=_run, args=(batch,), daemon=True).start()
     app = SamplerRoutes(model, batch, streams, Path(settings.model).name).app(settings.api_key)
     server, listening = UvicornServer(app), listen(settings.host, settings.port)
