@@ -34,7 +34,7 @@ TIERS: list[set[str]] = [
 TIER_OF = {part: level for level, parts in enumerate(TIERS) for part in parts}
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "manager", "models", "core"}
 PLUG_POINTS = {
-    "engines": {"embedded", "llamacpp", "scripted", "sglang", "torch", "vllm"},
+    "engines": {"embedded", "endpoint", "llamacpp", "scripted", "sglang", "torch", "vllm"},
     "harnesses": {"claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"},
     "runtimes": {"apptainer", "bubblewrap", "docker", "local"},
     "dialects": {"anthropic", "google", "openai_chat", "openai_completions", "openai_responses"},

@@ -17,6 +17,7 @@ from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
+from polar.cli.runs.eval import evaluate
 from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.run import run
@@ -81,6 +82,7 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 
 app.command("run")(run)
+app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
 app.command("replay")(replay)

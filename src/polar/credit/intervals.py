@@ -35,7 +35,7 @@ class Estimate(Strict):
 def wilson_estimate(solved: float, samples: int) -> Estimate:
     """A rate of independent samples; of none, the interval is all there is."""
     low, high = wilson_interval(solved, samples)
-    return Estimate(value=solved / samples if samples else 0.0, low=low, high=high, method="wilson")
+    return _estimate(solved / samples if samples else 0.0, low, high, "wilson")
 
 
 def mean_over_tasks(rates: Sequence[float], seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
@@ -59,6 +59,11 @@ def paired_difference(
     return _bootstrap(differences, seed, resamples)
 
 
+def _estimate(value: float, low: float, high: float, method: IntervalMethod) -> Estimate:
+    """The value is never outside its interval, not even by rounding."""
+    return Estimate(value=value, low=min(low, value), high=max(high, value), method=method)
+
+
 def _same(values: Sequence[float]) -> bool:
     return math.isclose(min(values), max(values), abs_tol=1e-12)
 
@@ -68,7 +73,7 @@ def _bootstrap(values: Sequence[float], seed: int, resamples: int) -> Estimate:
     means = sorted(math.fsum(draw.choices(values, k=count)) / count for _ in range(resamples))
     tail = (1 - CONFIDENCE) / 2
     low, high = means[math.floor(tail * resamples)], means[math.ceil((1 - tail) * resamples) - 1]
-    return Estimate(value=math.fsum(values) / count, low=low, high=high, method="bootstrap")
+    return _estimate(math.fsum(values) / count, low, high, "bootstrap")
 
 
 def _newcombe(before: Sequence[float], after: Sequence[float]) -> Estimate:

@@ -115,6 +115,8 @@ class EvalReport(Strict):
     settings: EvalSettings
     variants: tuple[VariantReport, ...]
     differences: tuple[PolicyDifference, ...] = ()
+    runs: dict[str, str] = {}
+    """The stored run of each policy."""
 
 
 def evaluate(

@@ -1,10 +1,24 @@
+"""Partners of these tests are extras: `make check` installs them, `make test` leaves the tests out."""
+
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.extend(str(HERE.parent / folder) for folder in ("engines", "node"))
+# Fake engines, nodes and stored groups of other tests are used here too.
+OTHERS = (HERE.parent / "engines", HERE.parent / "node", HERE.parents[1] / "unit" / "trainers" / "bridges")
+sys.path.extend(str(folder) for folder in OTHERS)
+# TRL warns when its asynchronous trainer is imported; here a warning is an error.
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+PARTNERS = {
+    "torch": ("test_weight_*.py", "test_trl_*steps.py"),
+    "trl": ("test_trl_*steps.py",),
+    "matplotlib": ("test_eval_plot.py",),
+}
+collect_ignore_glob = [
+    test for partner, tests in PARTNERS.items() if importlib.util.find_spec(partner) is None for test in tests
+]

@@ -52,6 +52,13 @@ def test_a_difference_without_spread_is_not_certain() -> None:
     assert same.low == -same.high < -0.2
 
 
+@pytest.mark.parametrize("tasks", range(1, 40))
+def test_a_value_is_inside_its_interval_in_spite_of_rounding(tasks: int) -> None:
+    for rate in (0.0, 1 / 3, 1.0):
+        estimate = mean_over_tasks([rate] * tasks)
+        assert estimate.low <= estimate.value <= estimate.high
+
+
 def test_nothing_has_no_mean() -> None:
     with pytest.raises(ValueError, match="at least one task"):
         mean_over_tasks([])

@@ -34,7 +34,6 @@ def run(
     from polar import config as configuration
     from polar.cli.runs.progress import RunProgress
     from polar.cli.runs.summary import print_outcome
-    from polar.runs.event_loop import run_served
     from polar.runs.running import tasks_of
     from polar.store.paths import RunPaths
 
@@ -42,14 +41,21 @@ def run(
     todo = tasks_of(tasks, samples)
     paths = RunPaths.create(ctx.obj or chosen.runs_dir)
     progress = RunProgress(todo, quiet=json)
-    interrupted = False
-    try:
-        with progress:
-            run_served(_run(chosen, paths, todo, progress))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        interrupted = True
+    interrupted = run_watched(chosen, paths, todo, progress)
     print_outcome(progress.results, origin_of(paths), json=json)
     end_run(progress, paths, interrupted=interrupted, json=json)
+
+
+def run_watched(config: Config, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> bool:
+    """All sessions of the tasks, with live progress. True: the user ended it early."""
+    from polar.runs.event_loop import run_served
+
+    try:
+        with progress:
+            run_served(_run(config, paths, tasks, progress))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return True
+    return False
 
 
 def origin_of(paths: RunPaths) -> dict[str, str]:

@@ -33,7 +33,7 @@ def print_summary(results: Sequence[SessionResult]) -> None:
         rows.append(_row("all", results, with_rewards=False))
     print_table(columns, rows)
     console().print(_account(results))
-    for line in _left_out(results):
+    for line in left_out_lines(results):
         console().print(line)
     if stale := [result for result in results if result.stale]:
         console().print(_ages(stale))
@@ -106,7 +106,7 @@ def _account(results: Sequence[SessionResult]) -> str:
     )
 
 
-def _left_out(results: Sequence[SessionResult]) -> list[str]:
+def left_out_lines(results: Sequence[SessionResult]) -> list[str]:
     """How many sessions have no reward, and how many may not be trained on, with reasons; nothing if none."""
     no_reward, untrainable = left_out_of_mean(results), not_trainable(results)
     lines = [("have no reward and are in no mean", no_reward)]

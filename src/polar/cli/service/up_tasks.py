@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from polar.cli.output import one_line
+from polar.cli.service.remote_progress import watch_tasks
 from polar.client import ServerError
 from polar.store.trajectories import write_trajectory
 from polar.types import Event, Lease, Session, SessionResult, Stage
@@ -68,7 +70,7 @@ class ServedTasks:
                 session_id=result.session_id, task_id=result.task_id, index=result.index, attempt=result.attempt
             )
             await journal.add_session(Lease(session=session, task=tasks[result.task_id]))
-            for stage, at in _stage_times(result, self._ended_at[result.session_id]):
+            for stage, at in _stage_times(result, self._ended_at.get(result.session_id, time.time())):
                 await journal.record_stage(result.session_id, stage, at)
             await self._keep_upload(result.session_id, paths, journal)
             await journal.save_result(result)
@@ -119,6 +121,13 @@ class ServedTasks:
         for task in self._tasks:
             with suppress(ServerError):
                 await self._client.cancel_task(str(task.task_id))
+
+
+class TasksElsewhere(ServedTasks):
+    """At a server that has been running for long: its events would begin with its very first."""
+
+    async def _watch(self) -> None:
+        await watch_tasks(self._client, [str(task.task_id) for task in self._tasks], self._progress)
 
 
 def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:

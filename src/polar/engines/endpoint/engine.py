@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
@@ -48,7 +48,7 @@ class EndpointOptions(RemoteOptions):
     """How long a call waits for an endpoint that is busy, fails or cannot be reached."""
 
 
-class ReplyReader(Protocol):
+class TextReader(Protocol):
     """Reads one streamed reply."""
 
     def feed(self, data: bytes) -> TextPiece | None: ...
@@ -66,7 +66,13 @@ class EndpointApi(Protocol):
 
     def body(self, model: str, prompt: ChatPrompt) -> dict[str, Any]: ...
 
-    def reader(self, connection: EndpointConnection) -> ReplyReader: ...
+    def reader(self, connection: EndpointConnection) -> TextReader: ...
+
+
+API_OF: dict[str, Callable[[EndpointOptions], EndpointApi]] = {
+    "openai": lambda options: OpenAIApi(options.limit_field),
+    "anthropic": lambda _: AnthropicApi(),
+}
 
 
 class EndpointEngine:
@@ -74,7 +80,7 @@ class EndpointEngine:
 
     def __init__(self, options: EndpointOptions) -> None:
         self._options = options
-        self._api: EndpointApi = AnthropicApi() if options.api == "anthropic" else OpenAIApi(options.limit_field)
+        self._api = API_OF[options.api](options)
         self._connection: EndpointConnection | None = None
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
 
