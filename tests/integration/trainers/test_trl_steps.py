@@ -90,7 +90,7 @@ def test_context_in_the_completion_is_not_trained_on(tmp_path: Path) -> None:
 
     def masked(prompts: list[Any], _: Any) -> dict[str, list[Any]]:
         made = rows(prompts, trainer)
-        return made | {"env_mask": [[0] * len(mask) for mask in made["env_mask"]], "polar_reward": [1.0, 0.0] * 2}
+        return made | {"env_mask": [[0] * len(mask) for mask in made["env_mask"]]}
 
     trainer.rollout_func = masked
     before = weights(model)

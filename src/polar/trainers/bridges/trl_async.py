@@ -107,12 +107,17 @@ class RolloutWorker:
     async def _run(self) -> None:
         async with self._connect() as client:
             await client.set_policy_version(self._version)
-            async with asyncio.TaskGroup() as running:
-                for _ in range(self._groups_at_once):
-                    running.create_task(self._one_after_another(client, self._tasks))
+            try:
+                async with asyncio.TaskGroup() as running:
+                    for _ in range(self._groups_at_once):
+                        running.create_task(self._one_after_another(client, self._tasks))
+            except ExceptionGroup as errors:  # the first says what happened
+                raise errors.exceptions[0] from None
 
     async def _one_after_another(self, client: GroupClient, tasks: Iterator[TaskRequest]) -> None:
         for task in tasks:
+            if self._stopping.is_set():
+                return
             for group in await run_groups(client, [task]):
                 self._last_sign = time.monotonic()
                 await self._deliver(group)
