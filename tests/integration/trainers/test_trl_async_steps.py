@@ -1,7 +1,7 @@
 """TRL's own `AsyncGRPOTrainer` with the rollout worker, on a CPU.
 
-Three things of TRL are replaced: the vLLM server's health is not asked for (`token_budget=0`), weights are sent nowhere,
-and the attention kernel, which needs a GPU, is written out here in plain PyTorch."""
+Three things of TRL are replaced: the vLLM server is not asked for its context length (`token_budget=0`), weights
+are sent nowhere, and the attention kernel, which needs a GPU, is written out here in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ def slime_types() -> SlimeTypes:
 
 def config_of(args: Any) -> BridgeConfig:
     if getattr(args, "rollout_top_p", 1.0) != 1.0:
-        raise ConfigError(
-            "slime wants the kept tokens of each step if --rollout-top-p is not 1; Polar samples with 1"
-        )
+        raise ConfigError("--rollout-top-p must be 1: slime would want the tokens that top-p kept at each step")
     return BridgeConfig.model_validate(getattr(args, "polar", None) or {})
 
 
@@ -200,6 +198,15 @@ def eval_entry(
         "truncated": [session.was_cut for _, session in scored],
         "samples": samples,
     }
+
+
+def _eval_prompts(data_set: Any, sample_type: Any) -> list[list[Any]]:
+    rows = enumerate(_rows(data_set.path))
+    prompts = [
+        sample_type(index=number, prompt=row[data_set.input_key], metadata=row.get(data_set.metadata_key) or {})
+        for number, row in rows
+    ]
+    return [[prompt] * data_set.n_samples_per_eval_prompt for prompt in prompts]
 
 
 def _rows(path: str) -> list[dict[str, Any]]:

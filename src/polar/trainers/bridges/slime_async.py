@@ -1,9 +1,9 @@
 """slime's rollout function with sessions under way while the trainer trains.
 
-`--rollout-function-path polar.trainers.bridges.slime_async.generate_rollout`, with slime's `train_async.py`. It needs
-no thread: the rollout server runs the sessions. Each call hands out the groups that finished first, and leaves as
-many more behind at the server as `--custom-config-path` says (`polar_batches_ahead`, 1 by default). slime's own
-`fully_async_rollout` cannot be used: it fails with several samples for a session.
+`--rollout-function-path polar.trainers.bridges.slime_async.generate_rollout`, with slime's `train_async.py`. It
+needs no thread: the rollout server runs the sessions. Each call hands out the groups that finished first, and
+leaves as many more behind at the server as `--custom-config-path` says (`polar_batches_ahead`, 1 by default).
+slime's own `fully_async_rollout` cannot be used: it fails with several samples for a session.
 """
 
 from __future__ import annotations

@@ -97,6 +97,8 @@ def plain(value: Any) -> Any:
     """Values from YAML readers and data sets, such as OmegaConf's, as dicts and lists."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) or hasattr(value, "tolist"):  # the second: arrays of numpy, from parquet files
         return [plain(each) for each in cast("Sequence[Any]", value)]
-    return value.tolist() if hasattr(value, "tolist") else value
+    return value
