@@ -6,14 +6,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from desk import LEASE_S, Clock, Desk, OpenServer, task_of
+from desk import CONTROL, LEASE_S, Clock, Desk, OpenServer, config_of, task_of
 from pydantic import ValidationError
+from sqlalchemy import insert
 from targets import trainer
 
+from polar.client import PolarClient
 from polar.config import GatewayConfig, ServerConfig
 from polar.errors import PolarError
 from polar.server import callback_delivery as delivery
 from polar.server.errors import ApiError
+from polar.server.records.tables import tasks
+from polar.server.state import State
 from polar.store.paths import RunPaths
 from polar.types import Stage
 from waiting import hang_limit
@@ -106,6 +110,40 @@ class TestDurability:
             await node.report(lease, stage=Stage.FAILED, failure=failure)
         status = await api.get("/v1/tasks/a")
         assert {stage: count for stage, count in status["stages"].items() if count} == {"FAILED": 2}
+
+
+class TestWholeGroups:
+    async def test_a_group_is_whole_however_many_tasks_came_between(
+        self, open_server: OpenServer, tmp_path: Path, clock: Clock
+    ) -> None:
+        """P1: a client looked for a group among the newest 10,000 tasks, and ended before an older one."""
+        api = await open_server()
+        await api.submit("old", group_id="g")
+        await fill(tmp_path, clock, count=10_000)
+        await api.submit("new", group_id="g")
+        node = await api.register()
+        old, new = await node.lease(room=2)
+        await node.report(new)
+        async with PolarClient(api.server.base_url, CONTROL) as client, hang_limit():
+            results = client.results(group_id="g")
+            assert (await anext(results)).result.task_id == "new"
+            waiting = asyncio.ensure_future(anext(results, None))
+            await node.report(old)
+            last = await waiting
+            assert last is not None and last.result.task_id == "old"
+            assert await anext(results, None) is None
+            [group] = [group async for group in client.groups(group_ids=["g"])]
+            assert [session.result.task_id for session in group.sessions] == ["old", "new"]
+
+
+async def fill(folder: Path, clock: Clock, count: int) -> None:
+    """Other tasks, written as rows: submitting so many takes long."""
+    state = await State.open(config_of(f"sqlite:///{folder / 'server.db'}"), clock)
+    body = task_of("other").model_dump_json()
+    row = {"num_samples": 1, "submitted": clock(), "body": body}
+    rows = [{**row, "task_id": f"other-{number}"} for number in range(count)]
+    await state.change(lambda change: change.connection.execute(insert(tasks), rows).close())
+    await state.close()
 
 
 class TestDoors:

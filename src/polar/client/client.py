@@ -15,20 +15,25 @@ from pydantic import TypeAdapter, ValidationError
 
 from polar.client.draining import wait_for_drain
 from polar.client.events import follow_events
-from polar.client.results import PAGE, follow_results, skip_others
+from polar.client.groups import GROUPS_PER_PAGE, follow_groups
+from polar.client.results import PAGE, WAIT_S, follow_results
 from polar.client.retries import Retry, ServerError
 from polar.client.transport import Request, Transport
+from polar.credit.group import Group
 from polar.errors import ConfigError
 from polar.types import (
     CancelReply,
     Drain,
     Event,
+    GroupPage,
+    GroupStatus,
     Lease,
     NodeStatus,
     Policy,
     PolicyChange,
     ResultEntry,
     ResultPage,
+    Selection,
     SessionStatus,
     SessionUpload,
     Stage,
@@ -41,8 +46,6 @@ from polar.types.codec import MSGPACK, decode
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 SUBMISSIONS_AT_ONCE = 8
-MOST_TASKS = 10_000
-"""The server's limit for one list."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -124,19 +127,39 @@ class PolarClient:
         Ends after the last result of the tasks, or of the group's tasks; with neither it is endless. To continue
         later or in another process, pass the `cursor` of the last entry as `after`.
         """
-        wanted = None if task_ids is None else frozenset(task_ids)
-        if wanted is None and group_id is not None:
-            wanted = await self._tasks_of(group_id)
-        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
-        if wanted and only is None and group_id is None:
-            after = await skip_others(self._first_after, wanted, after)
+        wanted = _selection(task_ids, None if group_id is None else [group_id], PAGE)
 
-        async def page(cursor: int, wait_s: float) -> ResultPage:
-            return await self.result_page(after=cursor, wait_s=wait_s, task_id=only, group_id=group_id)
+        async def page(cursor: int) -> ResultPage:
+            return await self._select("/v1/results/query", ResultPage, wanted, cursor)
 
-        async with aclosing(follow_results(page, self.task, wanted, after)) as entries:
+        async with aclosing(follow_results(page, after)) as entries:
             async for entry in entries:
                 yield entry
+
+    async def groups(
+        self,
+        *,
+        task_ids: Collection[str] | None = None,
+        group_ids: Collection[str] | None = None,
+        after: int = 0,
+    ) -> AsyncGenerator[Group]:
+        """Whole groups with their traces, each as soon as every session of its tasks has its result.
+
+        Ends after the last group of the tasks and groups given; with neither it is endless. To continue later or
+        in another process, pass the `cursor` of the last group as `after`. A group that gains a task after it was
+        done comes again, whole, when that task is done.
+        """
+        wanted = _selection(task_ids, group_ids, GROUPS_PER_PAGE)
+
+        async def page(cursor: int) -> GroupPage:
+            return await self._select("/v1/groups/query", GroupPage, wanted, cursor)
+
+        async with aclosing(follow_groups(page, self.trajectory, after)) as found:
+            async for group in found:
+                yield group
+
+    async def group(self, group_id: str) -> GroupStatus:
+        return await self._ask("GET", _path("groups", group_id), GroupStatus)
 
     async def result_page(
         self,
@@ -199,15 +222,9 @@ class PolarClient:
         """Every change after a cursor, endless."""
         return follow_events(self._transport, after)
 
-    async def _first_after(self, cursor: int, task_id: str | None) -> int | None:
-        page = await self.result_page(after=cursor, limit=1, task_id=task_id)
-        return page.cursor if page.results else None
-
-    async def _tasks_of(self, group_id: str) -> frozenset[str]:
-        found = frozenset(task.task_id for task in await self.tasks(limit=MOST_TASKS) if task.group_id == group_id)
-        if not found:
-            raise ServerError(f"the server at {self.url} has no task of group {group_id!r}", status=404)
-        return found
+    async def _select(self, path: str, kind: type[T], wanted: Selection, after: int) -> T:
+        body = wanted.model_copy(update={"after": after}).model_dump_json().encode()
+        return await self._ask("POST", path, kind, body=body, wait_s=wanted.wait_s)
 
     async def _cancel(self, kind: Literal["sessions", "tasks", "groups"], name: str) -> int:
         return (await self._ask("POST", _path(kind, name, "cancel"), CancelReply)).cancelled
@@ -253,6 +270,18 @@ def _path(kind: str, name: str, *rest: str) -> str:
     return "/".join(("/v1", kind, name, *rest))
 
 
+def _selection(task_ids: Collection[str] | None, group_ids: Collection[str] | None, limit: int) -> Selection:
+    try:
+        return Selection(
+            limit=limit,
+            wait_s=WAIT_S,
+            task_ids=None if task_ids is None else tuple(dict.fromkeys(task_ids)),
+            group_ids=None if group_ids is None else tuple(dict.fromkeys(group_ids)),
+        )
+    except ValidationError as error:
+        raise ConfigError(f"these cannot be followed: {_problems(error)}") from error
+
+
 def _with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
     """The task with an id, and whether the id was generated here."""
     checked = task if isinstance(task, TaskRequest) else _checked(task)
@@ -277,5 +306,8 @@ def _checked(task: Mapping[str, Any]) -> TaskRequest:
     try:
         return TaskRequest.model_validate(task)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        raise ConfigError(f"not a task: {problems}") from error
+        raise ConfigError(f"not a task: {_problems(error)}") from error
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from polar.client.client import DEFAULT_URL, PolarClient
 from polar.client.retries import Retry
+from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.types import Event, ResultEntry, TaskRequest, TaskStatus
 
@@ -74,6 +75,7 @@ class SyncPolarClient:
     session = _blocking(PolarClient.session)
     sessions = _blocking(PolarClient.sessions)
     lease = _blocking(PolarClient.lease)
+    group = _blocking(PolarClient.group)
     result_page = _blocking(PolarClient.result_page)
     trajectory = _blocking(PolarClient.trajectory)
     upload = _blocking(PolarClient.upload)
@@ -96,6 +98,16 @@ class SyncPolarClient:
     ) -> Generator[ResultEntry]:
         """Results as they come; see `PolarClient.results`."""
         return self._each(self._client.results(task_ids=task_ids, group_id=group_id, after=after))
+
+    def groups(
+        self,
+        *,
+        task_ids: Collection[str] | None = None,
+        group_ids: Collection[str] | None = None,
+        after: int = 0,
+    ) -> Generator[Group]:
+        """Whole groups as they are done; see `PolarClient.groups`."""
+        return self._each(self._client.groups(task_ids=task_ids, group_ids=group_ids, after=after))
 
     def events(self, after: int = 0) -> Generator[Event]:
         """Every change after a cursor, without end."""

@@ -4,6 +4,9 @@ The baseline is taken over sessions, never over traces: a session that was split
 sample of the policy, and must not weigh more than its neighbour. Only trainable sessions count
 (`SessionResult.trainable`): infrastructure's failures are left out, an agent's own failure is in with its reward
 of 0.0. A group without contrast, or of one session, teaches nothing: its advantages are 0.
+
+Auxiliary calls, such as titles, get no credit: builders drop their tokens unless told otherwise
+(`trainable_kinds`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -36,7 +40,12 @@ LossMean = Literal["session", "token", "constant"]
 
 class FinishedSession(NamedTuple):
     result: SessionResult
-    trajectory: Trajectory
+    trajectory: Trajectory | None
+    """None: the session has no traces, because it ended before its traces were built."""
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        return () if self.trajectory is None else self.trajectory.traces
 
 
 class CreditedTrace(msgspec.Struct, frozen=True):
@@ -77,31 +86,27 @@ def advantages(rewards: Sequence[float], estimator: Estimator = "grpo") -> list[
     return [baseline.advantage(reward) for baseline, reward in zip(of_sessions, rewards, strict=True)]
 
 
-def credit(
-    group: Iterable[FinishedSession],
-    estimator: Estimator = "grpo",
-    call_rewards: Mapping[str, float] | None = None,
-) -> list[CreditedTrace]:
+def credit(group: Iterable[FinishedSession], estimator: Estimator = "grpo") -> list[CreditedTrace]:
     """The traces of one group that can be trained on, each token with its advantage.
 
-    All tokens of a session get the session's advantage, unless the evaluator judged its traces one by one
-    (`Score.trace_rewards`) or `call_rewards` has a reward for a call id. Such a process reward replaces the
-    session's for the tokens it covers. The baseline is then over each session's mean reward per trainable token,
-    which is the plain rule where all rewards of a session are equal.
+    All tokens of a session get the session's advantage, unless the evaluator judged its traces or its calls one by
+    one (`Score.trace_rewards`, `Score.call_rewards`). Such a process reward replaces the session's for the tokens
+    it covers. The baseline is then over each session's mean reward per trainable token, which is the plain rule
+    where all rewards of a session are equal.
     """
     sessions = [session for session in group if session.result.trainable]
-    rewards = [[_token_rewards(trace, call_rewards or {}) for trace in s.trajectory.traces] for s in sessions]
-    means = [_mean_reward(s.trajectory, of_session) for s, of_session in zip(sessions, rewards, strict=True)]
-    credited = list[CreditedTrace]()
-    for session, of_session, baseline in zip(sessions, rewards, baselines(means, estimator), strict=True):
-        for trace, of_trace in zip(session.trajectory.traces, of_session, strict=True):
-            if trace.trainable_tokens and trace.reward is not None:
-                earned = (
-                    baseline.advantage(reward) if trainable else 0.0
-                    for reward, trainable in zip(of_trace, trace.loss_mask, strict=True)
-                )
-                credited.append(CreditedTrace(trace, array("d", earned)))
-    return credited
+    rewarded = [_rewarded(session) for session in sessions]
+    means = [_mean_reward(session.result, traces) for session, traces in zip(sessions, rewarded, strict=True)]
+    return [
+        CreditedTrace(trace, _advantages(trace, rewards, baseline))
+        for traces, baseline in zip(rewarded, baselines(means, estimator), strict=True)
+        for trace, rewards in traces
+    ]
+
+
+def session_rewards(group: Iterable[FinishedSession]) -> list[float]:
+    """What `credit` compares: one value for each session that may be trained on."""
+    return [_mean_reward(session.result, _rewarded(session)) for session in group if session.result.trainable]
 
 
 def token_weights(
@@ -125,22 +130,44 @@ def token_weights(
     return [1 / (len(tokens_of) * tokens_of[item.trace.session_id]) for item in batch]
 
 
-def _token_rewards(trace: Trace, call_rewards: Mapping[str, float]) -> array[float]:
+class _RewardedTrace(NamedTuple):
+    trace: Trace
+    rewards: array[float]
+    """One per response id."""
+
+
+def _rewarded(session: FinishedSession) -> list[_RewardedTrace]:
+    """The traces with something to train on."""
+    score = session.result.score
+    of_calls = (score and score.call_rewards) or {}
+    return [
+        _RewardedTrace(trace, _token_rewards(trace, trace.reward, of_calls))
+        for trace in session.traces
+        if trace.trainable_tokens and trace.reward is not None
+    ]
+
+
+def _token_rewards(trace: Trace, of_trace: float, of_calls: Mapping[str, float]) -> array[float]:
     """The reward of each response id: its call's, else its trace's."""
-    rewards = array("d", [trace.reward or 0.0]) * len(trace.response_ids)
+    rewards = array("d", [of_trace]) * len(trace.response_ids)
     for span in trace.spans:
-        if span.call_id in call_rewards:
-            rewards[span.start : span.start + span.length] = array("d", [call_rewards[span.call_id]]) * span.length
+        if span.call_id in of_calls:
+            rewards[span.start : span.start + span.length] = array("d", [of_calls[span.call_id]]) * span.length
     return rewards
 
 
-def _mean_reward(trajectory: Trajectory, rewards: Sequence[array[float]]) -> float:
-    """Of a session, over its trainable tokens. A single value is returned as it is, so that equal sessions of
-    different lengths have exactly equal means."""
-    trainable = [
-        reward
-        for trace, of_trace in zip(trajectory.traces, rewards, strict=True)
-        for reward, mask in zip(of_trace, trace.loss_mask, strict=True)
-        if mask
-    ]
+def _mean_reward(result: SessionResult, traces: Sequence[_RewardedTrace]) -> float:
+    """Of a session, over its trainable tokens; without any, its own reward. A single value is returned as it is,
+    so that equal sessions of different lengths have exactly equal means."""
+    trainable = [reward for trace, rewards in traces for reward in compress(rewards, trace.loss_mask)]
+    if not trainable:
+        return result.reward or 0.0
     return trainable[0] if min(trainable) == max(trainable) else math.fsum(trainable) / len(trainable)
+
+
+def _advantages(trace: Trace, rewards: array[float], baseline: Baseline) -> array[float]:
+    earned = (
+        baseline.advantage(reward) if trainable else 0.0
+        for reward, trainable in zip(rewards, trace.loss_mask, strict=True)
+    )
+    return array("d", earned)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from polar.credit.advantages import CreditedTrace, Estimator, FinishedSession, credit
+from polar.credit.advantages import (
+    CreditedTrace,
+    Estimator,
+    FinishedSession,
+    baselines,
+    credit,
+    session_rewards,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -41,14 +48,14 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def rewards(self) -> list[float]:
-        """Of the sessions that may be trained on; an agent's own failure counts with 0.0."""
-        found = (session.result.reward for session in self.sessions if session.result.trainable)
-        return [reward for reward in found if reward is not None]
+        """Of the sessions that may be trained on; an agent's own failure counts with 0.0. With process rewards it
+        is the mean over a session's trainable tokens."""
+        return session_rewards(self.sessions)
 
     @property
     def has_contrast(self) -> bool:
         """Whether the rewards differ. Without that the group teaches nothing: all advantages are 0."""
-        return len(set(self.rewards)) > 1
+        return any(baseline.scale for baseline in baselines(self.rewards))
 
     def credited(self, estimator: Estimator = "grpo") -> list[CreditedTrace]:
         return credit(self.sessions, estimator)

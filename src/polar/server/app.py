@@ -13,6 +13,7 @@ from polar.server.auth import Access, ServiceTokens
 from polar.server.body_limit import BodyLimit
 from polar.server.errors import ApiError
 from polar.server.routes.events import EventRoutes
+from polar.server.routes.groups import GroupRoutes
 from polar.server.routes.nodes import NodeRoutes
 from polar.server.routes.sessions import SessionRoutes
 from polar.server.routes.tasks import TaskRoutes
@@ -27,6 +28,7 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
     access = Access(tokens, state)
     routers = [
         TaskRoutes(state).router(access),
+        GroupRoutes(state).router(access),
         SessionRoutes(state).router(access),
         EventRoutes(state).router(access),
         *NodeRoutes(state).routers(access),

@@ -17,6 +17,9 @@ class Score(Strict):
     reward: FiniteFloat | None
     """None: there is no verdict, which is not a reward of zero."""
     trace_rewards: tuple[FiniteFloat, ...] | None = None
+    """One for each trace, in the trajectory's order."""
+    call_rewards: dict[str, FiniteFloat] | None = None
+    """By call id. For the tokens of these calls they replace the reward of the trace or of the session."""
     metrics: dict[str, float] = {}
     reasons: tuple[str, ...] = ()
 
@@ -29,7 +32,7 @@ class Score(Strict):
 
     def without_reward(self) -> Score:
         """Keeps metrics and reasons."""
-        return self.model_copy(update={"reward": None, "trace_rewards": None})
+        return self.model_copy(update={"reward": None, "trace_rewards": None, "call_rewards": None})
 
 
 class Failure(Strict):

@@ -11,10 +11,11 @@ import aiohttp
 from sqlalchemy import Connection, Table, select
 
 from polar.config import ServerConfig
-from polar.server.records import cancel, leases, nodes, results, tasks, uploads
+from polar.server.records import cancel, groups, leases, nodes, results, tasks, uploads
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.types import (
+    GroupPage,
     HandBack,
     Heartbeat,
     HeartbeatReply,
@@ -23,6 +24,7 @@ from polar.types import (
     NodeCredentials,
     Registration,
     ResultPage,
+    Selection,
     SessionResult,
     SessionUpload,
     Stage,
@@ -113,7 +115,18 @@ class Desk:
 
     async def results(self, after: int = 0, limit: int = 1000, **only: str) -> ResultPage:
         rows = await self.state.read(results.rows_after, after, limit, results.ResultFilter(**only))
-        return results.page_of(rows, after)
+        return results.page_of(results.ResultRows(rows, all_done=False), after)
+
+    async def selected(self, **wanted: Any) -> ResultPage:
+        selection = Selection.model_validate(wanted)
+        return results.page_of(await self.state.read(results.selected, selection), selection.after)
+
+    async def groups(self, **wanted: Any) -> GroupPage:
+        """Those that are done."""
+        selection = Selection.model_validate(wanted)
+        chosen = None if selection.everything else await self.state.read(groups.selected, selection)
+        rows = await self.state.read(groups.done_after, selection.after, selection.limit, chosen)
+        return groups.page_of(rows, selection.after)
 
     async def row(self, session_id: str) -> dict[str, Any]:
         rows = await self.rows("sessions")

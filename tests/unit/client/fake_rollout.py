@@ -16,12 +16,16 @@ from polar.types import (
     FINAL_STAGES,
     Drain,
     Event,
+    FinishedGroup,
+    GroupPage,
+    GroupStatus,
     Lease,
     NodeStatus,
     Policy,
     PolicyChange,
     ResultEntry,
     ResultPage,
+    Selection,
     Session,
     SessionResult,
     SessionStatus,
@@ -125,6 +129,9 @@ class FakeRollout:
             web.get("/v1/sessions/{name}/upload", self._upload),
             web.get("/v1/sessions/{name}/trajectory", self._trajectory),
             web.get("/v1/results", self._results),
+            web.post("/v1/results/query", self._selected_results),
+            web.post("/v1/groups/query", self._selected_groups),
+            web.get("/v1/groups/{name}", self._group),
             web.post("/v1/{kind}/{name}/cancel", self._cancel),
             web.get("/v1/policy", self._policy),
             web.put("/v1/policy", self._put_policy),
@@ -213,11 +220,84 @@ class FakeRollout:
             return list(mine)[:limit]
 
         if float(query.get("wait_s", 0)) > 0 and not found():
-            async with self._changed:
-                self._held.set()
-                await self._changed.wait()
+            await self._hold()
         entries = found()
         return answer(ResultPage(results=tuple(entries), cursor=entries[-1].cursor if entries else after))
+
+    async def _selected_results(self, request: web.Request) -> web.Response:
+        wanted = Selection.model_validate_json(await request.read())
+        if unknown := self._unknown(wanted):
+            return unknown
+
+        def found() -> list[ResultEntry]:
+            mine = (entry for entry in self.entries if entry.cursor > wanted.after)
+            return [entry for entry in mine if self._is_selected(entry.result.task_id, wanted)][: wanted.limit]
+
+        if wanted.wait_s > 0 and not found() and not self._all_done(wanted):
+            await self._hold()
+        entries = found()
+        cursor = entries[-1].cursor if entries else wanted.after
+        return answer(ResultPage(results=tuple(entries), cursor=cursor, all_done=self._all_done(wanted)))
+
+    async def _selected_groups(self, request: web.Request) -> web.Response:
+        wanted = Selection.model_validate_json(await request.read())
+        if unknown := self._unknown(wanted):
+            return unknown
+
+        def found() -> list[FinishedGroup]:
+            names = {task.group for task_id, task in self.tasks.items() if self._is_selected(task_id, wanted)}
+            whole = [self._finished(name) for name in names if not self._open_sessions(name)]
+            later = sorted((group for group in whole if group.cursor > wanted.after), key=lambda g: g.cursor)
+            return later[: wanted.limit]
+
+        if wanted.wait_s > 0 and not found() and not self._all_done(wanted):
+            await self._hold()
+        groups = found()
+        cursor = groups[-1].cursor if groups else wanted.after
+        return answer(GroupPage(groups=tuple(groups), cursor=cursor, all_done=self._all_done(wanted)))
+
+    async def _group(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        task_ids = tuple(task_id for task_id, task in self.tasks.items() if task.group == name)
+        if not task_ids:
+            return refusal(404, f"there is no group {name!r}")
+        mine = [session for session in self.sessions.values() if session.task_id in task_ids]
+        left = len(self._open_sessions(name))
+        return answer(
+            GroupStatus(group_id=name, task_ids=task_ids, sessions=len(mine), unfinished=left, done=not left)
+        )
+
+    async def _hold(self) -> None:
+        async with self._changed:
+            self._held.set()
+            await self._changed.wait()
+
+    def _unknown(self, wanted: Selection) -> web.Response | None:
+        for task_id in wanted.task_ids or ():
+            if task_id not in self.tasks:
+                return refusal(404, f"there is no task {task_id!r}")
+        for group_id in wanted.group_ids or ():
+            if group_id not in {task.group for task in self.tasks.values()}:
+                return refusal(404, f"there is no group {group_id!r}")
+        return None
+
+    def _is_selected(self, task_id: str, wanted: Selection) -> bool:
+        named = task_id in (wanted.task_ids or ()) or self.tasks[task_id].group in (wanted.group_ids or ())
+        return wanted.everything or named
+
+    def _all_done(self, wanted: Selection) -> bool:
+        """Whether each task of a selected group has ended, also if only another task of its group was named."""
+        names = {task.group for task_id, task in self.tasks.items() if self._is_selected(task_id, wanted)}
+        return not wanted.everything and not any(self._open_sessions(name) for name in names)
+
+    def _open_sessions(self, group: str) -> list[Session]:
+        mine = (session for session in self.sessions.values() if self.tasks[session.task_id].group == group)
+        return [session for session in mine if not session.stage.final]
+
+    def _finished(self, group: str) -> FinishedGroup:
+        mine = [entry for entry in self.entries if self.tasks[entry.result.task_id].group == group]
+        cursor = max((entry.cursor for entry in mine), default=0)
+        return FinishedGroup(group_id=group, cursor=cursor, results=tuple(entry.result for entry in mine))
 
     def _asked_for(self, entry: ResultEntry, query: Any) -> bool:
         task_ids, group_id = query.getall("task_id", []), query.get("group_id")

@@ -9,7 +9,6 @@ import pytest
 from fake_rollout import FakeRollout
 
 from polar.client import PolarClient, ServerError
-from polar.client.results import skip_others
 from polar.types import Event, ResultEntry, TaskRequest
 
 
@@ -52,7 +51,7 @@ async def test_what_is_done_already_is_told_at_once(client: PolarClient, rollout
     await rollout.finish("a-0")
     await rollout.finish("a-1")
     assert ids([entry async for entry in client.results(task_ids=("a",))]) == ["a-0", "a-1"]
-    assert not any("wait_s=30" in request for request in rollout.seen)
+    assert rollout.seen[1:] == ["POST /v1/results/query"]
 
 
 async def test_no_tasks_have_no_results(client: PolarClient, rollout: FakeRollout) -> None:
@@ -86,7 +85,7 @@ async def test_a_group_ends_with_the_last_of_its_tasks(client: PolarClient, roll
     for session_id in ("a-0", "other-0", "b-0"):
         await rollout.finish(session_id)
     assert ids([entry async for entry in client.results(group_id="pair")]) == ["a-0", "b-0"]
-    with pytest.raises(ServerError, match="no task of group 'nobody'"):
+    with pytest.raises(ServerError, match="no group 'nobody'"):
         await anext(client.results(group_id="nobody"))
 
 
@@ -129,32 +128,11 @@ async def test_several_tasks_do_not_cost_the_whole_history(client: PolarClient, 
     await rollout.held()
     await rollout.finish("a-0")
     assert ids(await waiting) == ["b-0", "a-0"]
-    assert len(rollout.seen) - before < 30
+    assert len(rollout.seen) - before <= 3
 
 
 async def rest_of(client: PolarClient, task_ids: list[str]) -> list[ResultEntry]:
     return [entry async for entry in client.results(task_ids=task_ids)]
-
-
-@pytest.mark.parametrize("after", [0, 7, 500])
-@pytest.mark.parametrize("mine", [{3}, {8, 700}, {999}, {1000}, set[int]()])
-@pytest.mark.parametrize("spread", [1, 10, 333])
-async def test_what_is_skipped_is_never_of_the_tasks(after: int, mine: set[int], spread: int) -> None:
-    """Cursors grow, but a database may leave gaps between them."""
-    cursors = [spread * number for number in range(1, 1001)]
-    asked = 0
-
-    async def first_after(cursor: int, task_id: str | None) -> int | None:
-        nonlocal asked
-        asked += 1
-        own = [spread * number for number in sorted(mine)] if task_id else cursors
-        return next((found for found in own if found > cursor), None)
-
-    start = await skip_others(first_after, {"a", "b"}, after)
-    wanted = [spread * number for number in mine if spread * number > after]
-    assert after <= start <= cursors[-1] and all(cursor > start for cursor in wanted)
-    assert len([cursor for cursor in cursors if start < cursor < min(wanted, default=cursors[-1])]) <= 100
-    assert asked < 50
 
 
 async def test_a_restart_in_the_middle_is_not_noticed(client: PolarClient, rollout: FakeRollout) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, union, update
 
 from polar.server.errors import Conflict, Invalid
-from polar.server.records import callbacks
+from polar.server.records import callbacks, groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.sessions import SessionRow, row_of
-from polar.server.records.tables import results, sessions
+from polar.server.records.tables import IS_OPEN, results, sessions
 from polar.server.records.uploads import Upload, drop_parts, keep_last, keep_part
 from polar.server.state import Change, State
-from polar.types import Failure, ResultEntry, ResultPage, SessionResult, Stage
+from polar.types import Failure, ResultEntry, ResultPage, Selection, SessionResult, Stage
 
 Ending = tuple[SessionRow, SessionResult]
 
@@ -71,7 +71,7 @@ def server_result(row: SessionRow, stage: Stage, failure: Failure | None = None)
     result = SessionResult(
         session_id=row.session_id,
         task_id=row.task_id,
-        group_id=row.group_id or row.task_id,
+        group_id=row.group,
         index=row.index,
         attempt=row.attempt,
         stage=stage,
@@ -95,8 +95,23 @@ def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None
     if node_id is None:
         drop_parts(change, [row.session_id for row, _ in endings])
     append(change, [_result_event(row, result, node_id) for row, result in endings])
+    groups.shrink(change, [row.group for row, _ in endings])
     callbacks.add(change, [result for _, result in endings])
     change.wakes.add("results")
+
+
+@dataclass(frozen=True)
+class ResultRows:
+    """Results not parsed yet: the database thread has heartbeats to write."""
+
+    found: Sequence[tuple[int, str]]
+    """Cursor and JSON."""
+    all_done: bool
+
+    @property
+    def ready(self) -> bool:
+        """There is no reason to wait for more."""
+        return bool(self.found) or self.all_done
 
 
 def rows_after(connection: Connection, after: int, limit: int, only: ResultFilter) -> list[tuple[int, str]]:
@@ -110,19 +125,35 @@ def rows_after(connection: Connection, after: int, limit: int, only: ResultFilte
     return [(cursor, body) for cursor, body in rows]
 
 
-def page_of(rows: Sequence[tuple[int, str]], after: int) -> ResultPage:
+def selected(connection: Connection, wanted: Selection) -> ResultRows:
+    """Results of the selected tasks and groups, which must exist."""
+    if wanted.everything:
+        return ResultRows(rows_after(connection, wanted.after, wanted.limit, ResultFilter()), all_done=False)
+    task_ids, group_ids = wanted.task_ids or (), wanted.group_ids or ()
+    later = select(results.c.cursor).where(results.c.cursor > wanted.after)
+    # One index each. The bodies are read afterwards: sorting must not read those of later pages.
+    either = union(later.where(results.c.task_id.in_(task_ids)), later.where(results.c.group_id.in_(group_ids)))
+    cursors = list(connection.execute(either.order_by("cursor").limit(wanted.limit)).scalars())
+    bodies = select(results.c.cursor, results.c.body).where(results.c.cursor.in_(cursors))
+    found = [(cursor, body) for cursor, body in connection.execute(bodies.order_by(results.c.cursor))]
+    is_open = select(sessions.c.task_id).where(IS_OPEN, sessions.c.task_id.in_(task_ids)).limit(1)
+    all_done = connection.execute(is_open).first() is None and not groups.any_open(connection, group_ids)
+    return ResultRows(found, all_done)
+
+
+def page_of(rows: ResultRows, after: int) -> ResultPage:
     """Slow with many rows: call it in a thread."""
     entries = tuple(
-        ResultEntry(cursor=cursor, result=SessionResult.model_validate_json(body)) for cursor, body in rows
+        ResultEntry(cursor=cursor, result=SessionResult.model_validate_json(body)) for cursor, body in rows.found
     )
-    return ResultPage(results=entries, cursor=entries[-1].cursor if entries else after)
+    return ResultPage(results=entries, cursor=entries[-1].cursor if entries else after, all_done=rows.all_done)
 
 
 def _result_row(row: SessionRow, result: SessionResult) -> dict[str, Any]:
     return {
         "session_id": row.session_id,
         "task_id": row.task_id,
-        "group_id": row.group_id,
+        "group_id": row.group,
         "body": json.dumps(result.model_dump(mode="json")),
     }
 

@@ -34,6 +34,10 @@ class SessionRow:
     """As JSON."""
 
     @property
+    def group(self) -> str:
+        return self.group_id or self.task_id
+
+    @property
     def earlier_attempts(self) -> tuple[EarlierAttempt, ...]:
         return EARLIER.validate_json(self.earlier)
 

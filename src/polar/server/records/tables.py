@@ -17,6 +17,8 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    case,
+    func,
     insert,
     inspect,
     select,
@@ -26,7 +28,7 @@ from sqlalchemy import (
 
 from polar.store.database import StoreError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 METADATA = MetaData()
 
@@ -34,6 +36,7 @@ _GROWING = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows o
 
 IS_WAITING = text("stage = 'QUEUED' AND lease_expires IS NULL")
 IS_HELD = text("lease_expires IS NOT NULL")
+IS_OPEN = text("stage NOT IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED')")
 """Literal SQL, not bound values: a partial index serves only a query that repeats its condition exactly."""
 
 
@@ -88,6 +91,13 @@ Index(
     postgresql_where=IS_WAITING,
 )
 Index("sessions_held", sessions.c.lease_expires, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
+_SESSIONS_OPEN = Index(
+    "sessions_open",
+    sessions.c.task_id,
+    sessions.c.stage,  # so that the index alone answers; SQLite would take the one of all sessions of a task
+    sqlite_where=IS_OPEN,
+    postgresql_where=IS_OPEN,
+)
 Index("sessions_of_node", sessions.c.node_id, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
 
 results = Table(
@@ -96,12 +106,21 @@ results = Table(
     _growing("cursor"),
     _session_id(nullable=False, unique=True),  # one result for each session
     _task_id(),
-    Column("group_id", Text),
+    Column("group_id", Text),  # of the task, or its id if it names no group; null only while migrating
     Column("body", Text, nullable=False),  # the SessionResult as JSON
     sqlite_autoincrement=True,
 )
 Index("results_of_task", results.c.task_id, results.c.cursor)
 Index("results_of_group", results.c.group_id, results.c.cursor)
+
+groups = Table(
+    "groups",
+    METADATA,
+    Column("group_id", Text, primary_key=True),
+    Column("sessions", Integer, nullable=False),
+    Column("unfinished", Integer, nullable=False),  # sessions without a result
+    Column("cursor", BigInteger, unique=True),  # of its last result; null while a session is unfinished
+)
 
 uploads = Table(
     "uploads",
@@ -205,5 +224,19 @@ def _add_earlier_attempts(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE nodes ADD COLUMN sick TEXT"))
 
 
-_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts}
+def _add_groups(connection: Connection) -> None:
+    connection.execute(text("UPDATE results SET group_id = task_id WHERE group_id IS NULL"))
+    _SESSIONS_OPEN.create(connection, checkfirst=True)
+    groups.create(connection, checkfirst=True)
+    group_id = func.coalesce(sessions.c.group_id, sessions.c.task_id)
+    unfinished = func.count() - func.count(results.c.cursor)
+    counted = (
+        select(group_id, func.count(), unfinished, case((unfinished == 0, func.max(results.c.cursor))))
+        .select_from(sessions.outerjoin(results, results.c.session_id == sessions.c.session_id))
+        .group_by(group_id)
+    )
+    connection.execute(insert(groups).from_select(["group_id", "sessions", "unfinished", "cursor"], counted))
+
+
+_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts, 4: _add_groups}
 """From each older schema version to the next."""

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, insert, select
 
 from polar.server.errors import Conflict, not_found
+from polar.server.records import groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import sessions, tasks
 from polar.server.state import Change
@@ -26,6 +27,7 @@ def submit(change: Change, task: TaskRequest) -> TaskStatus:
         raise Conflict(f"task_id: a task {task.task_id!r} already exists; choose another id, or none")
     change.connection.execute(insert(tasks).values(**_task_row(task), submitted=change.now))
     change.connection.execute(insert(sessions), [_session_row(task, index) for index in range(task.num_samples)])
+    groups.grow(change, task.group, task.num_samples)
     data = {"num_samples": task.num_samples, "group_id": task.group_id}
     append(change, [NewEvent("task", task.task_id, data=data)])
     change.wakes.add("queue")

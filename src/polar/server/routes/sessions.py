@@ -11,10 +11,10 @@ from pydantic import Field
 from polar.server.auth import Access, guarded_router
 from polar.server.errors import ErrorBody
 from polar.server.long_poll import poll
-from polar.server.records import cancel, results, sessions, uploads
+from polar.server.records import cancel, groups, results, sessions, uploads
 from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Limit, PathId, QueryId
 from polar.server.state import State
-from polar.types import CancelReply, Id, Lease, ResultPage, SessionStatus, Stage, Strict
+from polar.types import CancelReply, Id, Lease, ResultPage, Selection, SessionStatus, Stage, Strict
 from polar.types.codec import MSGPACK
 
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
@@ -49,6 +49,7 @@ class SessionRoutes:
         router.get("/v1/sessions/{session_id}/upload", responses=_UPLOAD, **binary)(self.upload)
         router.get("/v1/sessions/{session_id}/trajectory", responses=_TRAJECTORY, **binary)(self.trajectory)
         router.get("/v1/results")(self.results)
+        router.post("/v1/results/query", responses=UNKNOWN)(self.selected)
         return router
 
     async def listing(
@@ -81,8 +82,19 @@ class SessionRoutes:
         async def look() -> list[tuple[int, str]]:
             return await self._state.read(results.rows_after, only.after, only.limit, wanted)
 
-        rows = await poll(request, self._state.signals["results"], only.wait_s, look, done=bool)
-        return await asyncio.to_thread(results.page_of, rows, only.after)
+        found = await poll(request, self._state.signals["results"], only.wait_s, look, done=bool)
+        return await asyncio.to_thread(results.page_of, results.ResultRows(found, all_done=False), only.after)
+
+    async def selected(self, request: Request, wanted: Selection) -> ResultPage:
+        """Results of several tasks and groups. A POST, because thousands of ids do not fit in a URL."""
+        await self._state.read(groups.selected, wanted)
+
+        async def look() -> results.ResultRows:
+            return await self._state.read(results.selected, wanted)
+
+        signal = self._state.signals["results"]
+        rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
+        return await asyncio.to_thread(results.page_of, rows, wanted.after)
 
     async def _blob(self, session_id: str) -> bytes:
         return await uploads.read_blob(self._state, session_id)

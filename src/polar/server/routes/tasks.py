@@ -24,7 +24,6 @@ class TaskRoutes:
         router.get("/v1/tasks")(self.newest)
         router.get("/v1/tasks/{task_id}", responses=UNKNOWN)(self.one)
         router.post("/v1/tasks/{task_id}/cancel", responses=UNKNOWN)(self.cancel_task)
-        router.post("/v1/groups/{group_id}/cancel", responses=UNKNOWN)(self.cancel_group)
         return router
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
@@ -40,6 +39,3 @@ class TaskRoutes:
 
     async def cancel_task(self, task_id: PathId) -> CancelReply:
         return CancelReply(cancelled=await self._state.change(cancel.cancel, "task", task_id))
-
-    async def cancel_group(self, group_id: PathId) -> CancelReply:
-        return CancelReply(cancelled=await self._state.change(cancel.cancel, "group", group_id))

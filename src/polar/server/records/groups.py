@@ -1,0 +1,130 @@
+"""Groups: sessions are counted as they are submitted and as they end, so that a whole group is found without
+looking at any other.
+
+A task without a `group_id` is a group of its own, named like the task. A group that gains a task after it was done
+is open again; when that task is done too, the group has a later cursor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, case, func, insert, select, update
+
+from polar.server.errors import not_found
+from polar.server.records.tables import groups, results, sessions, tasks
+from polar.server.state import Change
+from polar.types import FinishedGroup, GroupPage, GroupStatus, Selection, SessionResult
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """Groups that are done, not parsed yet: the database thread has heartbeats to write."""
+
+    found: Sequence[tuple[str, int, Sequence[str]]]
+    """Group id, cursor, and the results as JSON."""
+    all_done: bool
+
+    @property
+    def ready(self) -> bool:
+        """There is no reason to wait for more."""
+        return bool(self.found) or self.all_done
+
+
+def grow(change: Change, group_id: str, count: int) -> None:
+    """Counts new sessions, in the transaction that submits them."""
+    grown = (
+        update(groups)
+        .where(groups.c.group_id == group_id)
+        .values(sessions=groups.c.sessions + count, unfinished=groups.c.unfinished + count, cursor=None)
+    )
+    if not change.connection.execute(grown).rowcount:
+        change.connection.execute(insert(groups).values(group_id=group_id, sessions=count, unfinished=count))
+
+
+def shrink(change: Change, group_ids: Iterable[str]) -> None:
+    """Counts results, one for each id, in the transaction that records them."""
+    ended = Counter(group_ids)
+    left = groups.c.unfinished - bindparam("ended")
+    last = select(func.max(results.c.cursor)).where(results.c.group_id == groups.c.group_id).scalar_subquery()
+    change.connection.execute(
+        update(groups)
+        .where(groups.c.group_id == bindparam("this"))
+        .values(unfinished=left, cursor=case((left == 0, last), else_=None)),
+        [{"this": group_id, "ended": count} for group_id, count in ended.items()],
+    )
+    done = select(groups.c.group_id).where(groups.c.group_id.in_(ended), groups.c.unfinished == 0).limit(1)
+    if change.connection.execute(done).first() is not None:
+        change.wakes.add("groups")
+
+
+def status(connection: Connection, group_id: str) -> GroupStatus:
+    row = connection.execute(select(groups).where(groups.c.group_id == group_id)).one_or_none()
+    if row is None:
+        raise not_found("group", group_id)
+    # Two conditions with an index each.
+    named = select(tasks.c.number, tasks.c.task_id).where(tasks.c.group_id == group_id)
+    alone = select(tasks.c.number, tasks.c.task_id).where(tasks.c.task_id == group_id, tasks.c.group_id.is_(None))
+    found = connection.execute(named.union_all(alone).order_by("number")).all()
+    return GroupStatus(
+        group_id=group_id,
+        task_ids=tuple(task.task_id for task in found),
+        sessions=row.sessions,
+        unfinished=row.unfinished,
+        done=row.unfinished == 0,
+        cursor=row.cursor,
+    )
+
+
+def selected(connection: Connection, wanted: Selection) -> list[str]:
+    """The groups named, and those of the tasks named. Raises `NotFound` for one that does not exist."""
+    group_id = func.coalesce(tasks.c.group_id, tasks.c.task_id)
+    task_ids, group_ids = wanted.task_ids or (), wanted.group_ids or ()
+    of_tasks = connection.execute(select(tasks.c.task_id, group_id).where(tasks.c.task_id.in_(task_ids)))
+    group_of = {task_id: group for task_id, group in of_tasks}
+    known = select(groups.c.group_id).where(groups.c.group_id.in_(group_ids))
+    named = set(connection.execute(known).scalars())
+    if missing := [task_id for task_id in task_ids if task_id not in group_of]:
+        raise not_found("task", missing[0])
+    if missing := [name for name in group_ids if name not in named]:
+        raise not_found("group", missing[0])
+    return sorted({*group_of.values(), *named})
+
+
+def done_after(connection: Connection, after: int, limit: int, group_ids: Sequence[str] | None) -> GroupRows:
+    """In the order in which they were done; of all groups, or of those given."""
+    query = select(groups.c.group_id, groups.c.cursor).where(groups.c.cursor > after)
+    if group_ids is not None:
+        query = query.where(groups.c.group_id.in_(group_ids))
+    rows = connection.execute(query.order_by(groups.c.cursor).limit(limit)).all()
+    found = [(row.group_id, row.cursor, _results_of(connection, row.group_id)) for row in rows]
+    return GroupRows(found, group_ids is not None and not any_open(connection, group_ids))
+
+
+def any_open(connection: Connection, group_ids: Sequence[str]) -> bool:
+    query = select(groups.c.group_id).where(groups.c.group_id.in_(group_ids), groups.c.cursor.is_(None)).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def page_of(rows: GroupRows, after: int) -> GroupPage:
+    """Slow with large groups: call it in a thread."""
+    found = tuple(
+        FinishedGroup(
+            group_id=group_id, cursor=cursor, results=tuple(map(SessionResult.model_validate_json, bodies))
+        )
+        for group_id, cursor, bodies in rows.found
+    )
+    return GroupPage(groups=found, cursor=found[-1].cursor if found else after, all_done=rows.all_done)
+
+
+def _results_of(connection: Connection, group_id: str) -> list[str]:
+    """In the order of submission."""
+    query = (
+        select(results.c.body)
+        .join(sessions, sessions.c.session_id == results.c.session_id)
+        .where(results.c.group_id == group_id)
+        .order_by(sessions.c.number)
+    )
+    return list(connection.execute(query).scalars())

@@ -1,0 +1,44 @@
+"""Routes of groups: status, cancel, and whole groups as they are done."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+
+from polar.server.auth import Access, guarded_router
+from polar.server.long_poll import poll
+from polar.server.records import cancel, groups
+from polar.server.routes.parameters import UNKNOWN, PathId
+from polar.server.state import State
+from polar.types import CancelReply, GroupPage, GroupStatus, Selection
+
+
+class GroupRoutes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def router(self, access: Access) -> APIRouter:
+        router = guarded_router(access.control, "groups")
+        router.post("/v1/groups/query", responses=UNKNOWN)(self.done)
+        router.get("/v1/groups/{group_id}", responses=UNKNOWN)(self.one)
+        router.post("/v1/groups/{group_id}/cancel", responses=UNKNOWN)(self.cancel)
+        return router
+
+    async def one(self, group_id: PathId) -> GroupStatus:
+        return await self._state.read(groups.status, group_id)
+
+    async def cancel(self, group_id: PathId) -> CancelReply:
+        return CancelReply(cancelled=await self._state.change(cancel.cancel, "group", group_id))
+
+    async def done(self, request: Request, wanted: Selection) -> GroupPage:
+        """Groups of which every session has its result, in the order in which they were done, with their results.
+        A POST, because thousands of ids do not fit in a URL."""
+        selected = None if wanted.everything else await self._state.read(groups.selected, wanted)
+
+        async def look() -> groups.GroupRows:
+            return await self._state.read(groups.done_after, wanted.after, wanted.limit, selected)
+
+        signal = self._state.signals["groups"]
+        rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
+        return await asyncio.to_thread(groups.page_of, rows, wanted.after)
