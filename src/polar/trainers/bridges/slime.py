@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -72,7 +72,7 @@ def samples_of(prompt: Any, session: SessionTraces) -> list[Any]:
     """The samples of one session, which share the `rollout_id`: slime's loss is a mean over rollouts. All have the
     session's full reward. A session that may not be trained on gives a placeholder, because slime counts
     rollouts."""
-    status = type(prompt).Status
+    status = cast("Any", type(prompt)).Status
     if not session.traces:
         return [_placeholder(prompt, session, status.ABORTED)]
     end = status.TRUNCATED if session.was_cut else status.COMPLETED
@@ -115,7 +115,7 @@ async def _run(config: BridgeConfig, prompts: Sequence[Sequence[Any]]) -> list[l
 
 
 def _fields(sample: Any) -> Mapping[str, Any]:
-    return sample.metadata if isinstance(sample.metadata, Mapping) else {}
+    return cast("Mapping[str, Any]", sample.metadata or {})
 
 
 def _sample(prompt: Any, session: SessionTraces, item: CreditedTrace, status: Any) -> Any:
@@ -169,15 +169,7 @@ async def _evaluate(args: Any, config: BridgeConfig) -> Any:
     found: dict[str, dict[str, list[Any]]] = {}
     async with config.client() as client:
         for data_set in getattr(args, "eval_datasets", None) or ():
-            prompts = [
-                [
-                    types.Sample(
-                        index=number, prompt=row[data_set.input_key], metadata=row.get(data_set.metadata_key) or {}
-                    )
-                ]
-                * data_set.n_samples_per_eval_prompt
-                for number, row in enumerate(_rows(data_set.path))
-            ]
+            prompts = _eval_prompts(data_set, types.Sample)
             sessions = await run_prompts(client, config, prompts)
             found[data_set.name] = eval_entry(prompts, sessions)
     return types.EvalOutput(data=found)
