@@ -60,5 +60,5 @@ def instruction_of(prompt: Any) -> str:
     messages = cast("Sequence[Any]", prompt) if isinstance(prompt, Sequence) else ()
     asked = [str(message.get("content") or "") for message in messages if message.get("role") == "user"]
     if not asked:
-        raise ConfigError(f"a prompt is a text, or messages of which one is the user's, not {str(messages)[:80]!r}")
+        raise ConfigError(f"a prompt is a text, or messages of which one is the user's: {str(messages)[:80]!r}")
     return asked[-1]
