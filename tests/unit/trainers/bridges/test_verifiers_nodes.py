@@ -42,8 +42,8 @@ def test_trained_tokens_are_those_of_the_traces_each_once() -> None:
     assert not any(nodes[calls[1]["node"]]["mask"]), "the title is auxiliary"
     last = nodes[calls[3]["node"]]
     assert last["mask"] == [False, False, True, True, True] and len(last["logprobs"]) == 3
-    with_title, _ = nodes_of(session_calls(), taken(kinds=("agent", "auxiliary")))
-    assert sum(joined(with_title, "mask")) == 7, "with the title, without the helper"
+    alone, _ = nodes_of(session_calls(), taken(kinds=("agent",)))
+    assert sum(joined(alone, "mask")) == 5, "without the helper"
 
 
 def test_messages_stand_once_and_an_echoed_reply_is_the_sampled_node() -> None:
