@@ -10,20 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.packages import load
-from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_groups, sessions_of
-from polar.types import Call, Message, SessionUpload, Stage, Tool
+from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_session
+from polar.types import Call, Message, Stage, Tool
 
 INSTALL = "'verifiers==0.4.0'"
-
-
-class UploadClient(GroupClient, Protocol):
-    """Beside groups, the calls of a session."""
-
-    async def upload(self, session_id: str) -> SessionUpload: ...
 
 
 def nodes_of(calls: Iterable[Call], session: SessionTraces) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -146,7 +140,7 @@ def record_of(session: SessionTraces, calls: Iterable[Call], task: Mapping[str, 
 
 
 def environment(
-    config: BridgeConfig, connect: Callable[[], AbstractAsyncContextManager[UploadClient]] | None = None
+    config: BridgeConfig, connect: Callable[[], AbstractAsyncContextManager[GroupClient]] | None = None
 ) -> Any:
     """A verifiers `Env` class whose episodes are sessions of Polar. In the package of an environment:
 
@@ -166,14 +160,13 @@ def environment(
 async def run_episode(
     task: Any,
     config: BridgeConfig,
-    connect: Callable[[], AbstractAsyncContextManager[UploadClient]],
+    connect: Callable[[], AbstractAsyncContextManager[GroupClient]],
     on_trace: Callable[[Any], None] | None = None,
 ) -> Any:
     """One session as a verifiers `Episode` of one trace."""
     fields = task.data.model_dump()
     async with connect() as client:
-        (group,) = await run_groups(client, [config.task_for(fields["prompt"], fields)])
-        (session,) = sessions_of(group, config, (await client.policy()).version)
+        session = await run_session(client, config, config.task_for(fields["prompt"], fields))
         calls = (await client.upload(session.result.session_id)).calls if session.traces else ()
     described = {"type": type(task).__name__, "data": fields, "key": task.key, "hash": task.hash}
     trace = load("verifiers.v1.trace", INSTALL).Trace.model_validate(record_of(session, calls, described))

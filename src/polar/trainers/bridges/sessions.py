@@ -18,7 +18,7 @@ from polar.credit.bounds import truncated, without_stale
 from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
-from polar.types import Policy, SessionResult, Stage, TaskRequest, TaskStatus, Trace
+from polar.types import GroupStatus, Policy, SessionResult, SessionUpload, Stage, TaskRequest, TaskStatus, Trace
 
 
 class GroupClient(Protocol):
@@ -37,6 +37,10 @@ class GroupClient(Protocol):
     async def policy(self) -> Policy: ...
 
     async def set_policy_version(self, version: str | int) -> Policy: ...
+
+    async def group(self, group_id: str) -> GroupStatus: ...
+
+    async def upload(self, session_id: str) -> SessionUpload: ...
 
 
 class SessionTraces(msgspec.Struct, frozen=True):
@@ -97,7 +101,8 @@ def main_trace(traces: Sequence[CreditedTrace]) -> CreditedTrace:
 
 
 async def run_groups(client: GroupClient, tasks: Sequence[TaskRequest]) -> list[Group]:
-    """Submits the tasks and waits for all of their sessions. Gives the groups in the order of the tasks."""
+    """Submits the tasks and waits for all of their sessions. Gives the groups in the order of the tasks, each with
+    the sessions of its task alone."""
     if not tasks:
         return []
     submitted = await client.submit_many(tasks)
@@ -105,10 +110,26 @@ async def run_groups(client: GroupClient, tasks: Sequence[TaskRequest]) -> list[
     async with aclosing(client.groups(task_ids=[status.task_id for status in submitted])) as groups:
         async for group in groups:
             found[group.group_id] = group
-    missing = [status.task_id for status in submitted if status.task_id not in found]
+    missing = [status.task_id for status in submitted if _group_of(status) not in found]
     if missing:
         raise PolarError(f"the server ended without the groups of {', '.join(missing[:5])}: were they cancelled?")
-    return [found[status.task_id] for status in submitted]
+    return [_sessions_of_task(found[_group_of(status)], status.task_id) for status in submitted]
+
+
+async def run_session(client: GroupClient, config: BridgeConfig, task: TaskRequest) -> SessionTraces:
+    """For trainers that ask for one session at a time and compare them themselves. The task has one sample."""
+    (group,) = await run_groups(client, [task])
+    (session,) = sessions_of(group, config, (await client.policy()).version)
+    return session
+
+
+def _group_of(status: TaskStatus) -> str:
+    return status.group_id or status.task_id
+
+
+def _sessions_of_task(group: Group, task_id: str) -> Group:
+    sessions = tuple(session for session in group.sessions if session.result.task_id == task_id)
+    return Group(group.group_id, sessions, group.cursor)
 
 
 def _taken(result: SessionResult, traces: list[CreditedTrace]) -> SessionTraces:

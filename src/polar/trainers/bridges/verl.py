@@ -14,7 +14,7 @@ from typing import Any, cast
 from polar.errors import ConfigError
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.packages import load
-from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_groups, sessions_of
+from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_session
 from polar.types import Trace
 
 
@@ -45,10 +45,7 @@ class AgentLoop:
         if "sampling" not in self._config.task:
             task = task.model_copy(update={"sampling": task.sampling.model_copy(update=sampling(sampling_params))})
         async with self._connect() as client:
-            (group,) = await run_groups(client, [task])
-            version = (await client.policy()).version
-        (session,) = sessions_of(group, self._config, version)
-        return outputs_of(session)
+            return outputs_of(await run_session(client, self._config, task))
 
 
 def outputs_of(session: SessionTraces) -> list[Any]:

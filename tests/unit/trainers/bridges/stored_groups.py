@@ -8,11 +8,14 @@ from typing import Any
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
 from polar.types import (
+    Call,
     Certificate,
     Failure,
+    GroupStatus,
     Policy,
     Score,
     SessionResult,
+    SessionUpload,
     Span,
     Stage,
     TaskRequest,
@@ -90,6 +93,9 @@ def a_group(name: str, *rewards: float | None) -> Group:
 class StoredClient:
     """A `PolarClient` whose sessions have all ended: the n-th task that is submitted gets the n-th group."""
 
+    calls: Sequence[Call] = ()
+    """Of every session."""
+
     def __init__(self, *groups: Group, version: str = "0") -> None:
         self._groups = list(groups)
         self._of: dict[str, Group] = {}
@@ -126,6 +132,15 @@ class StoredClient:
     ) -> AsyncGenerator[Group]:
         for name in reversed(sorted(task_ids or ())):  # as they complete, not as they were submitted
             yield self._of[name]
+
+    async def group(self, group_id: str) -> GroupStatus:
+        size = len(self._of[group_id].sessions)
+        return GroupStatus(group_id=group_id, task_ids=(group_id,), sessions=size, unfinished=0, done=True)
+
+    async def upload(self, session_id: str) -> SessionUpload:
+        everything = [session for group in self._of.values() for session in group.sessions]
+        (found,) = [session for session in everything if session.result.session_id == session_id]
+        return SessionUpload(found.result.model_dump_json().encode(), found.trajectory, tuple(self.calls))
 
     async def policy(self) -> Policy:
         return Policy(version=self._version)
