@@ -10,9 +10,12 @@ import torch
 from datasets import Dataset
 from stored_groups import StoredClient, a_group, a_session, a_trace
 from tiny_policy import tiny_llama, tiny_tokenizer, weights
+from training_service import training_service
 from trl import GRPOConfig, GRPOTrainer
 
+from polar.client import SyncPolarClient
 from polar.credit.group import Group
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.trl import RolloutFunction, session_reward
 
@@ -22,7 +25,8 @@ pytestmark = [
 ]
 
 
-def a_trainer(folder: Path, client: StoredClient, model: Any, steps: int = 1) -> GRPOTrainer:
+def a_trainer(folder: Path, source: StoredClient | BridgeConfig, model: Any, steps: int = 1) -> GRPOTrainer:
+    """`source`: stored groups, or where the rollout server is."""
     args = GRPOConfig(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -45,7 +49,11 @@ def a_trainer(folder: Path, client: StoredClient, model: Any, steps: int = 1) ->
         reward_funcs=[session_reward],
         train_dataset=Dataset.from_list([{"prompt": "Do it."}] * 8),
         processing_class=tiny_tokenizer(),
-        rollout_func=RolloutFunction(BridgeConfig(task={"harness": "pi"}), connect=lambda: client),
+        rollout_func=(
+            RolloutFunction(source)
+            if isinstance(source, BridgeConfig)
+            else RolloutFunction(BridgeConfig(task={"harness": "pi"}), connect=lambda: source)
+        ),
     )
 
 
@@ -113,3 +121,21 @@ def test_a_group_without_contrast_or_without_sessions_changes_nothing(tmp_path: 
     client = StoredClient(a_group("a", 1.0, 1.0, 1.0, 1.0), a_group("b", None, None, None, None))
     a_trainer(tmp_path, client, model, steps=2).train()
     assert torch.equal(weights(model), before)
+
+
+def test_steps_on_sessions_of_a_real_server_and_node(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+    """From the prompt of the data set to the optimiser: a harness in a runtime, the gateway, an evaluator."""
+    model = tiny_llama(vocabulary=49_152)
+    before = weights(model)
+    with training_service(smollm2, tmp_path) as fields:
+        trainer = a_trainer(tmp_path / "out", BridgeConfig.model_validate(fields), model, steps=2)
+        trainer.train()
+        with SyncPolarClient(fields["url"], fields["token"]) as client:
+            assert client.policy().version == "1"
+            (first, second) = [client.upload(s.session_ids[0]) for s in map(client.task, task_ids(client))]
+    assert logged(trainer, "reward") == [0.5, 0.5] and not torch.equal(weights(model), before)
+    assert {call.policy_version for call in (*first.calls, *second.calls)} == {"0", "1"}
+
+
+def task_ids(client: SyncPolarClient) -> list[str]:
+    return [status.task_id for status in client.tasks()]

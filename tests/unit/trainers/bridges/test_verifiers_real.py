@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +11,27 @@ from stored_groups import StoredClient, a_group
 from verifiers.v1.episode import Episode
 from verifiers.v1.serve.delta import DeltaStreamer, EpisodeAssembly, TraceSummary
 from verifiers.v1.task import Task, TaskData
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from polar.credit.group import Group
 from polar.trainers.bridges.config import BridgeConfig
-from polar.trainers.bridges.prime_rl import environment, run_episode
+from polar.trainers.bridges.prime_rl import run_episode
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
 
 CONFIG = BridgeConfig(task={"harness": "pi"})
+PACKAGE = """
+import verifiers.v1 as vf
+from polar.trainers.bridges.config import BridgeConfig
+from polar.trainers.bridges.prime_rl import environment
+
+class Words(vf.Taskset[vf.Task]):
+    def load(self):
+        yield vf.Task(vf.TaskData(prompt="Say hello."), self.config.task)
+
+PolarWords = environment(BridgeConfig(task={"harness": "pi"}))
+__all__ = ["Words", "PolarWords"]
+"""
 
 
 class RowData(TaskData):
@@ -77,6 +91,16 @@ async def test_a_lost_session_is_an_episode_that_is_not_ok() -> None:
     assert not episode.ok and episode.last_error.type == "Gone" and not episode.traces[0].nodes
 
 
-def test_the_environment_is_one_of_verifiers() -> None:
-    made = environment(CONFIG, lambda: CallsClient())
-    assert "run_episode" in vars(made) and made.__mro__[1].__name__ == "SingleAgentEnv"
+async def test_an_environment_package_is_loaded_and_run_by_verifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package as prime-rl loads it: one taskset and one environment, exported by `__all__`."""
+    (tmp_path / "polar_words.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    client = CallsClient(Group("t", (called_session(0.5),)))
+    monkeypatch.setattr(BridgeConfig, "client", lambda _: client)
+    env = load_environment(resolve_env_config({"taskset": {"id": "polar_words"}}))
+    (slot,) = env.slots(next(iter(env.taskset)))
+    episode = await env.run_slot(slot, None)
+    assert episode.ok and episode.traces[0].reward == 0.5
+    assert client.submitted[0].instruction == "Say hello." and client.submitted[0].harness.name == "pi"

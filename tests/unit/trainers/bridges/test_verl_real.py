@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import hydra
 import numpy
 import pytest
 import torch
+from omegaconf import OmegaConf
 from stored_groups import StoredClient, a_session, a_trace
 from test_verl_bridge import ROW, SAMPLING, a_loop
 from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from polar.credit.group import Group
@@ -49,3 +53,28 @@ async def test_verl_makes_rows_and_advantages_of_it() -> None:
     first = found.batch["advantages"][:, 0].tolist()
     assert [round(value, 2) for value in first] == [1.0, 1.0, -1.0, 0.0]
     assert not found.batch["advantages"][~data.batch["response_mask"].bool()].any()
+
+
+async def test_verl_makes_the_loop_from_its_yaml_file(tmp_path: Path) -> None:
+    """As its worker does, with what it gives to all agent loops."""
+    (tmp_path / "loops.yaml").write_text(
+        "- name: polar\n"
+        "  _target_: polar.trainers.bridges.verl.AgentLoop\n"
+        "  polar: {url: 'http://127.0.0.1:1', task: {harness: {name: pi, options: {tools: [bash]}}}}\n"
+    )
+    (entry,) = OmegaConf.load(tmp_path / "loops.yaml")
+    client = StoredClient(Group("a", (a_session("a-0", 1.0),)))
+    loop = hydra.utils.instantiate(
+        config=entry,
+        trainer_config=DictConfigWrap(config=OmegaConf.create({})),
+        server_manager=None,
+        tokenizer=None,
+        processor=None,
+        hf_model_type="llama",
+        dataset_cls=None,
+        data_config=DictConfigWrap(config=OmegaConf.create({})),
+        connect=lambda: client,
+    )
+    (output,) = await loop.run(SAMPLING, **ROW)
+    assert isinstance(output, AgentLoopOutput) and output.reward_score == 1.0
+    assert client.submitted[0].harness.options == {"tools": ["bash"]}
