@@ -24,7 +24,7 @@ from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.sessions import sessions_of
-from polar.trainers.bridges.trl_async import RolloutWorker, samples_of
+from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
 from polar.types import TaskRequest
 from waiting import blocked_until
 
@@ -67,7 +67,7 @@ def test_the_worker_keeps_to_the_size_of_the_buffer_and_stops() -> None:
     blocked_until(worker.rollout_buffer.full)
     worker.check_health(1000.0)
     worker.stop()
-    assert len(client.submitted) <= 4 and client.versions == ["1"]
+    assert len(client.submitted) <= 4 and client.versions == ["1", "resumed"]
     assert worker.metrics_queue.get_nowait() == {"rollout/sessions_total": 2.0, "rollout/left_out_total": 0.0}
 
 
@@ -78,7 +78,7 @@ def test_a_new_version_reaches_the_server_while_the_worker_runs() -> None:
     blocked_until(worker.rollout_buffer.full)
     worker.update_model_version(2)
     worker.stop()
-    assert client.versions == ["0", "2"]
+    assert client.versions == ["0", "resumed", "2", "resumed"]
 
 
 def test_a_worker_that_has_failed_or_has_no_more_tasks_says_so() -> None:
@@ -161,12 +161,14 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pyte
         rollout_worker=worker,
         weight_transfer=NoTransfer(),
     )
+    trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, CONFIG, lambda: client)
     before = weights(trainer.model)
     trainer.train()
     assert not torch.equal(weights(trainer.model), before)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 3 and all(numpy.isfinite(losses))
-    assert client.versions[-1] == str(trainer.model_version)
+    # Before the worker starts TRL has synchronised once; then after each step.
+    assert client.versions == [each for n in "1234" for each in ("paused", n, "resumed")]
     with pytest.raises(queue.Empty):
         worker.metrics_queue.get_nowait()
         worker.metrics_queue.get_nowait()

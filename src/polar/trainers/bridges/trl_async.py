@@ -71,8 +71,9 @@ class RolloutWorker:
             self._thread.join()
 
     def update_model_version(self, model_version: int) -> None:
-        """From now on calls are recorded under this version. Before that, TRL has given the engine its weights:
-        calls that began in between carry the older version, so no token looks newer than it is."""
+        """From now on calls are recorded under this version, and generation goes on if `DrainedTransfer` has
+        paused it. Without that, calls that begin between the new weights and this carry the older version, so no
+        token looks newer than it is."""
         self._version = model_version
         if self._thread is not None and self._thread.is_alive():
             run_apart(self._announce())
@@ -86,7 +87,11 @@ class RolloutWorker:
 
     async def _announce(self) -> None:
         async with self._connect() as client:
-            await client.set_policy_version(self._version)
+            await self._go_on(client)
+
+    async def _go_on(self, client: GroupClient) -> None:
+        await client.set_policy_version(self._version)
+        await client.resume()
 
     def _serve(self) -> None:
         try:
@@ -106,7 +111,7 @@ class RolloutWorker:
 
     async def _run(self) -> None:
         async with self._connect() as client:
-            await client.set_policy_version(self._version)
+            await self._go_on(client)
             try:
                 async with asyncio.TaskGroup() as running:
                     for _ in range(self._groups_at_once):
@@ -138,6 +143,35 @@ class RolloutWorker:
                 except queue.Full:  # the trainer is slower: no further group is started until it has caught up
                     self._last_sign = time.monotonic()
                     await asyncio.sleep(FULL_PAUSE_S)
+
+
+class DrainedTransfer:
+    """TRL's weight transfer, with generation paused and drained before new weights come: no reply has tokens of
+    two policies. Without it Polar drops such replies, unless the engine reports which version sampled which token.
+
+        trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, config)
+    """
+
+    def __init__(
+        self,
+        transfer: Any,
+        config: BridgeConfig,
+        connect: Callable[[], AbstractAsyncContextManager[GroupClient]] | None = None,
+    ) -> None:
+        self._transfer = transfer
+        self._connect = connect or config.client
+
+    def pause(self) -> None:
+        run_apart(self._drain())
+        self._transfer.pause()
+
+    def __getattr__(self, name: str) -> Any:
+        """The rest is TRL's. Generation goes on with `RolloutWorker.update_model_version`, after `resume`."""
+        return getattr(self._transfer, name)
+
+    async def _drain(self) -> None:
+        async with self._connect() as client:
+            await client.pause(wait=True)
 
 
 def sample_type() -> Any:

@@ -102,6 +102,7 @@ class StoredClient:
         self._version = version
         self.submitted: list[TaskRequest] = []
         self.versions: list[str] = []
+        """What the policy was set to; `paused` and `resumed` between them."""
 
     async def __aenter__(self) -> StoredClient:
         return self
@@ -144,6 +145,15 @@ class StoredClient:
 
     async def policy(self) -> Policy:
         return Policy(version=self._version)
+
+    async def pause(self, *, wait: bool = False, timeout_s: float | None = None) -> Policy:
+        assert wait, "a pause without waiting does not drain"
+        self.versions.append("paused")
+        return await self.policy()
+
+    async def resume(self) -> Policy:
+        self.versions.append("resumed")
+        return await self.policy()
 
     async def set_policy_version(self, version: str | int) -> Policy:
         self._version = str(version)
