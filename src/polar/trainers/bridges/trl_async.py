@@ -175,7 +175,7 @@ class DrainedTransfer:
 
 
 def sample_type() -> Any:
-    return load("trl.experimental.async_grpo.async_rollout_worker", "'trl==1.16.0' aiohttp requests").RolloutSample
+    return load("trl.experimental.async_grpo.async_rollout_worker", "'polar-rollout[trl]'").RolloutSample
 
 
 def samples_of(sessions: Iterable[SessionTraces], group_number: int) -> list[Any]:

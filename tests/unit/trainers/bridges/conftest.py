@@ -3,6 +3,7 @@ from __future__ import annotations
 from trainer_types import is_installed
 
 REAL = {
+    "test_nemo_gym_capture_real.py": "nemo_gym.token_id_capture",
     "test_nemo_gym_real.py": "nemo_gym",
     "test_slime_real.py": "slime.utils.types",
     "test_verifiers_real.py": "verifiers",
