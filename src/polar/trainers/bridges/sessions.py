@@ -55,7 +55,7 @@ class SessionTraces(msgspec.Struct, frozen=True):
     """What may be trained on, the main trace last. Empty: the session is left out."""
     left_out: str = ""
     """Why there are no traces: an `UntrainableReason`, or `out_of_bounds` for tokens that are too many or too old.
-    Such a session still counts in the baseline of its group; the others do not."""
+    In baselines that Polar computes the latter still count; the others do not."""
 
     @property
     def main(self) -> CreditedTrace:

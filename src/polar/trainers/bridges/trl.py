@@ -13,14 +13,14 @@ from itertools import groupby
 from typing import Any
 
 from polar.runs.event_loop import run_apart
-from polar.trainers.bridges.config import BridgeConfig
+from polar.trainers.bridges.config import TASK_FIELD, BridgeConfig, instruction_of
 from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_groups, sessions_of
 from polar.types import TaskRequest
 
 REWARD = "polar_reward"
 """The extra column of a rollout; TRL hands it to reward functions by name."""
 TasksByPrompt = Mapping[str, Mapping[str, Any]]
-"""Fields of the task of each prompt. TRL gives a `rollout_func` the prompts alone, no other column."""
+"""Fields of the task of each instruction. TRL gives a `rollout_func` the prompts alone, no other column."""
 
 
 class RolloutFunction:
@@ -59,8 +59,7 @@ class RolloutFunction:
         return [self._task(prompt, len(list(equal))) for prompt, equal in groupby(prompts)]
 
     def _task(self, prompt: Any, samples: int) -> TaskRequest:
-        own = self._tasks.get(prompt) if isinstance(prompt, str) else None
-        return self._config.task_for(prompt, {"polar": own}, samples)
+        return self._config.task_for(prompt, {TASK_FIELD: self._tasks.get(instruction_of(prompt))}, samples)
 
     async def _run(self, tasks: list[TaskRequest], version: str) -> list[SessionTraces]:
         async with self._connect() as client:

@@ -42,6 +42,16 @@ def test_a_trace_beyond_the_budget_keeps_its_reward_in_trls_baseline() -> None:
     assert rows["env_mask"] == [[0], [0]] and rows["polar_reward"] == [1.0, None]
 
 
+def test_a_prompt_of_messages_finds_its_task_by_the_instruction() -> None:
+    client = StoredClient(a_group("a", 1.0, 0.0))
+    prompt = [{"role": "user", "content": "two"}]
+    rollout = RolloutFunction(CONFIG, tasks={"two": {"files": {"x": "y"}}}, connect=lambda: client)
+    rollout([prompt, list(prompt)], at_step(0))
+    assert [(task.instruction, task.num_samples, task.files) for task in client.submitted] == [
+        ("two", 2, {"x": "y"})
+    ]
+
+
 def test_new_weights_are_given_once_for_each_step() -> None:
     client = StoredClient(*(a_group(name, 1.0) for name in "abc"))
     pushed: list[int] = []
