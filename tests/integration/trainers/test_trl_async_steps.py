@@ -1,7 +1,7 @@
 """TRL's own `AsyncGRPOTrainer` with the rollout worker, on a CPU.
 
-Three things of TRL are replaced: the vLLM server is not asked for its context length (`token_budget=0`), weights
-are sent nowhere, and the attention kernel, which needs a GPU, is written out here in plain PyTorch."""
+What is replaced of TRL: the attention kernel, which needs a GPU, by the same in plain PyTorch; the speed of the GPU
+by a number; the weight transfer by none. The vLLM server is not asked for its context length (`token_budget=0`)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ import torch
 from datasets import Dataset
 from stored_groups import StoredClient, a_group, a_session, a_trace
 from tiny_policy import saved, weights
+from training_service import training_service
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 
+from polar.client import SyncPolarClient
 from polar.credit.group import Group
 from polar.errors import PolarError
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.sessions import sessions_of
 from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
-from polar.types import TaskRequest
-from waiting import blocked_until
+from polar.types import Stage, TaskRequest
+from waiting import HANG_S, blocked_until
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
 
@@ -135,7 +138,7 @@ def causal_attention(
 
 def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=causal_attention))
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_, **__: 1e12, raising=False)
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: 1e12)
     client = StoredClient(*(split_group(f"g{n}") for n in range(40)))
     worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
     trainer = AsyncGRPOTrainer(
@@ -172,3 +175,35 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(queue.Empty):
         worker.metrics_queue.get_nowait()
         worker.metrics_queue.get_nowait()
+
+
+def test_an_update_over_a_real_server_leaves_no_reply_of_two_policies(
+    smollm2: SmolLM2Renderer, tmp_path: Path
+) -> None:
+    with training_service(smollm2, tmp_path) as fields:
+        config = BridgeConfig.model_validate(fields)
+        endless = iter(lambda: config.task_for("Write.", samples=2), None)
+        worker = RolloutWorker(config, endless, groups_at_once=2, queue_size=64)
+        transfer = DrainedTransfer(NoTransfer(), config)
+        transfer.pause()  # TRL synchronises once before it starts the worker
+        transfer.resume()
+        worker.update_model_version(1)
+        worker.start()
+        rows = [worker.rollout_buffer.get(timeout=HANG_S)]
+        transfer.pause()
+        transfer.resume()
+        worker.update_model_version(2)
+        while rows[-1].model_version < 2:
+            rows.append(worker.rollout_buffer.get(timeout=HANG_S))
+        worker.check_health(HANG_S)
+        worker.stop()
+        with SyncPolarClient(fields["url"], fields["token"]) as client:
+            results = [status.result for status in map(client.session, sessions(client)) if status.result]
+    assert {row.model_version for row in rows} == {1, 2}
+    assert len(rows[0].input_ids) == len(rows[0].completion_mask) == len(rows[0].old_log_probs)
+    assert results
+    assert [result.statistics.dropped for result in results if result.statistics.dropped] == []
+
+
+def sessions(client: SyncPolarClient) -> list[str]:
+    return [status.session_id for status in client.sessions(stage=Stage.COMPLETED)]
