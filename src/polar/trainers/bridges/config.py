@@ -1,0 +1,64 @@
+"""What a bridge is configured with: the rollout server, how a row becomes a task, what a trainer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import Field, SecretStr
+
+from polar.client import PolarClient
+from polar.client.client import DEFAULT_URL
+from polar.credit.advantages import Estimator
+from polar.errors import ConfigError
+from polar.types import CallKind, Strict, TaskRequest
+
+TASK_FIELD = "polar"
+"""The column or metadata key of a data row that holds fields of its task."""
+
+
+class BridgeConfig(Strict):
+    """The same for all bridges. Trainers with a YAML file of their own write it there as a mapping."""
+
+    url: str = DEFAULT_URL
+    token: SecretStr | None = None
+    """None: the user's control token."""
+    task: dict[str, Any] = {}
+    """Fields that all tasks share: `harness`, `runtime`, `evaluator`, `budgets`, `staleness` and so on."""
+    max_tokens: int | None = Field(default=None, gt=1)
+    """Of prompt and response. A longer trace is cut at its end; one whose prompt leaves no room is left out."""
+    max_age: int | None = Field(default=None, ge=0)
+    """Updates of the policy since a token was sampled. Older tokens stay as context and are not trained on. Needs
+    policy versions that are whole numbers."""
+    kinds: tuple[CallKind, ...] = ("agent", "subagent", "compaction")
+    """What is trained on. Auxiliary calls, such as titles, say little about the task."""
+    estimator: Estimator = "grpo"
+    """For trainers that take advantages or normalised rewards from the bridge."""
+
+    def client(self) -> PolarClient:
+        return PolarClient(self.url, None if self.token is None else self.token.get_secret_value())
+
+    def task_for(self, prompt: Any, fields: Mapping[str, Any] | None = None, samples: int = 1) -> TaskRequest:
+        """The task of one data row: the shared fields, then the row's own in `fields["polar"]`.
+
+        The server gives it an id, because a row comes back in every epoch. An id of the row's own stays in the
+        metadata as `row`."""
+        own = cast("Mapping[str, Any]", (fields or {}).get(TASK_FIELD) or {})
+        values: dict[str, Any] = {"instruction": instruction_of(prompt)} | self.task | dict(own)
+        values["num_samples"] = samples
+        if row := values.pop("task_id", None):
+            values["metadata"] = {**values.get("metadata", {}), "row": row}
+        if values.pop("group_id", None):
+            raise ConfigError("a bridge compares the samples of one row; remove group_id from its task")
+        return TaskRequest.model_validate(values)
+
+
+def instruction_of(prompt: Any) -> str:
+    """A prompt as trainers have it, a text or chat messages, as the text that a harness is asked."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = cast("Sequence[Any]", prompt) if isinstance(prompt, Sequence) else ()
+    asked = [str(message.get("content") or "") for message in messages if message.get("role") == "user"]
+    if not asked:
+        raise ConfigError(f"a prompt is a text, or messages of which one is the user's: {str(messages)[:80]!r}")
+    return asked[-1]

@@ -1,0 +1,208 @@
+"""TRL's `AsyncGRPOTrainer`: a rollout worker that keeps a number of groups under way while the trainer trains.
+
+The worker computes the advantages, over sessions, and gives one row for each trace. TRL's loss is a mean over
+tokens, so a session weighs the same however many rows it has. TRL drops single rows by `model_version`; it is the
+oldest version that sampled a token of the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
+
+from polar.credit.advantages import CreditedTrace
+from polar.credit.group import Group
+from polar.errors import PolarError
+from polar.runs.event_loop import run_apart
+from polar.trainers.bridges.config import BridgeConfig
+from polar.trainers.bridges.packages import load
+from polar.trainers.bridges.sessions import GroupClient, SessionTraces, advantage_of, run_groups, sessions_of
+from polar.types import TaskRequest
+
+LOGGER = logging.getLogger("polar.trainers")
+FULL_PAUSE_S = 0.05
+
+
+class RolloutWorker:
+    """Pass it as `AsyncGRPOTrainer(rollout_worker=...)`.
+
+    tasks: endless, or as long as training shall go on; each with as many samples as a group has. groups_at_once:
+    groups under way, which bounds how old a group can get."""
+
+    def __init__(
+        self,
+        config: BridgeConfig,
+        tasks: Iterable[TaskRequest],
+        *,
+        groups_at_once: int = 8,
+        queue_size: int = 1024,
+        connect: Callable[[], AbstractAsyncContextManager[GroupClient]] | None = None,
+    ) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue(queue_size)
+        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._config = config
+        self._tasks = iter(tasks)
+        self._groups_at_once = groups_at_once
+        self._connect = connect or config.client
+        self._version = 0
+        self._group_number = 0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._last_sign = time.monotonic()
+
+    def start(self) -> None:
+        """Called by TRL after its first weight sync."""
+        sample_type()  # a missing package fails here and not in the thread
+        self._last_sign = time.monotonic()
+        self._thread = threading.Thread(target=self._serve, name="polar-rollouts", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends what is under way; sessions that run already go on at the server, and are not read."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def update_model_version(self, model_version: int) -> None:
+        """From now on calls are recorded under this version, and generation goes on if `DrainedTransfer` has
+        paused it. Without that, calls that begin between the new weights and this carry the older version, so no
+        token looks newer than it is."""
+        self._version = model_version
+        if self._thread is not None and self._thread.is_alive():
+            run_apart(self._announce())
+
+    def check_health(self, stale_after_s: float) -> None:
+        if self._error is not None:
+            raise PolarError(f"the rollout worker has ended: {self._error}") from self._error
+        silent_s = time.monotonic() - self._last_sign
+        if silent_s > stale_after_s:
+            raise PolarError(f"no group has finished for {silent_s:.0f} s; `polar ls --server` shows its sessions")
+
+    async def _announce(self) -> None:
+        async with self._connect() as client:
+            await self._go_on(client)
+
+    async def _go_on(self, client: GroupClient) -> None:
+        await client.set_policy_version(self._version)
+        await client.resume()
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._until_stopped())
+        except Exception as error:  # for `check_health`, in the trainer's thread
+            LOGGER.exception("the rollout worker has ended")
+            self._error = error
+
+    async def _until_stopped(self) -> None:
+        serving = asyncio.create_task(self._run())
+        while not serving.done() and not self._stopping.is_set():
+            await asyncio.wait([serving], timeout=FULL_PAUSE_S)
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+            raise PolarError("it has no more tasks")
+
+    async def _run(self) -> None:
+        async with self._connect() as client:
+            await self._go_on(client)
+            try:
+                async with asyncio.TaskGroup() as running:
+                    for _ in range(self._groups_at_once):
+                        running.create_task(self._one_after_another(client, self._tasks))
+            except ExceptionGroup as errors:  # the first says what happened
+                raise errors.exceptions[0] from None
+
+    async def _one_after_another(self, client: GroupClient, tasks: Iterator[TaskRequest]) -> None:
+        for task in tasks:
+            if self._stopping.is_set():
+                return
+            for group in await run_groups(client, [task]):
+                self._last_sign = time.monotonic()
+                await self._deliver(group)
+
+    async def _deliver(self, group: Group) -> None:
+        sessions = sessions_of(group, self._config, str(self._version))
+        self._group_number += 1
+        left_out = sum(not session.traces for session in sessions)
+        self.metrics_queue.put(
+            {"rollout/sessions_total": float(len(sessions)), "rollout/left_out_total": float(left_out)}
+        )
+        for sample in samples_of(sessions, self._group_number):
+            while not self._stopping.is_set():
+                try:
+                    sample.enqueued_at = time.time()
+                    self.rollout_buffer.put_nowait(sample)
+                    break
+                except queue.Full:  # the trainer is slower: no further group is started until it has caught up
+                    self._last_sign = time.monotonic()
+                    await asyncio.sleep(FULL_PAUSE_S)
+
+
+class DrainedTransfer:
+    """TRL's weight transfer, with generation paused and drained before new weights come: no reply has tokens of
+    two policies. Without it Polar drops such replies, unless the engine reports which version sampled which token.
+
+        trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, config)
+    """
+
+    def __init__(
+        self,
+        transfer: Any,
+        config: BridgeConfig,
+        connect: Callable[[], AbstractAsyncContextManager[GroupClient]] | None = None,
+    ) -> None:
+        self._transfer = transfer
+        self._connect = connect or config.client
+
+    def pause(self) -> None:
+        run_apart(self._drain())
+        self._transfer.pause()
+
+    def __getattr__(self, name: str) -> Any:
+        """The rest is TRL's. Generation goes on with `RolloutWorker.update_model_version`, after `resume`."""
+        return getattr(self._transfer, name)
+
+    async def _drain(self) -> None:
+        async with self._connect() as client:
+            await client.pause(wait=True)
+
+
+def sample_type() -> Any:
+    return load("trl.experimental.async_grpo.async_rollout_worker", "'polar-rollout[trl]'").RolloutSample
+
+
+def samples_of(sessions: Iterable[SessionTraces], group_number: int) -> list[Any]:
+    """TRL's `RolloutSample`s of a group: one for each trace."""
+    return [_sample(session, item, group_number) for session in sessions for item in session.traces]
+
+
+def _sample(session: SessionTraces, item: CreditedTrace, group_number: int) -> Any:
+    import numpy  # noqa: PLC0415 - TRL brings it
+
+    trace = item.trace
+    arrays = trace.to_numpy()
+    prompt = arrays["prompt_ids"]
+    unmasked = numpy.zeros(len(prompt), numpy.int64)
+    return sample_type()(
+        prompt=[],
+        completion=[],
+        input_ids=numpy.concatenate([prompt, arrays["completion_ids"]]).astype(numpy.int64),
+        completion_mask=numpy.concatenate([unmasked, arrays["mask"]]).astype(numpy.int64),
+        old_log_probs=numpy.concatenate([unmasked, arrays["logprobs"]]).astype(numpy.float32),
+        advantage=advantage_of(item),
+        model_version=_oldest(trace.policy_versions),
+        group_id=group_number,
+        metrics={"reward": session.reward},
+    )
+
+
+def _oldest(versions: Iterable[str]) -> int:
+    """TRL counts versions in whole numbers; a version set by something else is older than all of them."""
+    return min((int(version) if version.isdecimal() else -1 for version in versions), default=-1)

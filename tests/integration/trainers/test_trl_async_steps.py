@@ -1,0 +1,209 @@
+"""TRL's own `AsyncGRPOTrainer` with the rollout worker, on a CPU.
+
+What is replaced of TRL: the attention kernel, which needs a GPU, by the same in plain PyTorch; the speed of the GPU
+by a number; the weight transfer by none. The vLLM server is not asked for its context length (`token_budget=0`)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from datasets import Dataset
+from stored_groups import StoredClient, a_group, a_session, a_trace
+from tiny_policy import saved, weights
+from training_service import training_service
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
+
+from polar.client import SyncPolarClient
+from polar.credit.group import Group
+from polar.errors import PolarError
+from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.trainers.bridges.config import BridgeConfig
+from polar.trainers.bridges.sessions import sessions_of
+from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
+from polar.types import Stage, TaskRequest
+from waiting import HANG_S, blocked_until
+
+pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
+
+CONFIG = BridgeConfig(task={"harness": "pi"})
+
+
+def tasks(count: int, samples: int) -> Iterator[TaskRequest]:
+    return (CONFIG.task_for("Do it.", samples=samples) for _ in range(count))
+
+
+def split_group(name: str) -> Group:
+    """A session of two traces that succeeded, and one of a single trace that did not."""
+    split = a_session(
+        f"{name}-0",
+        1.0,
+        a_trace(f"{name}-0", [5, 6, 7], version="2"),
+        a_trace(f"{name}-0", [5], version="1", kind="subagent"),
+    )
+    return Group(name, (split, a_session(f"{name}-1", 0.0, a_trace(f"{name}-1", [8, 9, 10], version="2"))))
+
+
+def test_a_row_for_each_trace_with_the_advantage_of_its_session() -> None:
+    rows = samples_of(sessions_of(split_group("a"), CONFIG), 7)
+    assert [row.advantage for row in rows] == [1.0, 1.0, -1.0]
+    assert [row.model_version for row in rows] == [1, 2, 2] and {row.group_id for row in rows} == {7}
+    main = rows[1]
+    assert main.input_ids.tolist() == [1, 2, 5, 6, 7, 3] and main.input_ids.dtype == numpy.int64
+    assert main.completion_mask.tolist() == [0, 0, 1, 1, 1, 0]
+    assert main.old_log_probs.tolist() == [0.0, 0.0, -0.5, -0.5, -0.5, 0.0]
+    assert main.metrics == {"reward": 1.0}
+
+
+def test_the_worker_keeps_to_the_size_of_the_buffer_and_stops() -> None:
+    client = StoredClient(*(a_group(f"g{n}", 1.0, 0.0) for n in range(50)))
+    worker = RolloutWorker(CONFIG, tasks(50, 2), groups_at_once=2, queue_size=4, connect=lambda: client)
+    worker.update_model_version(1)
+    worker.start()
+    blocked_until(worker.rollout_buffer.full)
+    worker.check_health(1000.0)
+    worker.stop()
+    assert len(client.submitted) <= 4 and client.versions == ["1", "resumed"]
+    assert worker.metrics_queue.get_nowait() == {"rollout/sessions_total": 2.0, "rollout/left_out_total": 0.0}
+
+
+def test_a_new_version_reaches_the_server_while_the_worker_runs() -> None:
+    client = StoredClient(*(a_group(f"g{n}", 1.0, 0.0) for n in range(9)))
+    worker = RolloutWorker(CONFIG, tasks(9, 2), groups_at_once=1, queue_size=1, connect=lambda: client)
+    worker.start()
+    blocked_until(worker.rollout_buffer.full)
+    worker.update_model_version(2)
+    worker.stop()
+    assert client.versions == ["0", "resumed", "2", "resumed"]
+
+
+def test_a_worker_that_has_failed_or_has_no_more_tasks_says_so() -> None:
+    class Broken(StoredClient):
+        async def submit_many(self, tasks: Any) -> Any:
+            raise PolarError("no server at all")
+
+    broken = RolloutWorker(CONFIG, tasks(1, 2), groups_at_once=1, connect=Broken)
+    empty = RolloutWorker(CONFIG, tasks(0, 2), groups_at_once=1, connect=StoredClient)
+    for worker, why in ((broken, "no server at all"), (empty, "no more tasks")):
+        worker.start()
+        blocked_until(lambda worker=worker: not _alive(worker))
+        with pytest.raises(PolarError, match=why):
+            worker.check_health(1000.0)
+        worker.stop()
+
+
+def test_a_worker_without_news_is_unhealthy() -> None:
+    worker = RolloutWorker(CONFIG, tasks(1, 2), connect=StoredClient)
+    with pytest.raises(PolarError, match="no group has finished"):
+        worker.check_health(-1.0)
+
+
+def _alive(worker: RolloutWorker) -> bool:
+    thread = worker._thread  # pyright: ignore[reportPrivateUsage]
+    return isinstance(thread, threading.Thread) and thread.is_alive()
+
+
+class NoTransfer:
+    """The engine of this test does not learn."""
+
+    def init_weight_transfer(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def destroy(self) -> None: ...
+    def send_weights(self, iterator: Any) -> None:
+        for _ in iterator:
+            pass
+
+
+def causal_attention(
+    query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, *_: int, softmax_scale: float, **__: Any
+) -> Any:
+    """What the kernel computes: each segment attends to its own keys, aligned at the end."""
+    parts: list[Any] = []
+    for n in range(len(starts_q) - 1):
+        q = query[starts_q[n] : starts_q[n + 1]].transpose(0, 1)
+        k, v = (x[starts_k[n] : starts_k[n + 1]].transpose(0, 1) for x in (key, value))
+        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        scores = (q @ k.transpose(1, 2) * softmax_scale).masked_fill(~seen, float("-inf"))
+        parts.append((scores.softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(parts)
+
+
+def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=causal_attention))
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: 1e12)
+    client = StoredClient(*(split_group(f"g{n}") for n in range(40)))
+    worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
+    trainer = AsyncGRPOTrainer(
+        model=saved(tmp_path / "model"),
+        args=AsyncGRPOConfig(
+            output_dir=str(tmp_path / "out"),
+            per_device_train_batch_size=3,
+            gradient_accumulation_steps=1,
+            num_generations=2,
+            max_steps=3,
+            learning_rate=0.01,
+            weight_sync_steps=1,
+            token_budget=0,
+            max_staleness=100,
+            report_to=[],
+            save_strategy="no",
+            logging_steps=1,
+            use_cpu=True,
+            bf16=False,
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": "not read by the worker"}]),
+        rollout_worker=worker,
+        weight_transfer=NoTransfer(),
+    )
+    trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, CONFIG, lambda: client)
+    before = weights(trainer.model)
+    trainer.train()
+    assert not torch.equal(weights(trainer.model), before)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 3 and all(numpy.isfinite(losses))
+    # Before the worker starts TRL has synchronised once; then after each step.
+    assert client.versions == [each for n in "1234" for each in ("paused", n, "resumed")]
+    with pytest.raises(queue.Empty):
+        worker.metrics_queue.get_nowait()
+        worker.metrics_queue.get_nowait()
+
+
+def test_an_update_over_a_real_server_leaves_no_reply_of_two_policies(
+    smollm2: SmolLM2Renderer, tmp_path: Path
+) -> None:
+    with training_service(smollm2, tmp_path) as fields:
+        config = BridgeConfig.model_validate(fields)
+        endless = iter(lambda: config.task_for("Write.", samples=2), None)
+        worker = RolloutWorker(config, endless, groups_at_once=2, queue_size=64)
+        transfer = DrainedTransfer(NoTransfer(), config)
+        transfer.pause()  # TRL synchronises once before it starts the worker
+        transfer.resume()
+        worker.update_model_version(1)
+        worker.start()
+        rows = [worker.rollout_buffer.get(timeout=HANG_S)]
+        transfer.pause()
+        transfer.resume()
+        worker.update_model_version(2)
+        while rows[-1].model_version < 2:
+            rows.append(worker.rollout_buffer.get(timeout=HANG_S))
+        worker.check_health(HANG_S)
+        worker.stop()
+        with SyncPolarClient(fields["url"], fields["token"]) as client:
+            results = [status.result for status in map(client.session, sessions(client)) if status.result]
+    assert {row.model_version for row in rows} == {1, 2}
+    assert len(rows[0].input_ids) == len(rows[0].completion_mask) == len(rows[0].old_log_probs)
+    assert results
+    assert [result.statistics.dropped for result in results if result.statistics.dropped] == []
+
+
+def sessions(client: SyncPolarClient) -> list[str]:
+    return [status.session_id for status in client.sessions(stage=Stage.COMPLETED)]
