@@ -88,7 +88,7 @@ async def _call(calls: CallService, slot: OpenSlot, messages: list[dict[str, str
     read = recent.read(body, MOST_VALUES, recent.shared(body))
     request = OpenAIChat().parse(RawRequest(read.data, values=read.values, items=read.items))
     call = calls.receive(slot, request, "openai_chat")
-    while call.reply is None:
+    while not call.replied:
         await call.news
     slot.forget(call)
     calls.delivered(call)

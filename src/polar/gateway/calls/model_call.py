@@ -27,7 +27,7 @@ from polar.errors import (
     failure_of,
 )
 from polar.gateway.calls.policy_gate import Versions
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply
 from polar.gateway.slots import CallWait, OpenSlot
 from polar.tokens.forest import Prompt
 from polar.types import CallKind, Delta, Failure, Sampling, TokenIds, logprobs, token_ids
@@ -67,8 +67,8 @@ class ModelCall:
         self.key = key
         self.arrived = time.time()
 
-        self.head: ReplyHead | None = None
-        """Set on admission."""
+        self.reply: Reply | None = None
+        """Begun on admission; complete when the call is in the journal."""
         self.stop: tuple[str, ...] = ()
         self.max_tokens = 0
         self.seed = 0
@@ -92,8 +92,8 @@ class ModelCall:
         """The reply so far, as listeners get it."""
         self.opened = False
         """Whether a stream may begin: the first words are there, the call has ended, or `GRACE_S` is over."""
-        self.reply: Reply | None = None
-        """Set when the call is in the journal."""
+        self.replied = False
+        """Whether the reply is complete."""
         self.problem: Problem | None = None
         """Set instead when there will be no reply."""
         self.broken_off = False
@@ -110,8 +110,8 @@ class ModelCall:
 
     @property
     def call_id(self) -> str:
-        assert self.head is not None, "a call gets its id on admission"
-        return self.head.reply_id
+        assert self.reply is not None, "a call gets its id on admission"
+        return self.reply.reply_id
 
     # What the engine samples
 
@@ -161,9 +161,10 @@ class ModelCall:
     def start(self, work: Coroutine[None, None, None]) -> None:
         self._work = asyncio.create_task(work)
 
-    def admitted(self, head: ReplyHead) -> None:
-        """Wakes no listener: they wait for the first words, or for the end of `GRACE_S`."""
-        self.head = head
+    def admitted(self, reply: Reply) -> None:
+        """`reply`: as far as it is known. Wakes no listener: they wait for the first words, or for the end of
+        `GRACE_S`."""
+        self.reply = reply
         self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._wake_listeners)
 
     def say(self, deltas: Iterable[Delta], *, last: bool = False) -> None:
@@ -178,7 +179,7 @@ class ModelCall:
         self._breakable = False
 
     def finish(self, reply: Reply) -> None:
-        self.reply = reply
+        self.reply, self.replied = reply, True
         self._end()
 
     def fail(self, problem: Problem) -> None:
@@ -192,7 +193,7 @@ class ModelCall:
 
     @property
     def done(self) -> bool:
-        return self.reply is not None or self.problem is not None
+        return self.replied or self.problem is not None
 
     # Listeners
 

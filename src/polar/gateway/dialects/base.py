@@ -90,26 +90,20 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Stream one JSON array instead of server-sent events."""
 
 
-class ReplyHead(msgspec.Struct, frozen=True):
-    """The part of a reply that is known before its first token."""
+class Reply(msgspec.Struct, frozen=True):
+    """A reply. The first four fields are known before its first token, and a stream begins with them."""
 
     reply_id: str
     created: int
     """Unix seconds."""
     model: str
     prompt_tokens: int
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """A whole reply."""
-
-    head: ReplyHead
-    message: Message
-    deltas: tuple[Delta, ...]
+    message: Message = Message(role="assistant")
+    deltas: tuple[Delta, ...] = ()
     """The message in the order it was sampled: text, calls, more text."""
-    finish_reason: FinishReason
-    completion_tokens: int
-    cached_tokens: int
+    finish_reason: FinishReason = "aborted"
+    completion_tokens: int = 0
+    cached_tokens: int = 0
     """Prompt tokens that the engine took from its cache."""
     reasoning_tokens: int = 0
     stop_sequence: str = ""
@@ -197,7 +191,9 @@ class Dialect(Protocol):
 
     def reply(self, request: ChatRequest, reply: Reply) -> bytes: ...
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> StreamEncoder: ...
+    def encoder(self, request: ChatRequest, reply: Reply) -> StreamEncoder:
+        """`reply`: as far as it is known before its first token."""
+        ...
 
     def error(self, problem: Problem) -> ErrorReply: ...
 

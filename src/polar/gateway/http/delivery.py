@@ -19,7 +19,6 @@ from polar.gateway.dialects.base import (
     Dialect,
     Problem,
     Reply,
-    ReplyHead,
     StreamEncoder,
 )
 from polar.gateway.http.connection import JSON, SSE, Connection
@@ -68,7 +67,7 @@ class Delivery:
             deltas = call.deltas[sent:]
             sent += len(deltas)
             data += b"".join(map(encoder.delta, deltas))
-            if call.reply is not None:
+            if call.replied and call.reply is not None:
                 return await self._finish(self._connection.finish_stream(data + encoder.end(call.reply)))
             if call.problem is not None and begun:
                 raise call.problem
@@ -98,15 +97,15 @@ class Delivery:
         assert self._call.reply is not None
         return self._call.reply
 
-    async def _until_opened(self) -> ReplyHead:
+    async def _until_opened(self) -> Reply:
         """Waits for the end of admission, and a moment longer for the engine's first token."""
         call = self._call
         while not call.opened:
             await self._wait_for(call.news)
         if call.problem is not None:
             raise call.problem
-        assert call.head is not None
-        return call.head
+        assert call.reply is not None
+        return call.reply
 
     async def _wait_for(self, change: asyncio.Future[None], limit_s: float | None = None) -> bool:
         """False when the time is up. Raises when the client or the session is gone."""

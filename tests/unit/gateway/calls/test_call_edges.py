@@ -117,7 +117,7 @@ class TestTwins:
         desk = await open_desk([ScriptedReply(text="One for all.", block_after=2), "Another."])
         first = desk.ask()
         assert desk.ask() is first, "not begun"
-        await until(lambda: first.head)
+        await until(lambda: first.reply)
         assert desk.ask() is first, "admitted"
         await until(lambda: first.deltas)
         assert desk.ask() is first, "being sampled"
@@ -125,7 +125,7 @@ class TestTwins:
             desk.engine.release()
             await until(lambda: desk.engine.active == 0)
             await asyncio.sleep(0)
-            assert desk.ask() is first and first.reply is None, "being kept"
+            assert desk.ask() is first and not first.replied, "being kept"
         await until(lambda: first.done)
         assert desk.ask() is first, "made and not handed over"
         desk.slot.forget(first)
@@ -139,7 +139,7 @@ class TestTwins:
         second = desk.ask()
         assert second is not first
         await until(lambda: first.done and second.done)
-        assert first.problem is not None and second.reply is not None
+        assert first.problem is not None and second.replied
         assert desk.ask() is second, "the end of the first does not take the place of the second"
 
     async def test_after_sealing_there_is_nothing_to_join(self, open_desk: OpenDesk) -> None:
@@ -278,7 +278,7 @@ class TestThreads:
         renderer.go_on.set()
         await until(lambda: first.done and second.done)
         assert renderer.most_at_once == 1
-        assert first.problem is not None and second.reply is not None
+        assert first.problem is not None and second.replied
 
     async def test_work_that_fails_fails_for_whoever_waits(self) -> None:
         def fail() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from polar.gateway.calls.call_service import retry_key
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
-from polar.types import Delta, Message
+from polar.gateway.dialects.base import ChatRequest, Problem, Reply
+from polar.types import Delta
 from waiting import hang_limit
 
-HEAD = ReplyHead("s.1.1", 0, "polar", 3)
-REPLY = Reply(HEAD, Message(role="assistant"), (), "stop", 1, 0)
+HEAD = Reply("s.1.1", 0, "polar", 3)
+REPLY = msgspec.structs.replace(HEAD, finish_reason="stop", completion_tokens=1)
 
 
 def a_call(linger_s: float = 0.0) -> ModelCall:

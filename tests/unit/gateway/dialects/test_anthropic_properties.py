@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import example, given
@@ -173,9 +175,7 @@ class TestReplies:
         max_size=8,
     )
     replies = st.builds(
-        Reply,
-        head=st.just(HEAD),
-        message=st.just(Message("assistant")),
+        partial(msgspec.structs.replace, HEAD),
         deltas=deltas.map(tuple),
         finish_reason=st.sampled_from(["stop", "length", "tool_calls"]),
         completion_tokens=st.integers(0, 99),

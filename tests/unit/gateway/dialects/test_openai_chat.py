@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.types import FinishReason, Image, Message, Tool, ToolCall
 
@@ -34,7 +34,7 @@ def refused(**fields: Any) -> str | None:
 
 
 def reply_of(message: Message, finish: FinishReason = "stop") -> Reply:
-    return Reply(ReplyHead("s1.0.1", 1700000000, "polar", 10), message, (), finish, 5, 4, reasoning_tokens=2)
+    return Reply("s1.0.1", 1700000000, "polar", 10, message, (), finish, 5, 4, reasoning_tokens=2)
 
 
 def choice(message: Message, request: ChatRequest | None = None, finish: FinishReason = "stop") -> dict[str, Any]:

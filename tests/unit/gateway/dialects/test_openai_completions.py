@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply
 from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.types import Delta, FinishReason, Message, token_ids
 
-HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
+HEAD = Reply("s1.0.1", 1700000000, "polar", 10)
 
 
 def parse(**fields: Any) -> ChatRequest:
@@ -26,7 +26,8 @@ def refused(**fields: Any) -> str | None:
 
 
 def reply_of(content: str, finish: FinishReason = "stop") -> Reply:
-    return Reply(HEAD, Message("assistant", content), (Delta(content=content),), finish, 5, 4)
+    message, deltas = Message("assistant", content), (Delta(content=content),)
+    return Reply("s1.0.1", 1700000000, "polar", 10, message, deltas, finish, 5, 4)
 
 
 def events(sent: bytes) -> list[Any]:

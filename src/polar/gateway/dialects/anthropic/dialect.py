@@ -17,7 +17,6 @@ from polar.gateway.dialects.base import (
     Problem,
     RawRequest,
     Reply,
-    ReplyHead,
     retry_headers,
 )
 
@@ -32,8 +31,8 @@ class Anthropic:
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         return orjson.dumps(reply_json(reply))
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> MessageStream:
-        return MessageStream(head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> MessageStream:
+        return MessageStream(reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         body = error_body(problem)

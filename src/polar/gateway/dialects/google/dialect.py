@@ -13,7 +13,6 @@ from polar.gateway.dialects.base import (
     Problem,
     RawRequest,
     Reply,
-    ReplyHead,
     retry_headers,
 )
 from polar.gateway.dialects.google.errors import error_body, http_status
@@ -32,8 +31,8 @@ class Google:
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         return json_line(reply_json(reply))
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> GoogleStream:
-        return GoogleArray(head) if request.array else GoogleStream(head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> GoogleStream:
+        return GoogleArray(reply) if request.array else GoogleStream(reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return ErrorReply(http_status(problem), retry_headers(problem), json_line(error_body(problem)))

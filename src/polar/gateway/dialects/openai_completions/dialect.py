@@ -13,7 +13,6 @@ from polar.gateway.dialects.base import (
     Problem,
     RawRequest,
     Reply,
-    ReplyHead,
     digest_item,
     digest_rest,
 )
@@ -61,10 +60,10 @@ class OpenAICompletions:
 
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         choice = choice_json(reply.message.content, finish_reason(reply))
-        return orjson.dumps({**head_json(reply.head), "choices": [choice], "usage": usage_json(reply)})
+        return orjson.dumps({**head_json(reply), "choices": [choice], "usage": usage_json(reply)})
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> CompletionStream:
-        return CompletionStream(request, head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> CompletionStream:
+        return CompletionStream(request, reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return openai_error(problem)

@@ -10,7 +10,6 @@ from polar.gateway.dialects.base import (
     Overflow,
     Problem,
     Reply,
-    ReplyHead,
     named_event,
 )
 from polar.gateway.dialects.openai_chat.errors import openai_message
@@ -24,8 +23,8 @@ _CALL_EVENTS = {
 
 
 class ResponsesStream:
-    def __init__(self, request: ChatRequest, head: ReplyHead) -> None:
-        self._writer = OutputWriter(request, head)
+    def __init__(self, request: ChatRequest, reply: Reply) -> None:
+        self._writer = OutputWriter(request, reply)
         self._sequence = 0
         self._index = -1
         """Of the latest item."""
