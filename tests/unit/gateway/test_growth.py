@@ -15,7 +15,6 @@ from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.dialects import base
-from polar.gateway.dialects.base import RawRequest
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.http import bodies
 from polar.gateway.http.bodies import MOST_VALUES
@@ -85,8 +84,7 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
 
 async def _call(calls: CallService, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
     body, recent = orjson.dumps({"model": "polar", "messages": messages}), slot.recent_bodies("chat", "messages")
-    read = recent.read(body, MOST_VALUES, recent.shared(body))
-    request = OpenAIChat().parse(RawRequest(read.data, values=read.values, items=read.items))
+    request = OpenAIChat().parse(recent.read(body, MOST_VALUES, recent.shared(body)))
     call = calls.receive(slot, request, "openai_chat")
     while not call.replied:
         await call.news

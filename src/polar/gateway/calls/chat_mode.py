@@ -19,7 +19,6 @@ from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.dialects.base import ChatRequest, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.drift import Departure, compared, drifted, explained
-from polar.tokens.replies.reply_decoder import ToolCallIds
 from polar.types import Message, Retention, Sampling
 
 LOGGER = logging.getLogger("polar.gateway")
@@ -50,7 +49,6 @@ class ChatMode:
             max_tokens=call.max_tokens,
             seed=call.seed,
         )
-        ids = ToolCallIds(call.call_id)
         with engine_failures(call.slot):
             async with aclosing(self._engine.chat(prompt)) as pieces:
                 async for heard in pieces:
@@ -58,7 +56,7 @@ class ChatMode:
                     if departure is not None:
                         await self._explain(call, departure)
                     call.check_limit(heard.piece)
-                    call.say(ids.assign(heard.deltas))
+                    call.say(heard.deltas)
                     if call.finish_reason is None and call.slot.exhausted == "max_tokens":
                         call.finish_reason = "length"
                         break

@@ -15,6 +15,8 @@ from collections.abc import Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from typing import Literal
 
+import msgspec
+
 from polar.engines.base import Piece
 from polar.errors import (
     ChatRefused,
@@ -90,6 +92,8 @@ class ModelCall:
 
         self.deltas: list[Delta] = []
         """The reply so far, as listeners get it."""
+        self._tool_calls = 0
+        """In the reply so far."""
         self.opened = False
         """Whether a stream may begin: the first words are there, the call has ended, or `GRACE_S` is over."""
         self.replied = False
@@ -168,11 +172,20 @@ class ModelCall:
         self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._wake_listeners)
 
     def say(self, deltas: Iterable[Delta], *, last: bool = False) -> None:
-        """Adds to the reply. `last`: listeners get it with the end of the reply, which is near."""
+        """Adds to the reply, and gives tool calls their ids. `last`: listeners get it with the end of the reply,
+        which is near."""
         before = len(self.deltas)
-        self.deltas.extend(deltas)
+        self.deltas.extend(map(self._with_id, deltas))
         if len(self.deltas) > before and not last:
             self._wake_listeners()
+
+    def _with_id(self, delta: Delta) -> Delta:
+        """A tool call gets an id of characters that every provider allows."""
+        if delta.tool_call is None:
+            return delta
+        call_id = f"call_{self.call_id.replace('.', '_')}_{self._tool_calls}"
+        self._tool_calls += 1
+        return Delta(tool_call=msgspec.structs.replace(delta.tool_call, call_id=call_id))
 
     def sampled(self) -> None:
         """The engine has ended. From here on the call is only journalled, which nothing may break off."""

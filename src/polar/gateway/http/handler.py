@@ -157,8 +157,8 @@ class _Route:
             plain = decompressed(body, encoding, self._config.max_body_bytes)
             plain, lone = sound_text(plain)
             known = recent.shared(plain) if encoding or lone else shared
-            found = recent.read(plain, MOST_VALUES + self._calls.context_tokens, known)
-            request = self._parsed(RawRequest(found.data, self._action, head.query, found.values, found.items))
+            raw = recent.read(plain, MOST_VALUES + self._calls.context_tokens, known)
+            request = self._parsed(msgspec.structs.replace(raw, action=self._action, query=head.query))
             request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
             return readable_arguments(request) if may_hold_lone(plain) else request
 

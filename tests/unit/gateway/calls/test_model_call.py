@@ -11,7 +11,7 @@ import pytest
 from polar.gateway.calls.call_service import retry_key
 from polar.gateway.calls.model_call import ModelCall
 from polar.gateway.dialects.base import ChatRequest, Problem, Reply
-from polar.types import Delta
+from polar.types import Delta, ToolCall
 from waiting import hang_limit
 
 HEAD = Reply("s.1.1", 0, "polar", 3)
@@ -47,6 +47,14 @@ class Working:
 async def beat() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
+
+
+async def test_tool_calls_get_ids_in_the_order_of_the_reply() -> None:
+    call, bash = a_call(), ToolCall("bash", "{}")
+    call.admitted(HEAD)
+    call.say([Delta(tool_call=bash), Delta(content="and")])
+    call.say([Delta(tool_call=bash)])
+    assert [d.tool_call.call_id for d in call.deltas if d.tool_call] == ["call_s_1_1_0", "call_s_1_1_1"]
 
 
 async def test_it_goes_on_while_somebody_listens_and_ends_after_the_last() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,7 +220,7 @@ def test_a_conversation_is_read_as_if_each_request_were_the_first(
 
         def after_others(body: bytes = body) -> Any:
             found = recent.read(body, MOST_VALUES, recent.shared(body))
-            return dialect.parse(RawRequest(found.data, action, {}, found.values, found.items))
+            return dialect.parse(msgspec.structs.replace(found, action=action))
 
         assert outcome(after_others) == outcome(as_first)
 
