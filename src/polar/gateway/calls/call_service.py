@@ -19,7 +19,8 @@ from polar.engines.base import EngineInfo
 from polar.gateway.calls.final_message import final_reply
 from polar.gateway.calls.model_call import ModelCall, call_lost
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
 from polar.tokens.forest import Prompt

@@ -16,7 +16,8 @@ from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt
 from polar.errors import EngineDefect, EngineError
 from polar.gateway.calls.model_call import ModelCall, check_piece, engine_failures
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.drift import Departure, compared, drifted, explained
 from polar.types import Message, Retention, Sampling

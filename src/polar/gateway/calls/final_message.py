@@ -11,7 +11,8 @@ import logging
 import msgspec
 
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import Problem, Reply
+from polar.gateway.dialects.base import Reply
+from polar.gateway.dialects.problems import Problem
 from polar.tokens.replies.reply_text import message_of
 from polar.types import Delta
 

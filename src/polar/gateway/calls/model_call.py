@@ -29,7 +29,8 @@ from polar.errors import (
     failure_of,
 )
 from polar.gateway.calls.policy_gate import Versions
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import CallWait, OpenSlot
 from polar.tokens.forest import Prompt
 from polar.types import CallKind, Delta, Failure, Sampling, TokenIds, logprobs, token_ids

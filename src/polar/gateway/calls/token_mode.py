@@ -13,7 +13,8 @@ from contextlib import aclosing
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
 from polar.gateway.calls.model_call import ModelCall, call_lost, check_piece, engine_failures
 from polar.gateway.calls.threads import CallThreads
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.base import Renderer, ReplyReader, bounded
 from polar.tokens.forest import Attachment, Prompt, PromptBuilder

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import zstandard
 
-from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem, RawRequest
-from polar.gateway.dialects.fields import read_object
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import HistoryItem, RawRequest, read_object
 from polar.tokens.json_values import ValueCount, count_values, most_possible
 from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Message, ToolCall

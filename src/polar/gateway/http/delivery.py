@@ -13,14 +13,8 @@ from collections.abc import Coroutine
 from polar.config import GatewayConfig
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import (
-    BrokenStream,
-    ChatRequest,
-    Dialect,
-    Problem,
-    Reply,
-    StreamEncoder,
-)
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Dialect, Reply, StreamEncoder
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.connection import JSON, SSE, Connection
 from polar.gateway.slots import sealed_problem
 

@@ -17,8 +17,9 @@ from polar.config import GatewayConfig
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.model_call import call_lost
 from polar.gateway.calls.threads import CallThreads
-from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
-from polar.gateway.dialects.fields import first_image
+from polar.gateway.dialects.base import ChatRequest, Dialect
+from polar.gateway.dialects.problems import Problem, too_deep
+from polar.gateway.dialects.raw_request import RawRequest, first_image
 from polar.gateway.http.bodies import (
     MOST_VALUES,
     decompressed,

@@ -21,11 +21,13 @@ from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import Dialect
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.gateway.http.connection import AsgiMessage, Connection
 from polar.gateway.http.delivery import Delivery
 from polar.gateway.http.handler import ModelRoute, Service

@@ -10,7 +10,8 @@ import pytest
 
 from polar.gateway.calls.call_service import retry_key
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import ChatRequest, Problem, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Problem
 from polar.types import Delta, ToolCall
 from waiting import hang_limit
 

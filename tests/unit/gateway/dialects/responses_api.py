@@ -9,8 +9,10 @@ import msgspec
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, StreamEncoder
+from polar.gateway.dialects.base import ChatRequest, Reply, StreamEncoder
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, FinishReason, Message, Tool
 
 HEAD = Reply(reply_id="s1.0.7", created=1_760_000_000, model="polar", prompt_tokens=30)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Overflow, Problem
+from polar.gateway.dialects.problems import Overflow, Problem
 
 DIALECT = Anthropic()
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from test_anthropic_reply import HEAD, REQUEST, assemble, events, stream_bytes, whole
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Problem, RawRequest, Reply
+from polar.gateway.dialects.base import Reply
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 DIALECT = Anthropic()

@@ -12,7 +12,8 @@ import pytest
 from anthropic import Anthropic as OfficialClient
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import ChatRequest, Problem, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Problem
 from polar.types import Delta, FinishReason, ToolCall
 
 DIALECT = Anthropic()

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from google_requests import HELLO, called, model, parse, refusal, user
 
-from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message, Tool
 
 

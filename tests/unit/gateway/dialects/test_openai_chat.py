@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import FinishReason, Image, Message, Tool, ToolCall
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]

@@ -10,10 +10,11 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply
-from polar.gateway.dialects.fields import freeform_tool
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_completions import OpenAICompletions
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest, freeform_tool
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 HEAD = Reply("s1.0.1", 1700000000, "polar", 10)

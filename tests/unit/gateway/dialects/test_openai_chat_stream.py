@@ -8,9 +8,11 @@ import msgspec
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, FinishReason, ToolCall
 
 HEAD = Reply("s1.0.1", 1700000000, "polar", 10)

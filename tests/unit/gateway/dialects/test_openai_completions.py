@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_completions import OpenAICompletions
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, FinishReason, Message, token_ids
 
 HEAD = Reply("s1.0.1", 1700000000, "polar", 10)

@@ -9,9 +9,9 @@ import pytest
 from openai.types.responses import Response
 from responses_api import AGENTS, APPLY_PATCH, BASH, HEAD, TOOL_SEARCH, messages, parse, written
 
-from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.dialects.openai_chat.errors import openai_error_body
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.types import Delta, ToolCall
 
 LS = ToolCall("bash", '{"command": "ls"}', "call_1")

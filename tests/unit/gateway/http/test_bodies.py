@@ -10,7 +10,7 @@ import orjson
 import pytest
 import zstandard
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.bodies import MOST_VALUES, decompressed, read_values
 
 BODY = b'{"model": "polar", "messages": []}'

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import Dialect
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.gateway.http import bodies
 from polar.gateway.http.bodies import MOST_BODIES, MOST_BYTES, MOST_VALUES, RecentBodies, read_values
 

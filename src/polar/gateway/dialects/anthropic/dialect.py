@@ -11,14 +11,9 @@ from polar.gateway.dialects.anthropic.errors import error_body
 from polar.gateway.dialects.anthropic.reply import reply_json
 from polar.gateway.dialects.anthropic.request import read_request
 from polar.gateway.dialects.anthropic.stream import MessageStream
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    ErrorReply,
-    Problem,
-    RawRequest,
-    Reply,
-    retry_headers,
-)
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import ErrorReply, Problem, retry_headers
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class Anthropic:

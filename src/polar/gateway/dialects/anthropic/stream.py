@@ -6,7 +6,9 @@ from typing import Any
 
 from polar.gateway.dialects.anthropic.errors import error_body
 from polar.gateway.dialects.anthropic.reply import head_json, input_text, signature, stop_json, usage_json
-from polar.gateway.dialects.base import BrokenStream, Problem, Reply, named_event
+from polar.gateway.dialects.base import BrokenStream, Reply
+from polar.gateway.dialects.problems import Problem
+from polar.sse import named_event
 from polar.types import Delta, ToolCall
 
 

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import orjson
 
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    ErrorReply,
-    Problem,
-    RawRequest,
-    Reply,
-    retry_headers,
-)
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.google.errors import error_body, http_status
 from polar.gateway.dialects.google.reply import json_line, reply_json
 from polar.gateway.dialects.google.request import read_request
 from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream
+from polar.gateway.dialects.problems import ErrorReply, Problem, retry_headers
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class Google:

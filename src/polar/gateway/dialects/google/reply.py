@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from polar.gateway.dialects.base import Reply, joined
-from polar.gateway.dialects.fields import arguments_object
+from polar.gateway.dialects.raw_request import arguments_object
 from polar.types import Delta, FinishReason
 
 _FINISH_REASONS: dict[FinishReason, str] = {

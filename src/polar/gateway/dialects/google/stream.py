@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import BrokenStream, Problem, Reply, delta_kind
+from polar.gateway.dialects.base import BrokenStream, Reply, delta_kind
 from polar.gateway.dialects.google.errors import error_body
 from polar.gateway.dialects.google.reply import json_line, part_json, response_json
+from polar.gateway.dialects.problems import Problem
 from polar.types import Delta
 
 

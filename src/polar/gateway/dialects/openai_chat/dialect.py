@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, ErrorReply, Problem, RawRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error
 from polar.gateway.dialects.openai_chat.request import read_request
 from polar.gateway.dialects.openai_chat.stream import (
@@ -16,6 +16,8 @@ from polar.gateway.dialects.openai_chat.stream import (
     freeform_names,
     usage_json,
 )
+from polar.gateway.dialects.problems import ErrorReply, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message
 
 

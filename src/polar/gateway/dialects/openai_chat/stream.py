@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import BrokenStream, ChatRequest, Problem, Reply, data_event
-from polar.gateway.dialects.fields import freeform_input
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error_body
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import freeform_input
+from polar.sse import data_event
 from polar.types import Delta, FinishReason, ToolCall
 
 DONE = b"data: [DONE]\n\n"

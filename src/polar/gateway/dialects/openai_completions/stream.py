@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import BrokenStream, ChatRequest, Problem, Reply, data_event
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.stream import DONE, broken_stream, usage_json
+from polar.gateway.dialects.problems import Problem
+from polar.sse import data_event
 from polar.types import Delta
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, ErrorReply, Problem, RawRequest, Reply
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error
 from polar.gateway.dialects.openai_responses.reply import OutputWriter
 from polar.gateway.dialects.openai_responses.request import read_request
 from polar.gateway.dialects.openai_responses.stream import ResponsesStream
+from polar.gateway.dialects.problems import ErrorReply, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class OpenAIResponses:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from polar.gateway.dialects.base import ChatRequest, Reply, joined
-from polar.gateway.dialects.fields import arguments_object, freeform_input
 from polar.gateway.dialects.openai_responses.tools import call_names, is_tool_search
+from polar.gateway.dialects.raw_request import arguments_object, freeform_input
 from polar.types import Delta, ToolCall
 
 TextKind = Literal["reasoning", "content"]

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import (
-    BrokenStream,
-    ChatRequest,
-    Overflow,
-    Problem,
-    Reply,
-    named_event,
-)
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_message
 from polar.gateway.dialects.openai_responses.reply import OutputWriter, TextKind, summary_part, text_part
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.sse import named_event
 from polar.types import Delta, ToolCall
 
 _CALL_EVENTS = {
