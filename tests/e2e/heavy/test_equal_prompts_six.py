@@ -1,6 +1,6 @@
-"""What differs between the first prompts of two samples of a task, harness by harness: nothing, on one day.
+"""The first prompts of two samples of a task are equal on one day, for each harness.
 
-docs/harnesses.md lists what a prompt holds of its surroundings.
+docs/harnesses.md has the sizes, which `pytest -s` prints, and what a prompt contains of its environment.
 """
 
 from __future__ import annotations
@@ -25,5 +25,6 @@ async def test_the_first_prompts_of_a_group_are_equal(
     prompts = [
         next(call.new_prompt_ids for call in calls if call.kind == "agent") for calls in loop.calls.values()
     ]
+    print(f"\n{harness}: {len(prompts[0])} tokens in the first prompt")
     assert len(prompts) == 2
     assert list(prompts[0]) == list(prompts[1])
