@@ -239,7 +239,7 @@ class TestReceived:
 
 
 class WaitingRenderer:
-    """Hands everything to the real one, and renders only when it is told to go on."""
+    """Hands everything to the real one, and renders only when the test lets it go on."""
 
     def __init__(self, inner: SmolLM2Renderer) -> None:
         self._inner = inner
@@ -328,7 +328,7 @@ class Faulty(OpenAIChat):
 
 class TestFaultsOfOurs:
     @pytest.mark.parametrize(("method", "stream"), [("parse", False), ("reply", False), ("encoder", True)])
-    async def test_they_are_told_in_the_providers_shape(
+    async def test_they_are_written_in_the_providers_format(
         self, open_desk: OpenDesk, method: str, stream: bool
     ) -> None:
         desk = await open_desk(["Fine."])

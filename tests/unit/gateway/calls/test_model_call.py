@@ -89,7 +89,7 @@ async def test_what_is_sampled_is_not_broken_off() -> None:
     assert not working.broken_off.is_set()
 
 
-async def test_one_that_is_done_lingers_for_nobody() -> None:
+async def test_a_finished_call_does_not_linger() -> None:
     working = Working(linger_s=0.0)
     await beat()
     with working.call.listener():

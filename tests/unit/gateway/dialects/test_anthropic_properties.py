@@ -191,7 +191,7 @@ class TestReplies:
         assert assemble(events(stream_bytes(reply))) == whole(reply)
 
     @given(replies)
-    def test_a_reply_that_comes_back_is_the_turn_that_was_said(self, reply: Reply) -> None:
+    def test_a_reply_that_comes_back_is_the_turn_that_was_sent(self, reply: Reply) -> None:
         echo = {"role": "assistant", "content": whole(reply)["content"]}
         body = {"max_tokens": 5, "messages": [echo, {"role": "user", "content": "go on"}]}
         turn = DIALECT.parse(RawRequest(through_json(body))).messages[0]

@@ -307,7 +307,7 @@ class TestStream:
         broken = encoder.broken(Problem(502, "engine_error", "the engine failed", retry=True))
         assert (broken.last, broken.clean) == (b"", False)
 
-    def test_a_final_problem_is_told_and_then_the_stream_is_cut(self) -> None:
+    def test_a_final_problem_is_sent_and_then_the_stream_is_cut(self) -> None:
         encoder = DIALECT.encoder(REQUEST, HEAD)
         encoder.start()
         broken = encoder.broken(Problem(400, "session_sealed", "the session has ended"))

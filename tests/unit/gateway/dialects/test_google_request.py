@@ -31,7 +31,7 @@ class TestActions:
         request = parse(action, query)
         assert (request.stream, request.array) == (stream, array)
 
-    def test_a_method_nobody_knows_is_not_found(self) -> None:
+    def test_an_unknown_method_is_not_found(self) -> None:
         with pytest.raises(Problem) as caught:
             parse("embedContent")
         assert caught.value.status == 404

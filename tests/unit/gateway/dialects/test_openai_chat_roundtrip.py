@@ -190,7 +190,7 @@ def test_a_stream_adds_up_to_the_reply(reply: Reply) -> None:
 
 
 @given(replies())
-def test_a_reply_that_comes_back_is_the_message_that_was_said(reply: Reply) -> None:
+def test_a_reply_that_comes_back_is_the_message_that_was_sent(reply: Reply) -> None:
     echo = orjson.loads(CHAT.reply(PATCHES, reply))["choices"][0]["message"]
     (message,) = CHAT.parse(RawRequest({"messages": [echo]})).messages
     assert with_json_arguments(message) == with_json_arguments(reply.message)

@@ -73,7 +73,7 @@ class TestRequest:
     def test_what_is_no_prompt_or_more_than_one(self, prompt: Any) -> None:
         assert refused(prompt=prompt) == "prompt"
 
-    def test_the_limit_is_the_providers_where_none_is_said(self) -> None:
+    def test_without_a_limit_the_providers_default_counts(self) -> None:
         assert (parse().max_tokens, parse(max_tokens=None).max_tokens, parse(max_tokens=99).max_tokens) == (
             16,
             16,
