@@ -16,12 +16,12 @@ from typing import Any
 
 from polar.engines.remote.http_client import HttpConnection
 from polar.engines.vllm.engine import VllmEngine
+from polar.gateway.calls.token_mode import ReplyDecoder
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
 from polar.store.writer import DatabaseWriter
 from polar.tokens.forest import CallForest, PromptBuilder
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.reply_decoder import ReplyDecoder
 
 PARTS: dict[str, list[tuple[type[Any], str]]] = {
     "parse": [(OpenAIChat, "parse")],

@@ -43,7 +43,7 @@ MAX_MODULES = 13
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 RIDDLES = re.compile(r"\b(is|are|be|was) (said|told)\b|\b[Nn]obody\b")
-"""Who says, who tells, who is nobody?"""
+"""Passive sentences that hide who acts."""
 MOST_RIDDLES = 20
 
 

@@ -1,6 +1,10 @@
-"""Server-sent events: from bytes, cut anywhere, to the data of whole events."""
+"""Server-sent events: from bytes, cut anywhere, to the data of whole events, and from data to bytes."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import orjson
 
 
 class EventParser:
@@ -28,3 +32,13 @@ class EventParser:
 
 def _data_of(event: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+
+
+def data_event(payload: dict[str, Any]) -> bytes:
+    """An event without a name."""
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
+
+
+def named_event(payload: dict[str, Any]) -> bytes:
+    """An event named by its `type`."""
+    return b"event: " + str(payload["type"]).encode() + b"\n" + data_event(payload)

@@ -89,7 +89,7 @@ class ChatContract(StartedEngine):
         assert "Be brief, Zoë.<|im_end|>" in text
         assert "Say hi.<|im_end|>" in text
 
-    async def test_what_is_said_is_what_the_ids_spell(self, engine: ChatEngine) -> None:
+    async def test_the_text_is_what_the_ids_spell(self, engine: ChatEngine) -> None:
         reply = await whole_reply(engine, talk(max_tokens=12))
         assert reply.ids
         assert reply.content

@@ -45,7 +45,7 @@ def test_no_secret_stands_on_a_command_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARNESSES)
-def test_every_harness_is_told_where_its_model_is(name: str) -> None:
+def test_every_harness_gets_the_address_of_its_model(name: str) -> None:
     """33: one preset named no base URL, and nothing was captured."""
     made = launched(name)
     assert URL in "".join([*made.env.values(), *made.home_files.values(), *made.argv])

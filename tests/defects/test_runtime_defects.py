@@ -47,7 +47,7 @@ async def test_nothing_of_a_harness_lives_on_in_its_container(
     assert result.score and result.score.reward == 1.0
 
 
-async def test_a_patch_holds_files_that_nobody_added(workshop: Workshop, contained: dict[str, str]) -> None:
+async def test_a_patch_holds_untracked_files(workshop: Workshop, contained: dict[str, str]) -> None:
     """27: the difference left untracked files out."""
     make = f"{CALL_THE_MODEL} echo new > untracked.txt; printf '\\0\\1\\377' > binary.bin"
     task = shell_task(make, runtime=contained, keep={"patch": True})

@@ -40,7 +40,7 @@ class TestDurability:
                     await asyncio.sleep(0.02)
         assert len(set(target.keys)) == 1, "the same key each time, so that it counts once"
 
-    async def test_a_task_that_never_ran_is_told_as_well(
+    async def test_a_task_that_never_ran_is_reported_too(
         self, open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """22: no callback at all where the task itself failed."""

@@ -119,7 +119,7 @@ class TestTruth:
         await workshop.run(["I do nothing."], [task])
         assert workshop.only.score and workshop.only.score.reward == 0.0
 
-    async def test_an_evaluator_that_breaks_is_nobodys_zero(self, workshop: Workshop) -> None:
+    async def test_a_broken_evaluator_gives_no_reward(self, workshop: Workshop) -> None:
         """27: an error of the evaluator was a reward."""
         broken = {"name": "test_on_output", "options": {"command": "no-such-checker"}}
         await workshop.run(SCRIPT, [agent_task(evaluator=broken)])

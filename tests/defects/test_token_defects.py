@@ -139,7 +139,7 @@ class TestRendering:
             prompt = talk.ask([user("go"), first.response, user("on")])
             assert prompt.continues and llama.decode(prompt.new_prompt_ids).count("on<|eot_id|>") == 1
 
-    async def test_a_system_message_stays_where_it_was_said(self, open_gateway: OpenGateway) -> None:
+    async def test_a_system_message_stays_in_its_place(self, open_gateway: OpenGateway) -> None:
         """5: all system and developer messages were moved to the front."""
         gateway = await open_gateway(["ok"])
         later = [{"role": "assistant", "content": "Yes?"}, {"role": "developer", "content": "Be kind."}]

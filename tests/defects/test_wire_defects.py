@@ -95,7 +95,7 @@ async def test_a_silent_stream_is_kept_awake(open_gateway: OpenGateway) -> None:
     ("path", "word"),
     [("/v1/messages", "prompt is too long"), ("/v1/chat/completions", "context_length_exceeded")],
 )
-async def test_a_prompt_that_is_too_long_is_told_in_the_providers_words(
+async def test_a_prompt_that_is_too_long_is_refused_in_the_providers_words(
     open_gateway: OpenGateway, path: str, word: str, stream: bool
 ) -> None:
     """17: an overflow was not mapped for streams, nor for one dialect at all, so harnesses did not compact."""
@@ -141,7 +141,7 @@ async def test_an_unknown_key_opens_nothing(open_gateway: OpenGateway) -> None:
 
 
 class TestUpstream:
-    async def test_a_busy_engine_is_told_as_such_and_asked_again(self, open_gateway: OpenGateway) -> None:
+    async def test_a_busy_engine_is_reported_as_such_and_retried(self, open_gateway: OpenGateway) -> None:
         """19: a busy engine failed the call for good."""
         gateway = await open_gateway([ScriptedReply(busy_s=0.01), "Hi."])
         client = gateway.client(await gateway.open(), max_retries=2)

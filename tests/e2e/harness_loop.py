@@ -58,7 +58,7 @@ class Outcome:
 
 
 class FaultyEngine(ScriptedEngine):
-    """Fails the generations it is told to fail, in the way it is told: `error` at once, `busy`, `cut` after the
+    """Fails the chosen generations in the chosen way: `error` at once, `busy`, `cut` after the
     first tokens; `slow` and `pause`, once after the first tokens, do not fail.
 
     The files `begun` and `ended` come into being with the first tokens and at the end of such a generation."""

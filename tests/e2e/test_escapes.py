@@ -1,6 +1,6 @@
 """What a session can do to others: exactly what its runtime does not declare to contain.
 
-A real node runs a victim and an intruder side by side. The intruder is told where everything is, paths, ports and
+A real node runs a victim and an intruder side by side. The intruder knows where everything is, paths, ports and
 process ids, and tries.
 """
 

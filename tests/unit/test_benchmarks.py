@@ -67,13 +67,13 @@ def test_a_benchmark_prints_its_table_and_its_command(smollm2: SmolLM2Renderer, 
 
 
 class Imageless(LocalRuntime):
-    """Installed, but nobody has built the image it starts from."""
+    """Installed, but the image it starts from is not built."""
 
     async def start(self, place: SessionFolders) -> None:
         raise RuntimeFailure("there is no image 'polar-base'")
 
 
-async def test_a_runtime_whose_image_nobody_built_is_named_and_not_measured(
+async def test_a_runtime_without_its_image_is_named_and_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

@@ -71,7 +71,7 @@ class TestSecrets:
         for variable in ("POLAR_CONTROL_TOKEN", "POLAR_NODE_TOKEN"):
             monkeypatch.delenv(variable, raising=False)
 
-    def test_a_token_is_made_once_and_is_nobody_elses_to_read(self) -> None:
+    def test_a_token_is_made_once_and_only_its_owner_can_read_it(self) -> None:
         token = make_secret("control-token")
         assert len(token) >= 40
         assert make_secret("control-token") == read_secret("control-token") == token

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.bodies import RecentBodies
 from polar.gateway.http.listeners import SessionListeners
 from polar.store.journal import Journal

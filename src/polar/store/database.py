@@ -1,7 +1,6 @@
-"""What the writer needs of a database, and the journal's database: plain `sqlite3`.
+"""What the writer needs of a database, and how SQLite files are opened.
 
-Each model call writes to the journal, and SQLAlchemy would take longer for a statement than SQLite. For the
-server's databases see `server_database.py`.
+The databases are the journal's (`journal.py`) and the server's (`server_database.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +20,6 @@ class StoreError(PolarError):
     """A database failed: it is missing, locked, damaged, or the disk is full."""
 
 
-class JournalError(StoreError):
-    """A node's journal failed."""
-
-
 class Database(Protocol[C]):
     """Used by one thread, which also opens its connection."""
 
@@ -40,7 +35,7 @@ class Database(Protocol[C]):
     def connect(self) -> C: ...
 
     def begin(self, connection: C) -> None:
-        """SharedPrefix a transaction that waits until no other one is changing the database."""
+        """Starts a transaction that waits until no other one is changing the database."""
         ...
 
     def commit(self, connection: C) -> None: ...
@@ -49,35 +44,6 @@ class Database(Protocol[C]):
         """Ends the transaction, if there is one."""
 
     def close(self, connection: C) -> None: ...
-
-
-class JournalDatabase:
-    """A node's journal: an SQLite file."""
-
-    error: type[StoreError] = JournalError
-    failure: type[Exception] = sqlite3.Error
-    unable: type[Exception] = sqlite3.OperationalError
-
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.name = f"the journal {path}"
-        self._path = path
-        self._read_only = read_only
-
-    def connect(self) -> sqlite3.Connection:
-        return connect_sqlite(self._path, read_only=self._read_only)
-
-    def begin(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-
-    def commit(self, connection: sqlite3.Connection) -> None:
-        connection.execute("COMMIT")
-
-    def rollback(self, connection: sqlite3.Connection) -> None:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-    def close(self, connection: sqlite3.Connection) -> None:
-        connection.close()
 
 
 def connect_sqlite(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection:

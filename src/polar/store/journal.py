@@ -18,7 +18,7 @@ import msgspec
 from pydantic import BaseModel
 
 from polar.store import journal_sql as sql
-from polar.store.database import JournalDatabase, JournalError
+from polar.store.database import StoreError, connect_sqlite
 from polar.store.writer import DatabaseWriter
 from polar.types import Call, Lease, SessionResult, Stage
 from polar.types.codec import decode, encode
@@ -27,6 +27,10 @@ DECODED_AT_ONCE_BYTES = 256 * 1024
 """Calls of up to this total size are decoded on the event loop: faster than a switch to a thread."""
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class JournalError(StoreError):
+    """A node's journal failed."""
 
 
 class ResultRefused(JournalError):
@@ -38,6 +42,36 @@ class JournalledSession(msgspec.Struct, frozen=True):
     """With the session's current stage."""
     calls: int
     sampled_tokens: int
+
+
+class JournalDatabase:
+    """The journal's SQLite file. Each model call writes to it, and SQLAlchemy would take longer for a statement
+    than SQLite."""
+
+    error: type[StoreError] = JournalError
+    failure: type[Exception] = sqlite3.Error
+    unable: type[Exception] = sqlite3.OperationalError
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.name = f"the journal {path}"
+        self._path = path
+        self._read_only = read_only
+
+    def connect(self) -> sqlite3.Connection:
+        return connect_sqlite(self._path, read_only=self._read_only)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("COMMIT")
+
+    def rollback(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        connection.close()
 
 
 class Journal:

@@ -1,6 +1,6 @@
 """A server of one tool for harnesses to call, over stdin and stdout as a program, or over HTTP on loopback.
 
-`lookup` answers with a word that it is told by its settings: the variable `ANSWER` as a program, the header
+`lookup` answers with a word from its settings: the variable `ANSWER` as a program, the header
 `x-answer` over HTTP. It stands in no prompt before, so a prompt that holds it has seen the tool's result.
 
 Only the standard library is needed as a program.

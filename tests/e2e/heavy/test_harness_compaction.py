@@ -203,4 +203,4 @@ async def test_a_request_too_long_that_ends_the_harness(
     assert_nothing_lost(outcome)
     (only,) = outcome.calls
     (trace,) = outcome.trajectory.traces
-    assert [span.call_id for span in trace.spans] == [only.call_id], "what was said before is kept"
+    assert [span.call_id for span in trace.spans] == [only.call_id], "earlier text is kept"

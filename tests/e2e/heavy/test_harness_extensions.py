@@ -132,7 +132,7 @@ async def test_a_program_of_the_image_and_what_it_leaves(harness: str, ask: Ask,
     transcript = text_of(tmp_path / "home" / LOGS[harness])
     assert "echo one" in transcript and "That is all." in transcript
     assert "sk-polar-" not in transcript, "what is kept does not hold the key"
-    # Gemini CLI is told its key by a variable, and writes it nowhere.
+    # Gemini CLI gets its key from a variable, and writes it nowhere.
     assert ("sk-polar-" in text_of(tmp_path / "home")) == (harness != "gemini_cli")
 
 

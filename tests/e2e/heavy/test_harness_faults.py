@@ -92,7 +92,7 @@ async def test_a_connection_cut_in_the_middle_of_a_reply(
         assert outcome.result.failure.where == "harness"
         return
     assert_two_turns_and_nothing_else(outcome)
-    assert len(outcome.calls) == len(outcome.engine.requests) == 2, "the reply was told again, not sampled again"
+    assert len(outcome.calls) == len(outcome.engine.requests) == 2, "the reply was sent again, not sampled again"
 
 
 @pytest.mark.parametrize("harness", HARNESSES)

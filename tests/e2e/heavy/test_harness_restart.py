@@ -1,8 +1,8 @@
-"""A harness killed in the middle of its session and started again: no turn twice, none that nobody saw.
+"""A harness killed in the middle of its session and started again: no turn twice, and none that no harness saw.
 
 The second start asks what the first one asked. pi, Gemini CLI and Qwen Code say it in the same words, so a reply
 that the first start never got is still theirs. Codex, Claude Code and OpenCode begin a thread with a new name, and
-a reply to the old one is nobody's.
+a reply to the old one has no receiver.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def test_killed_in_a_reply_that_ends_before_the_second_start(
     assert len(outcome.engine.requests) == 2, "the reply was kept for whoever asks again"
 
 
-async def test_killed_in_a_reply_that_nobody_waits_for(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+async def test_killed_in_a_reply_without_a_listener(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
     """Broken off before the second start, it can only be sampled again; what there was of it is no turn."""
     loop = Loop(smollm2, tmp_path, config=Config.model_validate({"gateway": {"linger_s": 0.2}}))
     outcome = await run_twice("pi", loop, killed_at="begun", again_at="ended")

@@ -129,7 +129,7 @@ def assert_chains_apart(outcome: Outcome, main: list[Call], agents: list[Call]) 
 
 
 def split(outcome: Outcome) -> tuple[list[Call], list[Call]]:
-    """The main agent's calls and the others', by what is said in them."""
+    """The main agent's calls and the others', by their content."""
     agents = [
         call
         for call in outcome.calls

@@ -296,7 +296,7 @@ def test_the_address_may_come_from_the_environment(
     assert "no runs in polar-runs" in CliRunner().invoke(app, ["ls"]).stdout
 
 
-def test_no_server_is_said_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_an_error_of_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polar.cli.service.remote.IMPATIENT_S", 0.0)
     for command in (["ls"], ["show", "add-0"], ["cancel", "add-0"], ["submit", "tasks.toml"]):
         result = CliRunner().invoke(app, [*command, "--server", "http://127.0.0.1:9"])

@@ -24,7 +24,7 @@ from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
 from polar.tokens.base import Renderer
-from polar.tokens.replies.reply_decoder import deltas_of
+from polar.tokens.replies.reply_text import deltas_of
 from polar.types import TokenIds, logprobs, token_ids
 
 

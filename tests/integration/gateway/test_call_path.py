@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import threading
@@ -19,16 +18,18 @@ from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(polar.__file__).parent
-MOST_MODULES = 34
+MOST_MODULES = 32
 MOST_GATEWAY_FILES = 9
 """Without the dialect, which is one of four."""
 
 
 class Trace:
-    """The modules of the package whose functions run."""
+    """The modules of the package whose functions run while `recording`, in this thread and in those that start
+    inside the block."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
+        self.recording = False
 
     def __enter__(self) -> Trace:
         threading.setprofile(self._note)
@@ -40,8 +41,10 @@ class Trace:
         threading.setprofile(None)  # pyright: ignore[reportArgumentType]
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if not self.recording or event != "call":
+            return
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE):
+        if path.is_relative_to(PACKAGE):
             self.modules.add(str(path.relative_to(PACKAGE)))
 
 
@@ -51,6 +54,7 @@ async def second_turn(stack: AsyncExitStack, folder: Path) -> set[str]:
     from gateway_traffic import REPLY, Conversation
     from stub_server import StubEngine
 
+    trace = stack.enter_context(Trace())  # before the node, whose journal writes in a thread of its own
     target = GatewayTarget(folder, await StubEngine((REPLY,)).start(stack))
     base_url = await target.start(stack)
     (key,) = await target.open(["s1"])
@@ -66,9 +70,9 @@ async def second_turn(stack: AsyncExitStack, folder: Path) -> set[str]:
     message = (await ask(stream=False))["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "ok"}
     conversation.messages += [message, result]
-    with Trace() as trace:
-        await ask(stream=True)
-        await asyncio.sleep(0.05)  # for the journal's thread
+    trace.recording = True
+    await ask(stream=True)
+    trace.recording = False
     return trace.modules
 
 

@@ -79,7 +79,7 @@ async def test_prompts_that_begin_with_the_tokens_before_are_one_trace(
     assert (built.traces, built.merge_rate, built.breaks) == (1, 1.0, {})
 
 
-async def test_the_same_text_in_other_tokens_is_told_and_forks(open_chat: OpenChat) -> None:
+async def test_the_same_text_in_other_tokens_is_recorded_and_forks(open_chat: OpenChat) -> None:
     gateway = await open_chat([BOATS, "A hill."])  # the script splits a token against the tokenizer's habit
     first, second = await two_turns(gateway)
     assert not second.continues and second.parent_id == first.call_id
@@ -92,7 +92,7 @@ async def test_the_same_text_in_other_tokens_is_told_and_forks(open_chat: OpenCh
     assert (built.traces, built.merge_rate, built.breaks) == (2, 0.0, {"retokenised": 1})
 
 
-async def test_a_template_that_says_it_otherwise_is_told_apart(open_chat: OpenChat) -> None:
+async def test_a_template_that_rewrites_the_text_is_recorded_as_rewritten(open_chat: OpenChat) -> None:
     call = '<tool_call>\n{"arguments": {"command":   "ls"}, "name": "bash"}\n</tool_call>'
     gateway = await open_chat([call, "Done."])
     first, second = await two_turns(gateway)
@@ -219,7 +219,7 @@ async def test_tool_calls_get_ids_that_the_harness_answers(open_chat: OpenChat) 
     assert first.finish_reason == "tool_calls"
 
 
-async def test_a_drift_nobody_can_spell_is_no_reason_to_lose_the_reply(open_chat: OpenChat) -> None:
+async def test_a_drift_without_text_does_not_lose_the_reply(open_chat: OpenChat) -> None:
     gateway = await open_chat([BOATS, "A hill."])
     engine: Any = gateway.engine
     engine.mute = True

@@ -221,7 +221,7 @@ class TestReplies:
         assert [call.received for call in await gateway.calls()] == [True]
 
     @pytest.mark.parametrize("stream", [True, False])
-    async def test_tokens_nobody_can_read_are_kept_and_the_call_fails(
+    async def test_unreadable_tokens_are_kept_and_the_call_fails(
         self, open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch, stream: bool
     ) -> None:
         gateway = await open_gateway(["Fine."])

@@ -33,7 +33,7 @@ async def test_the_last_message_ends_as_any_reply_does(
         status, reply = await dialect.ask(gateway, slot, dialect.body(turns, stream=stream), stream=stream)
         assert status == 200 and ENDS[dialect.name] in reply
     assert LAST in reply and b"1final" in reply
-    assert len(gateway.engine.requests) == 1, "nobody sampled it"
+    assert len(gateway.engine.requests) == 1, "the engine did not sample it"
     (call,) = await gateway.calls()
     assert call.received and gateway.slots.outcome("s1").exhausted == "max_calls"
     assert gateway.slots.outcome("s1").failures == ()

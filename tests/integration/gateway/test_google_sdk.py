@@ -239,7 +239,7 @@ async def test_a_wrong_key_is_refused(open_gateway: OpenGateway, streamed: bool)
     assert (caught.value.code, caught.value.status) == (401, "UNAUTHENTICATED")
 
 
-async def test_an_overflow_is_told_in_googles_words(open_gateway: OpenGateway) -> None:
+async def test_an_overflow_is_written_in_googles_words(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway([], context_tokens=64)
     client = connect(gateway, await gateway.open())
     with pytest.raises(errors.ClientError) as caught:

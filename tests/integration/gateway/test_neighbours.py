@@ -125,7 +125,7 @@ async def beside(gateway: Gateway, hostile: Callable[[], object]) -> tuple[Ticke
 
 def plain_encode_s(gateway: Gateway) -> float:
     """CPU time of the call that holds the interpreter, for the smallest of the texts."""
-    tokenizer = gateway.renderer._vocabulary._encoder._tokenizer
+    tokenizer = gateway.renderer._vocabulary.encoder._tokenizer
     text = DIGITS * 40_000
     start_s = time.process_time()
     tokenizer.encode(text, add_special_tokens=False)

@@ -263,7 +263,7 @@ class TestErrors:
             await chat.create(model="polar", messages=HELLO)
         assert caught.value.response.headers["retry-after"] == "3"
 
-    async def test_overflow_is_told_once(self, open_gateway: OpenGateway) -> None:
+    async def test_an_overflow_is_answered_once(self, open_gateway: OpenGateway) -> None:
         gateway = await open_gateway(["never"], context_tokens=200)
         long: list[Any] = [{"role": "user", "content": "word " * 400}]
         with pytest.raises(openai.BadRequestError, match="maximum context length is 200 tokens") as caught:

@@ -19,7 +19,7 @@ from waiting import until
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-async def test_an_unknown_key_is_told_nothing(open_gateway: OpenGateway) -> None:
+async def test_an_unknown_key_learns_nothing(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["never"])
     slot = (await gateway.open()).model_copy(update={"key": "sk-guess"})
     with pytest.raises(openai.AuthenticationError) as caught:

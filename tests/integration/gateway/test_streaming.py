@@ -186,7 +186,7 @@ async def test_a_failure_half_way_never_looks_like_an_end(open_gateway: OpenGate
     gateway.engine.release()
     try:
         events = await listener.hear_all()
-    except aiohttp.ClientPayloadError:  # cut, which is how some dialects' harnesses are told
+    except aiohttp.ClientPayloadError:  # some dialects end a broken reply by a cut
         events = listener.events
     listener.response.close()
     assert not any(wire.is_end(event) for event in events if "error" not in event)
@@ -197,7 +197,7 @@ async def test_a_failure_half_way_never_looks_like_an_end(open_gateway: OpenGate
 
 
 class WholeOnly:
-    """A renderer of a family that nobody can read while it speaks."""
+    """A renderer of a family whose replies can be read only when they are whole."""
 
     takes_images = False
 

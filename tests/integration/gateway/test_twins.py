@@ -45,7 +45,7 @@ async def test_a_retry_of_a_call_under_way_joins_it(open_gateway: OpenGateway) -
     assert call.received and len(gateway.engine.requests) == 1
 
 
-async def test_a_stream_cut_in_the_middle_is_told_again_from_its_beginning(open_gateway: OpenGateway) -> None:
+async def test_a_stream_cut_in_the_middle_is_sent_again_from_its_beginning(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway([ScriptedReply(text="The whole story again.", block_after=3)])
     slot = await gateway.open()
     cut = await ask(gateway, slot)
@@ -58,7 +58,7 @@ async def test_a_stream_cut_in_the_middle_is_told_again_from_its_beginning(open_
     assert call.received and call.finish_reason == "stop" and len(gateway.engine.requests) == 1
 
 
-async def test_a_reply_nobody_was_there_for_is_kept_for_the_retry(open_gateway: OpenGateway) -> None:
+async def test_a_reply_without_a_listener_is_kept_for_the_retry(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway([ScriptedReply(text="Kept for you.", block_after=2), "Another."], linger_s=60)
     slot = await gateway.open()
     (await ask(gateway, slot)).close()
@@ -75,7 +75,7 @@ async def test_a_reply_nobody_was_there_for_is_kept_for_the_retry(open_gateway: 
     assert [c.received for c in await gateway.calls()] == [True, True]
 
 
-async def test_nobody_comes_back_and_the_generation_ends(open_gateway: OpenGateway) -> None:
+async def test_a_generation_without_a_retry_ends(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway([ScriptedReply(text="Never heard.", block_after=2), "Fresh."], linger_s=0.05)
     slot = await gateway.open()
     (await ask(gateway, slot)).close()

@@ -121,7 +121,7 @@ class Service:
         vocabulary = self._renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
 
         def script(_: int, prompt_ids: TokenIds) -> ScriptedReply:
-            """By what was said, not by how often it was asked: a session may be run again here."""
+            """Chosen by the content of the prompt, not by the number of requests: a session may run again here."""
             return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 
         engine = FragileEngine(vocabulary, script, strict=False)

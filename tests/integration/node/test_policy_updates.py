@@ -133,7 +133,7 @@ class TestDrain:
         versions = [call.policy_version for call in (await patient.client.upload("t-0")).calls]
         assert versions == ["1", "2"]
 
-    async def test_one_that_takes_too_long_is_told_and_stays_paused(self, patient: Service) -> None:
+    async def test_a_drain_that_takes_too_long_is_reported_and_stays_paused(self, patient: Service) -> None:
         patient.first_reply = ScriptedReply(text=WRITE, block_after=2)
         served = await patient.add_node()
         await patient.client.submit(agent_task(task_id="t"))
@@ -183,7 +183,7 @@ class TestDrain:
         assert not lost.node.gate.policy.paused
         assert (await service.client.drain()).done
         if holding:
-            assert (await service.client.session("t-0")).attempt == 2, "what it still samples, nobody takes"
+            assert (await service.client.session("t-0")).attempt == 2, "what it still samples is refused"
         lost.uplink.mend()
 
     async def test_a_node_that_stops_meanwhile_is_not_waited_for(self, patient: Service) -> None:
@@ -227,8 +227,8 @@ async def test_the_trainers_snippet_of_the_policy_page(patient: Service) -> None
 async def test_updates_in_a_row_leave_no_generation_across_and_no_session_behind(
     patient: Service, seed: int
 ) -> None:
-    """A trainer that updates as fast as it can, while lines break: whenever it is told that nothing is generated,
-    nothing is, and every session gets its one result."""
+    """A trainer that updates as fast as it can, while lines break: whenever the server reports that nothing is
+    generated, nothing is, and every session gets its one result."""
     chance = random.Random(seed)
     nodes = [await patient.add_node(running=2) for _ in range(2)]
     bounds = [None, bound(0, "cancel"), bound(0, "mark"), bound(2, "cancel")]

@@ -72,7 +72,7 @@ def test_a_machine_without_lists_gets_them_first(machine: Machine) -> None:
     assert [words.split()[0] for words in machine.asked] == ["install", "update", "install"]
 
 
-def test_apts_own_words_are_told_where_it_fails(machine: Machine) -> None:
+def test_a_failure_of_apt_shows_its_own_message(machine: Machine) -> None:
     machine.has_apt("echo 'E: no network'; exit 100")
     code, told = machine.need("no-such", "one")
     assert code == 1 and "E: no network" in told and "apt-get could not install one" in told

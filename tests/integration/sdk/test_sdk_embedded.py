@@ -142,7 +142,7 @@ OVERFLOWS: dict[str, tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_overflow_is_told_in_the_providers_words(bench: Bench, dialect: str, streamed: bool) -> None:
+async def test_an_overflow_is_written_in_the_providers_words(bench: Bench, dialect: str, streamed: bool) -> None:
     visit = await bench.visit()
     speaker = bench.speaker(dialect, visit.slot)
     kind, wording = OVERFLOWS[dialect]

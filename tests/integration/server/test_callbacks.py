@@ -114,7 +114,7 @@ async def test_one_that_is_down_for_a_day_is_given_up_and_the_log_keeps_its_secr
 
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-async def test_a_hostile_target_harms_nobody_else(
+async def test_a_hostile_target_does_not_harm_other_callbacks(
     api: Api, clock: Clock, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "TIMEOUT_S", 0.3)

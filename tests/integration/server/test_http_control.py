@@ -203,7 +203,7 @@ async def test_a_parameter_out_of_bounds_is_422(api: Api) -> None:
         assert answer.detail
 
 
-async def test_a_method_nobody_serves_is_405(api: Api) -> None:
+async def test_an_unserved_method_is_405(api: Api) -> None:
     assert (await api.ask("DELETE", "/v1/tasks")).status == 405
 
 
@@ -286,12 +286,12 @@ async def test_the_policy_is_put_and_read(api: Api) -> None:
 
 
 @pytest.mark.parametrize("body", [{"version": 12}, {"updates": 3}, {"version": "1", "revision": 9}])
-async def test_what_nobody_may_put_into_the_policy(api: Api, body: dict[str, Any]) -> None:
+async def test_invalid_policies_are_refused(api: Api, body: dict[str, Any]) -> None:
     assert (await api.ask("PUT", "/v1/policy", json=body)).status == 422
     assert (await api.get("/v1/policy"))["revision"] == 0
 
 
-async def test_a_drain_is_told_at_once_when_it_is_over(api: Api) -> None:
+async def test_the_end_of_a_drain_is_reported_at_once(api: Api) -> None:
     node = await api.register()
     await api.ask("PUT", "/v1/policy", json={"paused": True})
     told = await api.get("/v1/policy/drain")

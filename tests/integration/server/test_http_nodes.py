@@ -197,7 +197,7 @@ async def test_a_wrong_upload_is_refused_and_the_right_one_still_taken(api: Api)
     assert (await node.report(lease)).status == 204
 
 
-async def test_an_upload_for_nobody_or_of_somebody_else_is_refused(api: Api) -> None:
+async def test_an_upload_for_an_unknown_session_or_from_another_node_is_refused(api: Api) -> None:
     await api.submit("add", num_samples=2)
     one, other = await api.register("one"), await api.register("other")
     lease = await one.lease_one()
@@ -239,7 +239,7 @@ async def test_many_nodes_share_the_sessions_without_overlap(api: Api) -> None:
     assert (await api.get("/v1/tasks/add"))["done"]
 
 
-async def test_a_node_that_left_while_it_waited_is_told_to_register_again(api: Api) -> None:
+async def test_a_node_that_left_while_it_waited_must_register_again(api: Api) -> None:
     node = await api.register()
     waiting = asyncio.create_task(node.ask("POST", "/lease", json={"room": 1, "wait_s": 60}))
     await settled(api)

@@ -143,7 +143,7 @@ async def test_two_servers_on_one_database_change_it_one_after_the_other(databas
 
 
 @pytest.mark.check
-async def test_who_waits_too_long_for_another_writer_is_told(
+async def test_waiting_too_long_for_another_writer_is_an_error(
     postgres: Postgres, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.1)

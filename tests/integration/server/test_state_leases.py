@@ -52,7 +52,7 @@ async def test_large_tasks_are_leased_a_few_at_a_time(desk: Desk, monkeypatch: p
     assert len(await desk.lease(node, 5)) == 1
 
 
-async def test_a_paused_policy_still_leases_and_is_told(desk: Desk) -> None:
+async def test_a_paused_policy_still_leases_and_the_node_learns_of_the_pause(desk: Desk) -> None:
     await desk.submit()
     node = await desk.register()
     await desk.state.change(policy.put, PolicyChange(version="7", paused=True))
@@ -104,7 +104,7 @@ async def test_a_silent_session_returns_as_its_next_attempt(desk: Desk) -> None:
     assert (await desk.beat(node, silent, heard)).lost == ("add-0",)
 
 
-async def test_a_heartbeat_in_time_saves_a_lease_that_nobody_collected(desk: Desk) -> None:
+async def test_a_heartbeat_in_time_saves_a_lease_that_was_not_collected(desk: Desk) -> None:
     await desk.submit()
     node = await desk.register()
     lease = await desk.lease_one(node)
@@ -243,7 +243,7 @@ async def test_nodes_are_listed_with_what_they_hold(desk: Desk) -> None:
     ]
 
 
-async def test_nodes_nobody_heard_of_for_a_day_are_forgotten(desk: Desk) -> None:
+async def test_nodes_without_a_heartbeat_for_a_day_are_forgotten(desk: Desk) -> None:
     gone = await desk.register("gone")
     desk.clock.advance(nodes.FORGOTTEN_AFTER_S - 1)
     here = await desk.register("here")

@@ -79,7 +79,7 @@ async def test_an_earlier_pause_proves_nothing_of_a_later_one(desk: Desk) -> Non
     assert (await drain(desk)).unheard == (node,), "it may have begun something in between"
 
 
-async def test_nobody_waits_for_a_node_that_is_gone(desk: Desk) -> None:
+async def test_a_drain_does_not_wait_for_a_node_that_is_gone(desk: Desk) -> None:
     gone, left = await desk.register("gone"), await desk.register("left")
     await put(desk, paused=True)
     await tell(desk, gone, 3, 0)

@@ -22,7 +22,7 @@ class ServiceEngine(ScriptedEngine):
         super().__init__(None, self._next, strict=False)  # type: ignore[arg-type]
 
     def _next(self, _: int, prompt_ids: TokenIds) -> str:
-        """By what was said, not by how often it was asked: a session may be run again here."""
+        """Chosen by the content of the prompt, not by the number of requests: a session may run again here."""
         return "Done." if "echo hello" in self.encoder.decode(prompt_ids) else WRITE
 
     async def start(self) -> EngineInfo:

@@ -149,7 +149,7 @@ class TestGateway:
         assert (result.stage, result.attempt) == (Stage.COMPLETED, 2), result.failure
         assert [await stopped(process) for process in (second, server)] == [0, 0]
 
-    async def test_a_token_that_is_missing_or_wrong_is_said(self, bench: ServiceBench) -> None:
+    async def test_a_missing_or_wrong_token_is_an_error(self, bench: ServiceBench) -> None:
         server = await bench.start_server()
         bench.env["POLAR_NODE_TOKEN"] = "wrong"
         assert await finished(bench.start_node()) == 2
@@ -171,7 +171,7 @@ class TestGateway:
         assert run.name.startswith("gateway-") and (run / "run.json").is_file()
 
 
-async def test_a_port_that_is_taken_is_said(bench: ServiceBench) -> None:
+async def test_a_taken_port_is_an_error(bench: ServiceBench) -> None:
     server = await bench.start_server()
     port = bench.address.rpartition(":")[2]
     assert await finished(bench.start("server", "--port", port)) == 2

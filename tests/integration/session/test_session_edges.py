@@ -171,7 +171,7 @@ async def test_a_session_may_be_cancelled_again_while_it_ends(workshop: Workshop
     assert workshop.leftovers() == []
 
 
-async def test_results_nobody_takes_are_heard_of_at_the_end(workshop: Workshop) -> None:
+async def test_results_that_cannot_be_reported_are_raised_at_the_end(workshop: Workshop) -> None:
     async def refuse(*_: Any) -> None:
         raise OSError("the trainer is gone")
 

@@ -1,7 +1,8 @@
 """TRL's own `AsyncGRPOTrainer` with the rollout worker, on a CPU.
 
-What is replaced of TRL: the attention kernel, which needs a GPU, by the same in plain PyTorch; the speed of the GPU
-by a number; the weight transfer by none. The vLLM server is not asked for its context length (`token_budget=0`)."""
+What is replaced of TRL: the attention kernel, which needs a GPU, by the same in plain PyTorch; the speed of the
+GPU by a number; the weight transfer by none. The vLLM server is not asked for its context length
+(`token_budget=0`)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_help_imports_nothing_heavy(arguments: list[str], heavy: set[str]) -> No
     assert "polar" in done.stdout
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"polar {__version__}"
 
 
@@ -85,7 +85,7 @@ def test_an_error_we_can_name_is_one_line(error: BaseException, exit_code: int, 
     assert (result.exit_code, result.stdout, result.stderr) == (exit_code, "", line)
 
 
-def test_an_error_nobody_foresaw_is_not_hidden() -> None:
+def test_an_unexpected_error_is_not_hidden() -> None:
     result = CliRunner().invoke(app_that_raises(ZeroDivisionError()), ["fail"])
     assert isinstance(result.exception, ZeroDivisionError)
 

@@ -89,7 +89,7 @@ async def test_one_bad_task_keeps_all_from_being_sent(client: PolarClient, rollo
     assert rollout.seen == []
 
 
-async def test_one_refused_task_is_told_of_plainly(client: PolarClient) -> None:
+async def test_one_refused_task_is_a_plain_error(client: PolarClient) -> None:
     bad = {"instruction": "x", "harness": "nobody"}
     with pytest.raises(ServerError, match="unknown harness 'nobody'"):
         await client.submit_many([{"instruction": "fine"}, bad])
@@ -200,7 +200,7 @@ async def test_the_users_own_token_is_found(url: str, monkeypatch: pytest.Monkey
         assert (await client.tasks(), client.url) == ([], url)
 
 
-def test_without_any_token_it_is_said_where_one_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_the_error_says_where_one_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLAR_CONTROL_TOKEN", raising=False)
     monkeypatch.setenv("POLAR_CONFIG_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="POLAR_CONTROL_TOKEN"):

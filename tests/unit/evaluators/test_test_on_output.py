@@ -183,7 +183,7 @@ async def test_a_command_that_does_not_end_is_worth_nothing(runtime: FolderRunti
     assert score.reward == 0.0 and score.reasons == ("the evaluator's command did not end within 0.2 s",)
 
 
-async def test_an_unusable_workspace_is_told_as_such(tmp_path: Path) -> None:
+async def test_an_unusable_workspace_is_reported_as_such(tmp_path: Path) -> None:
     gone = FolderRuntime(tmp_path, failure=WorkspaceUnusable("the workspace has no folder '.'"))
     with pytest.raises(WorkspaceUnusable):
         await verdict(gone, command="true")

@@ -14,8 +14,7 @@ from polar.engines.remote.engine import PromptJson
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.token_mode import TokenMode
-from polar.gateway.dialects import base
-from polar.gateway.dialects.base import RawRequest
+from polar.gateway.dialects import raw_request
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.http import bodies
 from polar.gateway.http.bodies import MOST_VALUES
@@ -85,10 +84,9 @@ async def _talk(renderer: CountingRenderer, vocabulary: object, path: Path) -> N
 
 async def _call(calls: CallService, slot: OpenSlot, messages: list[dict[str, str]]) -> dict[str, str]:
     body, recent = orjson.dumps({"model": "polar", "messages": messages}), slot.recent_bodies("chat", "messages")
-    read = recent.read(body, MOST_VALUES, recent.shared(body))
-    request = OpenAIChat().parse(RawRequest(read.data, values=read.values, items=read.items))
+    request = OpenAIChat().parse(recent.read(body, MOST_VALUES, recent.shared(body)))
     call = calls.receive(slot, request, "openai_chat")
-    while call.reply is None:
+    while not call.replied:
         await call.news
     slot.forget(call)
     calls.delivered(call)
@@ -110,9 +108,9 @@ async def test_a_body_is_decoded_and_digested_only_where_it_is_new(
     smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded, digested = list[int](), list[int]()
-    real_read, real_digest = bodies.read_object, base.digest_item
+    real_read, real_digest = bodies.read_object, raw_request.digest_item
     monkeypatch.setattr(bodies, "read_object", lambda text: decoded.append(len(text)) or real_read(text))  # pyright: ignore
-    monkeypatch.setattr(base, "digest_item", lambda item: digested.append(1) or real_digest(item))  # pyright: ignore
+    monkeypatch.setattr(raw_request, "digest_item", lambda item: digested.append(1) or real_digest(item))  # pyright: ignore
     renderer = CountingRenderer(smollm2)
     await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
     assert len(decoded) == TURNS and len(set(decoded[1:])) == 1

@@ -62,7 +62,7 @@ def test_a_run_is_released_when_no_place_is_left(tmp_path: Path) -> None:
     claim(paths)
 
     release(paths)
-    assert paths.owner.exists(), "else nobody would ever look for the place again"
+    assert paths.owner.exists(), "otherwise no later sweep would find the folder"
 
     remove_tree(paths.session("s-1").place)
     release(paths)
@@ -78,7 +78,7 @@ async def test_a_run_of_another_machine_or_container_cannot_be_judged(tmp_path: 
     assert paths.session("s-1").place.exists()
 
 
-async def test_a_broken_mark_and_a_missing_folder_stop_nobody(tmp_path: Path) -> None:
+async def test_a_broken_mark_and_a_missing_folder_do_not_stop_the_sweep(tmp_path: Path) -> None:
     paths = run_with_a_place(tmp_path, "broken")
     paths.owner.write_text("what is this")
 

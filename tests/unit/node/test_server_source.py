@@ -94,7 +94,7 @@ async def test_it_registers_once_and_asks_for_as_much_as_there_is_room(bench: Be
     assert [request.room for request in bench.server.requests] == [7, 5]
 
 
-async def test_a_wrong_token_is_said_and_not_tried_again(server: FakeRolloutServer) -> None:
+async def test_a_wrong_token_is_an_error_and_not_retried(server: FakeRolloutServer) -> None:
     async with Uplink(server.base_url, "wrong") as uplink:
         bench = Bench(server, uplink)
         with pytest.raises(ConfigError, match="refuses this node's token"):
@@ -241,7 +241,7 @@ class TestRefusals:
 
 
 class TestLostAndCancelled:
-    async def test_a_lost_session_is_broken_off_and_nobody_told(self, bench: Bench) -> None:
+    async def test_a_lost_session_is_broken_off_and_not_reported(self, bench: Bench) -> None:
         await leased(bench, "a")
         bench.server.lost = ["a"]
         await until(lambda: bench.cancelled == ["a"])

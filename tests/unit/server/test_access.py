@@ -37,7 +37,7 @@ def test_the_bearer_is_read_from_its_header(header: str | None, secret: str) -> 
     assert bearer(request_with(header)) == secret
 
 
-def test_tokens_show_themselves_to_nobody() -> None:
+def test_tokens_are_not_shown() -> None:
     shown = repr(ServiceTokens("control-secret", "node-secret"))
     assert "secret" not in shown
 
@@ -84,7 +84,7 @@ async def test_what_grows_too_far_is_refused_where_it_does() -> None:
     assert caught.value.status_code == 413
 
 
-async def test_what_announces_itself_as_too_large_reaches_nobody() -> None:
+async def test_a_body_announced_as_too_large_reaches_no_route() -> None:
     sent: list[Message] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

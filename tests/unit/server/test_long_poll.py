@@ -12,7 +12,7 @@ from polar.server.state import Signal
 
 
 class Client:
-    """A request whose client stays until it is told to leave."""
+    """A request whose client stays until the test makes it leave."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_a_closed_signal_ends_the_wait() -> None:
     assert await fires_within(signal.listen(), 60)
 
 
-async def test_a_ring_wakes_all_who_listen_and_nobody_later() -> None:
+async def test_a_ring_wakes_all_listeners_and_no_later_ones() -> None:
     signal = Signal()
     waiting = [asyncio.create_task(fires_within(signal.listen(), 60)) for _ in range(5)]
     await asyncio.sleep(0)

@@ -94,7 +94,7 @@ async def test_what_a_killed_fill_has_left_goes(cache: Path) -> None:
     assert not left.exists()
 
 
-async def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
+async def test_a_cache_that_cannot_be_written_is_an_error(cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(PolarError, match=r"cannot write to .*; set POLAR_CACHE"):
         await cached_folder("models/small", write_weights)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from polar.store.database import JournalDatabase, JournalError, StoreError
+from polar.store.database import StoreError
+from polar.store.journal import JournalDatabase, JournalError
 from polar.store.server_database import PostgresDatabase, SqliteDatabase, database_of
 from polar.store.writer import DatabaseWriter
 

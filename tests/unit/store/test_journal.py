@@ -44,7 +44,7 @@ async def test_received_is_what_the_column_says(
     assert [call.received for call in await journal.calls("add-0")] == [False, True]
 
 
-async def test_a_mark_nobody_waits_for_is_on_disk_soon(
+async def test_a_deferred_mark_is_on_disk_soon(
     journal: Journal, make_lease: MakeLease, make_call: MakeCall
 ) -> None:
     await journal.add_session(make_lease())
@@ -67,7 +67,7 @@ async def test_a_locked_disk_delays_a_mark_and_does_not_lose_it(
     assert [(call.call_id, call.received) for call in await journal.calls("add-0")] == [("c1", True)]
 
 
-async def test_a_call_of_another_shape_is_said_to_be_one(
+async def test_a_call_of_another_shape_is_an_error_that_says_so(
     journal: Journal, make_lease: MakeLease, make_call: MakeCall
 ) -> None:
     await journal.add_session(make_lease())
@@ -150,7 +150,7 @@ async def test_stages_are_kept_in_the_order_in_which_they_were_recorded(
     assert (await journal.lease("add-0")).session.stage is Stage.RUNNING
 
 
-async def test_a_stage_nobody_waited_for_is_on_disk_after_close(tmp_path: Path, make_lease: MakeLease) -> None:
+async def test_a_deferred_stage_is_on_disk_after_close(tmp_path: Path, make_lease: MakeLease) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     await journal.add_session(make_lease())
     journal.stage_changed("add-0", Stage.INIT, 1.0)

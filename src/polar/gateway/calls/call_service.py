@@ -19,7 +19,8 @@ from polar.engines.base import EngineInfo
 from polar.gateway.calls.final_message import final_reply
 from polar.gateway.calls.model_call import ModelCall, call_lost
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
 from polar.tokens.forest import Prompt
@@ -142,7 +143,7 @@ class CallService:
         call.max_tokens = slot.reply_limit(request.max_tokens, self.context_tokens - size)
         call.seed = _seed(slot, call.sampling, number)
         call_id = f"{session.session_id}.{session.attempt}.{number}"
-        call.admitted(ReplyHead(call_id, int(call.arrived), self.model, size))
+        call.admitted(Reply(call_id, int(call.arrived), self.model, size))
 
     async def _sample(self, call: ModelCall) -> None:
         async with self._gate.generating(call.slot.session_id, call.wait) as start:
@@ -166,7 +167,8 @@ class CallService:
     def delivered(self, call: ModelCall) -> None:
         """The harness has the whole reply."""
         call.slot.answered(call)
-        if call.reply is None or not call.reply.captured or call.slot.forest.has_received(call.call_id):
+        assert call.reply is not None
+        if not call.reply.captured or call.slot.forest.has_received(call.call_id):
             return
         call.slot.forest.mark_received(call.call_id)
         self._journal.mark_received(call.call_id)
@@ -263,12 +265,13 @@ def _seed(slot: OpenSlot, sampling: Sampling, number: int) -> int:
 
 
 def _reply(call: ModelCall, record: Call) -> Reply:
-    assert call.head is not None
+    assert call.reply is not None
     usage = record.usage or EndpointUsage(record.prompt_tokens, len(record.completion_ids))
-    size = call.head.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    size = call.reply.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
     evaluated = size if record.evaluated_tokens is None else record.evaluated_tokens
-    return Reply(
-        head=msgspec.structs.replace(call.head, prompt_tokens=size),
+    return msgspec.structs.replace(
+        call.reply,
+        prompt_tokens=size,
         message=record.response,
         deltas=tuple(call.deltas),
         finish_reason=record.finish_reason,

@@ -16,10 +16,10 @@ from polar.engines.base import ChatEngine, ChatPiece, ChatPrompt
 from polar.errors import EngineDefect, EngineError
 from polar.gateway.calls.model_call import ModelCall, check_piece, engine_failures
 from polar.gateway.calls.policy_gate import PolicyGate
-from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.drift import Departure, compared, drifted, explained
-from polar.tokens.replies.reply_decoder import ToolCallIds
 from polar.types import Message, Retention, Sampling
 
 LOGGER = logging.getLogger("polar.gateway")
@@ -50,7 +50,6 @@ class ChatMode:
             max_tokens=call.max_tokens,
             seed=call.seed,
         )
-        ids = ToolCallIds(call.call_id)
         with engine_failures(call.slot):
             async with aclosing(self._engine.chat(prompt)) as pieces:
                 async for heard in pieces:
@@ -58,7 +57,7 @@ class ChatMode:
                     if departure is not None:
                         await self._explain(call, departure)
                     call.check_limit(heard.piece)
-                    call.say(ids.assign(heard.deltas))
+                    call.say(heard.deltas)
                     if call.finish_reason is None and call.slot.exhausted == "max_tokens":
                         call.finish_reason = "length"
                         break

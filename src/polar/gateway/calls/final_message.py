@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import Problem, Reply, ReplyHead
+from polar.gateway.dialects.base import Reply
+from polar.gateway.dialects.problems import Problem
 from polar.tokens.replies.reply_text import message_of
 from polar.types import Delta
 
@@ -30,15 +33,7 @@ def final_reply(call: ModelCall, refusal: Problem, model: str) -> Reply | None:
     session = slot.lease.session
     reply_id = f"{session.session_id}.{session.attempt}.{slot.final_messages}final"
     deltas = (Delta(content=f"I stop here: the budget of this session is used up ({slot.refused_for})."),)
-    head = ReplyHead(reply_id, int(call.arrived), model, prompt_tokens=0)
-    call.admitted(head)
+    reply = Reply(reply_id, int(call.arrived), model, prompt_tokens=0, captured=False)
+    call.admitted(reply)
     call.say(deltas)
-    return Reply(
-        head=head,
-        message=message_of(deltas),
-        deltas=deltas,
-        finish_reason="stop",
-        completion_tokens=0,
-        cached_tokens=0,
-        captured=False,
-    )
+    return msgspec.structs.replace(reply, message=message_of(deltas), deltas=deltas, finish_reason="stop")

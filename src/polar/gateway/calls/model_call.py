@@ -15,6 +15,8 @@ from collections.abc import Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from typing import Literal
 
+import msgspec
+
 from polar.engines.base import Piece
 from polar.errors import (
     ChatRefused,
@@ -27,7 +29,8 @@ from polar.errors import (
     failure_of,
 )
 from polar.gateway.calls.policy_gate import Versions
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import CallWait, OpenSlot
 from polar.tokens.forest import Prompt
 from polar.types import CallKind, Delta, EndpointUsage, Failure, Sampling, TokenIds, logprobs, token_ids
@@ -67,8 +70,8 @@ class ModelCall:
         self.key = key
         self.arrived = time.time()
 
-        self.head: ReplyHead | None = None
-        """Set on admission."""
+        self.reply: Reply | None = None
+        """Begun on admission; complete when the call is in the journal."""
         self.stop: tuple[str, ...] = ()
         self.max_tokens = 0
         self.seed = 0
@@ -92,10 +95,12 @@ class ModelCall:
 
         self.deltas: list[Delta] = []
         """The reply so far, as listeners get it."""
+        self._tool_calls = 0
+        """In the reply so far."""
         self.opened = False
         """Whether a stream may begin: the first words are there, the call has ended, or `GRACE_S` is over."""
-        self.reply: Reply | None = None
-        """Set when the call is in the journal."""
+        self.replied = False
+        """Whether the reply is complete."""
         self.problem: Problem | None = None
         """Set instead when there will be no reply."""
         self.broken_off = False
@@ -112,8 +117,8 @@ class ModelCall:
 
     @property
     def call_id(self) -> str:
-        assert self.head is not None, "a call gets its id on admission"
-        return self.head.reply_id
+        assert self.reply is not None, "a call gets its id on admission"
+        return self.reply.reply_id
 
     # What the engine samples
 
@@ -163,24 +168,34 @@ class ModelCall:
     def start(self, work: Coroutine[None, None, None]) -> None:
         self._work = asyncio.create_task(work)
 
-    def admitted(self, head: ReplyHead) -> None:
-        """Wakes no listener: they wait for the first words, or for the end of `GRACE_S`."""
-        self.head = head
+    def admitted(self, reply: Reply) -> None:
+        """`reply`: as far as it is known. Wakes no listener: they wait for the first words, or for the end of
+        `GRACE_S`."""
+        self.reply = reply
         self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._wake_listeners)
 
     def say(self, deltas: Iterable[Delta], *, last: bool = False) -> None:
-        """Adds to the reply. `last`: listeners get it with the end of the reply, which is near."""
+        """Adds to the reply, and gives tool calls their ids. `last`: listeners get it with the end of the reply,
+        which is near."""
         before = len(self.deltas)
-        self.deltas.extend(deltas)
+        self.deltas.extend(map(self._with_id, deltas))
         if len(self.deltas) > before and not last:
             self._wake_listeners()
+
+    def _with_id(self, delta: Delta) -> Delta:
+        """A tool call gets an id of characters that every provider allows."""
+        if delta.tool_call is None:
+            return delta
+        call_id = f"call_{self.call_id.replace('.', '_')}_{self._tool_calls}"
+        self._tool_calls += 1
+        return Delta(tool_call=msgspec.structs.replace(delta.tool_call, call_id=call_id))
 
     def sampled(self) -> None:
         """The engine has ended. From here on the call is only journalled, which nothing may break off."""
         self._breakable = False
 
     def finish(self, reply: Reply) -> None:
-        self.reply = reply
+        self.reply, self.replied = reply, True
         self._end()
 
     def fail(self, problem: Problem) -> None:
@@ -194,7 +209,7 @@ class ModelCall:
 
     @property
     def done(self) -> bool:
-        return self.reply is not None or self.problem is not None
+        return self.replied or self.problem is not None
 
     # Listeners
 

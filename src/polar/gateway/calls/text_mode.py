@@ -13,10 +13,10 @@ import msgspec
 
 from polar.engines.base import ChatPrompt, EngineInfo, TextEngine, TextPiece
 from polar.gateway.calls.model_call import ModelCall, engine_failures
-from polar.gateway.dialects.base import ChatRequest, Problem
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.slots import OpenSlot
 from polar.tokens.forest import Attachment, Prompt, branched
-from polar.tokens.replies.reply_decoder import ToolCallIds
 from polar.types import NO_TOKEN_IDS, EndpointUsage, Message, token_ids
 
 CHARACTERS_A_TOKEN = 4
@@ -41,17 +41,16 @@ class TextMode:
         call.usage = EndpointUsage()
         attachment = call.slot.forest.find(call.request.messages, call.request.tools)
         call.begin(_without_ids(attachment))
-        ids = ToolCallIds(call.call_id)
         with engine_failures(call.slot):
             async with aclosing(self._engine.text(self._prompt(call))) as pieces:
                 async for piece in pieces:
                     _take(call, piece)
-                    call.say(ids.assign(piece.deltas))
+                    call.say(piece.deltas)
             call.check_end()
 
     def _prompt(self, call: ModelCall) -> ChatPrompt:
-        assert call.head is not None, "a call is sampled after its admission"
-        is_limited = call.max_tokens < self._context_tokens - call.head.prompt_tokens
+        assert call.reply is not None, "a call is sampled after its admission"
+        is_limited = call.max_tokens < self._context_tokens - call.reply.prompt_tokens
         retention = call.slot.lease.task.reasoning
         messages = call.request.messages
         if retention == "strip":

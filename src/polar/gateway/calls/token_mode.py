@@ -1,22 +1,25 @@
 """Token mode: the gateway renders the prompt and parses the reply; the engine sees token ids only.
 
 A reply ends where the engine ends it, or earlier: at a stop text, or when the session's token budget is used up.
-Cutting there is exact, because later tokens cannot have changed earlier ones.
+Cutting there is exact, because later tokens cannot have changed earlier ones. The call keeps the ids that spell a
+stop text, as all sampled ids; the harness sees only what comes before them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 
 from polar.engines.base import Engine, EngineInfo, GenerateRequest, Piece
 from polar.gateway.calls.model_call import ModelCall, call_lost, check_piece, engine_failures
 from polar.gateway.calls.threads import CallThreads
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.gateway.slots import OpenSlot
-from polar.tokens.base import Renderer, bounded
+from polar.tokens.base import Renderer, ReplyReader, bounded
 from polar.tokens.forest import Attachment, Prompt, PromptBuilder
 from polar.tokens.renderers.encoder import TooLong
-from polar.tokens.replies.reply_decoder import ReplyDecoder
+from polar.tokens.replies.reply_text import deltas_of, overlap
 from polar.tokens.sequences import digest_of
 from polar.types import Delta, Message, Retention, TokenIds, token_ids
 
@@ -26,6 +29,10 @@ SHORT_REQUEST_BYTES = 2**18
 """Requests up to this size are matched on the event loop: a millisecond or two."""
 SHORT_TOKENS = 1024
 """Pieces up to this size are decoded on the event loop: about a millisecond."""
+UNFINISHED = "\ufffd"
+"""A decoded text ends with this if its last token ends inside a character."""
+LONGEST_CHARACTER_TOKENS = 64
+"""At most this many ids wait for the end of a character."""
 
 
 class TokenMode:
@@ -146,7 +153,7 @@ class TokenMode:
     def _decoder(self, call: ModelCall, prompt_ids: TokenIds) -> ReplyDecoder:
         raw, calls = call.request.prompt is not None, bool(call.request.tools)
         try:
-            return ReplyDecoder(self._renderer, prompt_ids, call.call_id, call.stop, raw=raw, calls=calls)
+            return ReplyDecoder(self._renderer, prompt_ids, call.stop, raw=raw, calls=calls)
         except (Exception, SystemExit) as error:
             raise call_lost(call.slot, "renderer", error) from error
 
@@ -169,3 +176,118 @@ def _within_budget(slot: OpenSlot, ids: TokenIds) -> TokenIds:
     piece."""
     left = slot.tokens_left
     return ids if left is None else ids[: max(0, left)]
+
+
+class ReplyDecoder:
+    """Decodes one reply while it is sampled: ids in, deltas out, up to a stop text. If the family can only parse
+    whole replies, all deltas come at the end."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        prompt_ids: TokenIds,
+        stop: tuple[str, ...],
+        *,
+        raw: bool,
+        calls: bool = True,
+    ) -> None:
+        """`raw`: the prompt was no conversation. `calls`: tools were offered; otherwise what looks like a call is
+        text."""
+        self._renderer = renderer
+        self._prompt_ids = prompt_ids
+        self._calls = calls
+        reader = RawReader(renderer) if raw else renderer.reader(prompt_ids, calls=calls)
+        self._reader: ReplyReader | None = reader
+        self._unread = token_ids()
+        self._stop = StopSearch(stop)
+
+    @property
+    def stop_sequence(self) -> str:
+        """The stop text that ended the reply, if any."""
+        return self._stop.found
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._reader.reasoning_tokens if self._reader else 0
+
+    def feed(self, ids: TokenIds) -> tuple[int, list[Delta]]:
+        """How many of the ids belong to the reply, and their deltas. Fewer than given: a stop text ended it."""
+        if self._reader is None:
+            self._unread.extend(ids)
+            return len(ids), []
+        if not self._stop.texts:
+            return len(ids), list(self._reader.feed(ids))
+        deltas: list[Delta] = []
+        for position, token_id in enumerate(ids):  # one at a time, to know which of them completes a stop text
+            deltas += self._stop.cut(self._reader.feed(token_ids([token_id])))
+            if self._stop.found:
+                return position + 1, deltas
+        return len(ids), deltas
+
+    def finish(self) -> list[Delta]:
+        if self._stop.found:
+            return []
+        if self._reader is not None:
+            rest = self._reader.finish()
+        else:
+            rest = deltas_of(self._renderer.parse(self._prompt_ids, self._unread, calls=self._calls))
+        return [*self._stop.cut(rest), *self._stop.rest()]
+
+
+class RawReader:
+    """Reads the reply to a prompt that was no conversation: text only."""
+
+    reasoning_tokens = 0
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._pending = token_ids()
+
+    def feed(self, ids: TokenIds) -> Sequence[Delta]:
+        self._pending.extend(token_id for token_id in ids if token_id not in self._renderer.stop_ids)
+        text = self._renderer.decode(self._pending)
+        if text.endswith(UNFINISHED) and len(self._pending) < LONGEST_CHARACTER_TOKENS:
+            return []
+        self._pending = token_ids()
+        return [Delta(content=text)] if text else []
+
+    def finish(self) -> Sequence[Delta]:
+        text = self._renderer.decode(self._pending)
+        return [Delta(content=text)] if text else []
+
+
+class StopSearch:
+    """Searches growing content for stop texts, and holds back what may be the beginning of one."""
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self.texts = texts
+        self.found = ""
+        self._held = ""
+
+    def cut(self, deltas: Iterable[Delta]) -> list[Delta]:
+        if not self.texts:
+            return list(deltas)
+        before: list[Delta] = []
+        for delta in deltas:
+            if self.found:
+                break
+            if delta.content:
+                before += self._search(delta.content)
+            else:  # a stop text does not span a tool call
+                before += [*self.rest(), delta]
+        return before
+
+    def rest(self) -> list[Delta]:
+        held, self._held = self._held, ""
+        return [Delta(content=held)] if held else []
+
+    def _search(self, content: str) -> list[Delta]:
+        whole = self._held + content
+        found = min(((whole.find(text), text) for text in self.texts if text in whole), default=None)
+        if found is not None:
+            end, self.found = found
+            self._held = ""
+        else:
+            end = len(whole) - max(overlap(whole, text) for text in self.texts)
+            self._held = whole[end:]
+        return [Delta(content=whole[:end])] if end else []

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import zstandard
 
-from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem
-from polar.gateway.dialects.fields import read_object
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import HistoryItem, RawRequest, read_object
 from polar.tokens.json_values import ValueCount, count_values, most_possible
 from polar.tokens.surrogates import without_lone_surrogates
 from polar.types import Message, ToolCall
@@ -191,14 +192,6 @@ class SharedHistory(NamedTuple):
         return self.known.ends[self.items - 1]
 
 
-class JsonBody(NamedTuple):
-    data: dict[str, Any]
-    values: list[Any] | None = None
-    """The history in `data`."""
-    items: tuple[HistoryItem, ...] = ()
-    """One for each of the values."""
-
-
 class RecentBodies:
     """The latest bodies of one session in one dialect. Thread-safe: what is kept is replaced as a whole."""
 
@@ -220,25 +213,25 @@ class RecentBodies:
         longest = max(found, key=lambda shared: shared.items, default=None)
         return longest if longest and longest.items else None
 
-    def read(self, body: bytes, most_values: int, shared: SharedHistory | None) -> JsonBody:
+    def read(self, body: bytes, most_values: int, shared: SharedHistory | None) -> RawRequest:
         """`shared`: the result of `shared(body)`. Raises `Problem`."""
         found = self._read_rest(body, most_values, shared) if shared else None
         return found or self._read_whole(body, most_values)
 
-    def _read_whole(self, body: bytes, most_values: int) -> JsonBody:
+    def _read_whole(self, body: bytes, most_values: int) -> RawRequest:
         holds = check_count(body, possible_count(body), most_values)
         data = read_object(body)
         values: Any = data.get(self._field) if self._field else None
         if not isinstance(values, list) or not values:
-            return JsonBody(data)
+            return RawRequest(data)
         items = tuple(map(HistoryItem, cast("list[Any]", values)))
         if len(items) <= MOST_ITEMS and len(body) <= MOST_BYTES:
             start, ends = self._find_items(body, len(items))
             if ends:
                 self._keep(KnownBody(body, start, ends, items, holds), None)
-        return JsonBody(data, cast("list[Any]", values), items)
+        return RawRequest(data, values=cast("list[Any]", values), items=items)
 
-    def _read_rest(self, body: bytes, most_values: int, shared: SharedHistory) -> JsonBody | None:
+    def _read_rest(self, body: bytes, most_values: int, shared: SharedHistory) -> RawRequest | None:
         """Decodes what follows the shared items. None if that is not the rest of their list."""
         known, start = shared.known, shared.known.start
         rest = b"".join((memoryview(body)[:start], self._quoted, memoryview(body)[shared.end :]))
@@ -259,7 +252,7 @@ class RecentBodies:
             ends = [*known.ends[: shared.items], *(end + moved for end in new_ends[1:])]
             if new_ends:
                 self._keep(KnownBody(body, start, ends, items, holds), shared)
-        return JsonBody(data, cast("list[Any]", values), items)
+        return RawRequest(data, values=cast("list[Any]", values), items=items)
 
     def _find_items(self, text: bytes, count: int, start: int | None = None) -> tuple[int, list[int]]:
         """Where the first item of the history starts and where each one ends; an empty list if that is unclear."""

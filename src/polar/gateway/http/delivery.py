@@ -13,15 +13,8 @@ from collections.abc import Coroutine
 from polar.config import GatewayConfig
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import (
-    BrokenStream,
-    ChatRequest,
-    Dialect,
-    Problem,
-    Reply,
-    ReplyHead,
-    StreamEncoder,
-)
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Dialect, Reply, StreamEncoder
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.connection import JSON, SSE, Connection
 from polar.gateway.slots import sealed_problem
 
@@ -68,7 +61,7 @@ class Delivery:
             deltas = call.deltas[sent:]
             sent += len(deltas)
             data += b"".join(map(encoder.delta, deltas))
-            if call.reply is not None:
+            if call.replied and call.reply is not None:
                 return await self._finish(self._connection.finish_stream(data + encoder.end(call.reply)))
             if call.problem is not None and begun:
                 raise call.problem
@@ -98,15 +91,15 @@ class Delivery:
         assert self._call.reply is not None
         return self._call.reply
 
-    async def _until_opened(self) -> ReplyHead:
+    async def _until_opened(self) -> Reply:
         """Waits for the end of admission, and a moment longer for the engine's first token."""
         call = self._call
         while not call.opened:
             await self._wait_for(call.news)
         if call.problem is not None:
             raise call.problem
-        assert call.head is not None
-        return call.head
+        assert call.reply is not None
+        return call.reply
 
     async def _wait_for(self, change: asyncio.Future[None], limit_s: float | None = None) -> bool:
         """False when the time is up. Raises when the client or the session is gone."""

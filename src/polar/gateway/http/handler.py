@@ -17,8 +17,9 @@ from polar.config import GatewayConfig
 from polar.gateway.calls.call_service import CallService
 from polar.gateway.calls.model_call import call_lost
 from polar.gateway.calls.threads import CallThreads
-from polar.gateway.dialects.base import ChatRequest, Dialect, Problem, RawRequest, too_deep
-from polar.gateway.dialects.fields import first_image
+from polar.gateway.dialects.base import ChatRequest, Dialect
+from polar.gateway.dialects.problems import Problem, too_deep
+from polar.gateway.dialects.raw_request import RawRequest, first_image
 from polar.gateway.http.bodies import (
     MOST_VALUES,
     decompressed,
@@ -157,8 +158,8 @@ class _Route:
             plain = decompressed(body, encoding, self._config.max_body_bytes)
             plain, lone = sound_text(plain)
             known = recent.shared(plain) if encoding or lone else shared
-            found = recent.read(plain, MOST_VALUES + self._calls.context_tokens, known)
-            request = self._parsed(RawRequest(found.data, self._action, head.query, found.values, found.items))
+            raw = recent.read(plain, MOST_VALUES + self._calls.context_tokens, known)
+            request = self._parsed(msgspec.structs.replace(raw, action=self._action, query=head.query))
             request = msgspec.structs.replace(request, size_bytes=len(plain), lone_surrogates=lone)
             return readable_arguments(request) if may_hold_lone(plain) else request
 

@@ -12,11 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Dialect, Problem
+from polar.gateway.dialects.base import Dialect
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.handler import CountRoute, GatewayApp, ModelRoute, RequestHead, Service, authenticate
 from polar.gateway.http.openapi import describe
 

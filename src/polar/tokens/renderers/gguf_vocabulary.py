@@ -7,7 +7,7 @@ tokens are looked up by name. Reading a GGUF takes seconds, so the tokenizer bui
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -34,41 +34,38 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         # Control tokens are added tokens marked special: with this flag their text in content stays text.
         tokenizer.encode_special_tokens = True
-        self._encoder = TextEncoder(tokenizer)
+        self.encoder = TextEncoder(tokenizer)
+        """Of content: text that spells a control token stays text. Bytes without a token are left out, as in
+        llama.cpp; SmolLM2 lacks some ASCII control characters and rare planes."""
         self._control = ControlTokens(tokenizer)
-        self._bytes = bytes_by_id(tokenizer)
+        self.bytes_by_id = bytes_by_id(tokenizer)
+        """The bytes of each token, which may be part of a character."""
         self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
         """Vocabularies with equal fingerprints encode alike."""
 
     def __len__(self) -> int:
-        return len(self._bytes)
+        return len(self.bytes_by_id)
 
     def bounded(self, context_tokens: int) -> Vocabulary:
         """The same for a model with this context: see `TextEncoder.bounded`."""
         other = copy(self)
-        other._encoder = self._encoder.bounded(context_tokens)
+        other.encoder = self.encoder.bounded(context_tokens)
         return other
 
     def encode(self, text: str) -> list[int]:
-        """Ids of content: text that spells a control token stays text. Bytes without a token are left out, as in
-        llama.cpp; SmolLM2 lacks some ASCII control characters and rare planes."""
-        return self._encoder.encode(text)
-
-    def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
-        """Ids of the parts of one prompt, as content."""
-        return self._encoder.encode_each(texts)
+        """Ids of content."""
+        return self.encoder.encode(text)
 
     def encode_layout(self, text: str) -> list[int]:
         """Ids of a rendered prompt: control tokens where the text spells them."""
-        return self._control.encode(text, self._encoder)
+        return self._control.encode(text, self.encoder)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text with control tokens spelled out; invalid bytes become U+FFFD."""
-        return b"".join(self._bytes[i] for i in ids).decode("utf-8", errors="replace")
+        return b"".join(self.bytes_by_id[i] for i in ids).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token, which may be part of a character."""
-        return self._bytes[token_id]
+        return self.bytes_by_id[token_id]
 
     def control(self, name: str) -> int:
         """The id of a control token such as `<|im_end|>`."""

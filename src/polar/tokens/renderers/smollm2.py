@@ -98,7 +98,7 @@ class SmolLM2Renderer:
         return read_whole(self.reader(prompt_ids, calls=calls), completion_ids)
 
     def reader(self, prompt_ids: TokenIds, *, calls: bool = True) -> TextTagReader:
-        return TextTagReader(self._vocabulary.token_bytes, self._stops, calls=calls)
+        return TextTagReader(self._vocabulary.bytes_by_id.__getitem__, self._stops, calls=calls)
 
     def encode(self, text: str) -> TokenIds:
         return token_ids(self._vocabulary.encode_layout(text))
@@ -109,7 +109,7 @@ class SmolLM2Renderer:
     def _turns(self, messages: Iterable[Message]) -> list[int]:
         ids: list[int] = []
         texts = (f"{message.role}\n{_turn_text(message)}" for message in messages)
-        for text_ids in self._vocabulary.encode_each(texts):
+        for text_ids in self._vocabulary.encoder.encode_each(texts):
             ids += [self._start, *text_ids, self._end, *self._newline]
         return ids
 

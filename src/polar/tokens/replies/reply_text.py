@@ -38,6 +38,13 @@ def message_of(deltas: Iterable[Delta]) -> Message:
     )
 
 
+def deltas_of(message: Message) -> list[Delta]:
+    """A whole message as deltas."""
+    deltas = [Delta(reasoning=message.reasoning)] if message.reasoning else []
+    deltas += [Delta(content=message.content)] if message.content else []
+    return [*deltas, *(Delta(tool_call=call) for call in message.tool_calls)]
+
+
 def read_whole(reader: ReplyReader, ids: TokenIds) -> Message:
     return message_of([*reader.feed(ids), *reader.finish()])
 

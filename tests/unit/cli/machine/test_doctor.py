@@ -77,7 +77,7 @@ def runtimes_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **runtimes: ty
     )
 
 
-def test_a_runtime_that_nobody_asked_for_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_runtime_that_no_option_names_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtimes_are(monkeypatch, tmp_path, rocket=NotInstalled, moon=CannotStart)
     _, checks = doctor()
     assert checks["runtime local"]["ok"] and "noted" not in checks["runtime local"]
@@ -141,7 +141,7 @@ def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "     boundary ok     end of turn: a turn ends with '<|im_end|>' (2)" in result.stdout
 
 
-def test_a_renderer_that_is_not_its_templates_is_told_with_what_it_does(
+def test_a_renderer_that_differs_from_its_template_is_reported_with_the_consequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder with a template of another model in it."""

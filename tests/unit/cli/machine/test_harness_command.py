@@ -127,7 +127,7 @@ def test_all_of_them(npm: Callable[[str], Path]) -> None:
     assert len({pack["package"] for pack in packages}) == len(packages), "each is fetched once"
 
 
-def test_without_a_network_the_reason_is_told(cache: Path, npm: Callable[[str], Path]) -> None:
+def test_without_a_network_the_reason_is_printed(cache: Path, npm: Callable[[str], Path]) -> None:
     npm("echo 'npm error code ENOTFOUND' >&2; exit 1")
     result = harness("install", "pi")
     assert result.exit_code == 2
@@ -145,7 +145,7 @@ def test_what_needs_nothing(cache: Path) -> None:
     assert "nothing to install" in harness("install", "shell").stdout
 
 
-def test_a_name_nobody_knows(cache: Path) -> None:
+def test_an_unknown_harness(cache: Path) -> None:
     result = harness("install", "nobody")
     assert result.exit_code == 2 and "known: claude_code, codex" in result.stderr
 

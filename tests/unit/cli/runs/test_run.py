@@ -110,7 +110,7 @@ def test_a_missing_file_and_a_missing_config(folder: Path) -> None:
     assert "no config file" in polar("run", "tasks.jsonl", "--config", "absent.toml").stderr
 
 
-def test_an_engine_that_does_not_start_is_said_in_one_line(folder: Path) -> None:
+def test_an_engine_that_does_not_start_is_an_error_of_one_line(folder: Path) -> None:
     (folder / "polar.toml").write_text('[engine]\nname = "embedded"\noptions = { gguf = "absent.gguf" }\n')
     result = polar("run", "tasks.jsonl")
     assert result.exit_code == 2

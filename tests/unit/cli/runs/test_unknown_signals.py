@@ -31,6 +31,6 @@ def test_they_are_counted_by_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sender is not known, by task: a 2" in capsys.readouterr().out
 
 
-def test_without_any_nothing_is_said_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_any_they_are_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary([ended_by("b", 0, "HarnessExit")])
     assert "signal" not in capsys.readouterr().out

@@ -85,7 +85,7 @@ async def test_a_session_that_goes_on_is_left_alone(store: PrefixStore, server: 
     await store.prepare(prompt(1), sequence=0)
     store.note_cached(0, prompt(1, 7, 8))
     assert await store.prepare(prompt(1, 7, 8, *range(LONG)), sequence=0) is None
-    assert len(server.done) == 2, "a long tool output is nobody else's prefix"
+    assert len(server.done) == 2, "a long tool output is no other session's prefix"
 
 
 async def test_a_short_prompt_is_not_worth_it(store: PrefixStore, server: StateServer) -> None:

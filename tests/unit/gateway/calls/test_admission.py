@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polar.gateway.calls.call_service import LONGEST_TOKEN_CHARACTERS, refuse_by_size
-from polar.gateway.dialects.base import Overflow
+from polar.gateway.dialects.problems import Overflow
 from polar.types import Message
 
 CONTEXT_TOKENS = 10

@@ -21,11 +21,13 @@ from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.threads import CallThreads
 from polar.gateway.calls.token_mode import TokenMode
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import Dialect
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_completions import OpenAICompletions
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.gateway.http.connection import AsgiMessage, Connection
 from polar.gateway.http.delivery import Delivery
 from polar.gateway.http.handler import ModelRoute, Service
@@ -117,7 +119,7 @@ class TestTwins:
         desk = await open_desk([ScriptedReply(text="One for all.", block_after=2), "Another."])
         first = desk.ask()
         assert desk.ask() is first, "not begun"
-        await until(lambda: first.head)
+        await until(lambda: first.reply)
         assert desk.ask() is first, "admitted"
         await until(lambda: first.deltas)
         assert desk.ask() is first, "being sampled"
@@ -125,7 +127,7 @@ class TestTwins:
             desk.engine.release()
             await until(lambda: desk.engine.active == 0)
             await asyncio.sleep(0)
-            assert desk.ask() is first and first.reply is None, "being kept"
+            assert desk.ask() is first and not first.replied, "being kept"
         await until(lambda: first.done)
         assert desk.ask() is first, "made and not handed over"
         desk.slot.forget(first)
@@ -139,7 +141,7 @@ class TestTwins:
         second = desk.ask()
         assert second is not first
         await until(lambda: first.done and second.done)
-        assert first.problem is not None and second.reply is not None
+        assert first.problem is not None and second.replied
         assert desk.ask() is second, "the end of the first does not take the place of the second"
 
     async def test_after_sealing_there_is_nothing_to_join(self, open_desk: OpenDesk) -> None:
@@ -237,7 +239,7 @@ class TestReceived:
 
 
 class WaitingRenderer:
-    """Hands everything to the real one, and renders only when it is told to go on."""
+    """Hands everything to the real one, and renders only when the test lets it go on."""
 
     def __init__(self, inner: SmolLM2Renderer) -> None:
         self._inner = inner
@@ -278,7 +280,7 @@ class TestThreads:
         renderer.go_on.set()
         await until(lambda: first.done and second.done)
         assert renderer.most_at_once == 1
-        assert first.problem is not None and second.reply is not None
+        assert first.problem is not None and second.replied
 
     async def test_work_that_fails_fails_for_whoever_waits(self) -> None:
         def fail() -> None:
@@ -326,7 +328,7 @@ class Faulty(OpenAIChat):
 
 class TestFaultsOfOurs:
     @pytest.mark.parametrize(("method", "stream"), [("parse", False), ("reply", False), ("encoder", True)])
-    async def test_they_are_told_in_the_providers_shape(
+    async def test_they_are_written_in_the_providers_format(
         self, open_desk: OpenDesk, method: str, stream: bool
     ) -> None:
         desk = await open_desk(["Fine."])

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from polar.gateway.calls.call_service import retry_key
 from polar.gateway.calls.model_call import ModelCall
-from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
-from polar.types import Delta, Message
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Problem
+from polar.types import Delta, ToolCall
 from waiting import hang_limit
 
-HEAD = ReplyHead("s.1.1", 0, "polar", 3)
-REPLY = Reply(HEAD, Message(role="assistant"), (), "stop", 1, 0)
+HEAD = Reply("s.1.1", 0, "polar", 3)
+REPLY = msgspec.structs.replace(HEAD, finish_reason="stop", completion_tokens=1)
 
 
 def a_call(linger_s: float = 0.0) -> ModelCall:
@@ -48,6 +50,14 @@ async def beat() -> None:
         await asyncio.sleep(0)
 
 
+async def test_tool_calls_get_ids_in_the_order_of_the_reply() -> None:
+    call, bash = a_call(), ToolCall("bash", "{}")
+    call.admitted(HEAD)
+    call.say([Delta(tool_call=bash), Delta(content="and")])
+    call.say([Delta(tool_call=bash)])
+    assert [d.tool_call.call_id for d in call.deltas if d.tool_call] == ["call_s_1_1_0", "call_s_1_1_1"]
+
+
 async def test_it_goes_on_while_somebody_listens_and_ends_after_the_last() -> None:
     working = Working(linger_s=0.01)
     with working.call.listener():
@@ -79,7 +89,7 @@ async def test_what_is_sampled_is_not_broken_off() -> None:
     assert not working.broken_off.is_set()
 
 
-async def test_one_that_is_done_lingers_for_nobody() -> None:
+async def test_a_finished_call_does_not_linger() -> None:
     working = Working(linger_s=0.0)
     await beat()
     with working.call.listener():

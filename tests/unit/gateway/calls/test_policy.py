@@ -20,7 +20,7 @@ async def began_at(gate: PolicyGate, session_id: str = "s") -> PolicyStart:
         return began
 
 
-async def test_a_generation_is_told_the_version_it_begins_under() -> None:
+async def test_a_generation_knows_the_version_it_begins_under() -> None:
     gate = PolicyGate()
     assert (await began_at(gate)).version == ""
     gate.set(Policy(version="v2", updates=1))
@@ -35,10 +35,10 @@ async def test_who_waits_goes_on_under_the_new_version() -> None:
     assert not waiting.done() and gate.under_way == 0
     gate.set(Policy(version="v2", updates=2))
     assert (await waiting).version == "v2"
-    assert gate.updates_of("s") == 0, "waiting at the gate makes nobody old"
+    assert gate.updates_of("s") == 0, "waiting at the gate does not age a session"
 
 
-async def test_a_gate_that_shuts_again_at_once_lets_nobody_through() -> None:
+async def test_a_gate_that_shuts_again_at_once_lets_no_call_through() -> None:
     gate = PolicyGate()
     gate.set(Policy(paused=True))
     waiting = asyncio.create_task(began_at(gate))
@@ -76,7 +76,7 @@ async def test_a_call_that_is_broken_off_while_it_waits_was_never_under_way() ->
     assert (gate.under_way, gate.updates_of("s")) == (0, 0)
 
 
-async def test_an_update_within_a_generation_is_told() -> None:
+async def test_an_update_within_a_generation_is_noted() -> None:
     gate = PolicyGate()
     async with gate.generating("s") as began:
         gate.set(Policy(paused=True))
@@ -95,7 +95,7 @@ async def test_a_sessions_age_counts_from_its_first_call() -> None:
     await began_at(gate)
     gate.set(Policy(version="v4", updates=4))
     await began_at(gate)
-    assert (gate.updates_of("s"), gate.versions_of("s")) == (3, ("v1", "v4")), "updates nobody told of count too"
+    assert (gate.updates_of("s"), gate.versions_of("s")) == (3, ("v1", "v4")), "also updates in between"
     gate.forget("s")
     gate.forget("s")
     assert gate.updates_of("s") == 0
@@ -109,7 +109,7 @@ async def test_a_sessions_age_counts_from_its_first_call() -> None:
         ([Policy(version="a", updates=1), Policy(version="a", updates=3)], 3),
         ([Policy(version="a", updates=7), Policy(version="x", updates=1), Policy(version="y", updates=2)], 9),
     ],
-    ids=["counted by nobody", "there and back", "there and back, unheard", "a server that counts anew"],
+    ids=["not counted by the sender", "there and back", "there and back, unheard", "a server that counts anew"],
 )
 async def test_what_counts_as_an_update(policies: list[Policy], updates: int) -> None:
     gate = PolicyGate()
@@ -119,7 +119,7 @@ async def test_what_counts_as_an_update(policies: list[Policy], updates: int) ->
     assert gate.updates_of("s") == updates
 
 
-async def test_who_watches_is_told_of_updates_alone() -> None:
+async def test_watchers_are_called_for_updates_alone() -> None:
     gate, told = PolicyGate(), list[str]()
     gate.watch(lambda: told.append(gate.policy.version))
     for policy in (
@@ -138,7 +138,7 @@ _STEPS = st.lists(st.sampled_from(["begin", "end", "pause", "resume", "update"])
 @settings(deadline=None)
 @given(_STEPS)
 def test_a_pause_always_drains_and_a_resume_always_lets_everybody_on(steps: list[str]) -> None:
-    """Whatever the order: nothing begins while paused, the count is that of what runs, and nobody hangs."""
+    """Whatever the order: nothing begins while paused, the count is that of what runs, and no call hangs."""
     asyncio.run(_walk(steps))
 
 

@@ -47,7 +47,7 @@ def test_one_version_told_by_token_is_the_call_s() -> None:
     assert (versions.first, versions.spans, versions.unknown) == ("v2", (), False)
 
 
-def test_what_was_cut_off_belongs_to_nobody() -> None:
+def test_tokens_that_were_cut_off_belong_to_no_version() -> None:
     versions = Versions()
     told = (PolicySpan("v1", 0, 3), PolicySpan("v2", 3, 2))
     versions.take(piece(5, "", *told), 2)

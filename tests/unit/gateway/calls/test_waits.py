@@ -29,7 +29,7 @@ def test_a_call_waits_from_its_arrival_to_its_first_token() -> None:
     assert clock.waited() == (0.0, 3.0, 0.0)
 
 
-def test_a_pause_is_told_apart() -> None:
+def test_a_pause_is_counted_separately() -> None:
     clock = Turned()
     with clock.waits.call() as call:
         clock.at_s += 1.0

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.google import Google
 from polar.types import Delta, FinishReason, Message
 
-HEAD = ReplyHead(reply_id="c0ffee", created=1, model="polar", prompt_tokens=100)
+HEAD = Reply(reply_id="c0ffee", created=1, model="polar", prompt_tokens=100)
 EVENTS = ChatRequest(messages=(Message(role="user"),), stream=True)
 ARRAY = ChatRequest(messages=(Message(role="user"),), stream=True, array=True)
 
@@ -26,7 +27,7 @@ def reply_of(deltas: Sequence[Delta], finish: FinishReason = "stop", **counts: i
         tool_calls=calls,
     )
     tokens = {"completion_tokens": 20, "cached_tokens": 0, **counts}
-    return Reply(head=HEAD, message=message, deltas=tuple(deltas), finish_reason=finish, **tokens)
+    return msgspec.structs.replace(HEAD, message=message, deltas=tuple(deltas), finish_reason=finish, **tokens)
 
 
 def whole(reply: Reply) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def whole(reply: Reply) -> dict[str, Any]:
 
 
 def stream(request: ChatRequest, reply: Reply, heartbeats: bool = False) -> bytes:
-    encoder = Google().encoder(request, reply.head)
+    encoder = Google().encoder(request, HEAD)
     sent = encoder.start()
     for delta in reply.deltas:
         sent += (encoder.heartbeat() if heartbeats else b"") + encoder.delta(delta)

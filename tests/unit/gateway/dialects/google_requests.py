@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest
+from polar.gateway.dialects.base import ChatRequest
 from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message
 
 HELLO: list[Any] = [{"role": "user", "parts": [{"text": "hello"}]}]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead, StreamEncoder
+from polar.gateway.dialects.base import ChatRequest, Reply, StreamEncoder
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, FinishReason, Message, Tool
 
-HEAD = ReplyHead(reply_id="s1.0.7", created=1_760_000_000, model="polar", prompt_tokens=30)
+HEAD = Reply(reply_id="s1.0.7", created=1_760_000_000, model="polar", prompt_tokens=30)
 USER = {"role": "user", "content": "go"}
 BASH = {
     "type": "function",
@@ -73,8 +76,8 @@ def reply_of(deltas: Iterable[Delta], finish_reason: FinishReason = "stop") -> R
         reasoning="".join(delta.reasoning for delta in deltas),
         tool_calls=tuple(delta.tool_call for delta in deltas if delta.tool_call is not None),
     )
-    return Reply(
-        head=HEAD,
+    return msgspec.structs.replace(
+        HEAD,
         message=message,
         deltas=deltas,
         finish_reason=finish_reason,

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Overflow, Problem
+from polar.gateway.dialects.problems import Overflow, Problem
 
 DIALECT = Anthropic()
 
@@ -49,7 +49,7 @@ def test_each_status_has_a_type(status: int, kind: str) -> None:
     assert orjson.loads(answer.body)["error"] == {"type": kind, "message": "why"}
 
 
-def test_the_sdk_is_told_whether_and_when_to_ask_again() -> None:
+def test_headers_tell_the_sdk_whether_and_when_to_retry() -> None:
     answer = DIALECT.error(Problem(429, "engine_busy", "later", retry=True, retry_after_s=2.4))
     assert answer.headers["x-should-retry"] == "true" and answer.headers["retry-after"] == "2"
 

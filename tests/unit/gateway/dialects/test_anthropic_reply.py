@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import httpx2
+import msgspec
 import orjson
 import pytest
 from anthropic import Anthropic as OfficialClient
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import ChatRequest, Problem, Reply, ReplyHead
-from polar.types import Delta, FinishReason, Message, ToolCall
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import Problem
+from polar.types import Delta, FinishReason, ToolCall
 
 DIALECT = Anthropic()
 REQUEST = ChatRequest(messages=())
-HEAD = ReplyHead(reply_id="c7", created=1_700_000_000, model="polar", prompt_tokens=40)
+HEAD = Reply(reply_id="c7", created=1_700_000_000, model="polar", prompt_tokens=40)
 LS = ToolCall(name="bash", arguments='{"command":"ls"}', call_id="call_c7_0")
 PWD = ToolCall(name="bash", arguments='{"command": "pwd"}', call_id="call_c7_1")
 NO_USAGE = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
@@ -24,7 +26,7 @@ NO_USAGE = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
 
 def a_reply(*deltas: Delta, finish: FinishReason = "stop", **other: Any) -> Reply:
     values = {"completion_tokens": 9, "cached_tokens": 0, **other}
-    return Reply(head=HEAD, message=Message(role="assistant"), deltas=deltas, finish_reason=finish, **values)
+    return msgspec.structs.replace(HEAD, deltas=deltas, finish_reason=finish, **values)
 
 
 def whole(reply: Reply) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def whole(reply: Reply) -> dict[str, Any]:
 
 
 def stream_bytes(reply: Reply) -> bytes:
-    encoder = DIALECT.encoder(REQUEST, reply.head)
+    encoder = DIALECT.encoder(REQUEST, HEAD)
     parts = [encoder.start(), encoder.heartbeat(), *map(encoder.delta, reply.deltas), encoder.end(reply)]
     return b"".join(parts)
 
@@ -305,7 +307,7 @@ class TestStream:
         broken = encoder.broken(Problem(502, "engine_error", "the engine failed", retry=True))
         assert (broken.last, broken.clean) == (b"", False)
 
-    def test_a_final_problem_is_told_and_then_the_stream_is_cut(self) -> None:
+    def test_a_final_problem_is_sent_and_then_the_stream_is_cut(self) -> None:
         encoder = DIALECT.encoder(REQUEST, HEAD)
         encoder.start()
         broken = encoder.broken(Problem(400, "session_sealed", "the session has ended"))

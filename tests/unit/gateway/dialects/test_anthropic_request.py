@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message, Tool
 
 HELLO = {"role": "user", "content": "hello"}

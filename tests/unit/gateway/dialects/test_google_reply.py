@@ -9,8 +9,8 @@ import orjson
 import pytest
 from google_replies import ARRAY, EVENTS, HEAD, assembled, events, parts_of, reply_of, stream, whole
 
-from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.types import Delta, ToolCall
 
 SIGNATURE = base64.b64encode(b"c0ffee").decode()

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from google_requests import HELLO, called, model, parse, refusal, user
 
-from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message, Tool
 
 
@@ -30,7 +31,7 @@ class TestActions:
         request = parse(action, query)
         assert (request.stream, request.array) == (stream, array)
 
-    def test_a_method_nobody_knows_is_not_found(self) -> None:
+    def test_an_unknown_method_is_not_found(self) -> None:
         with pytest.raises(Problem) as caught:
             parse("embedContent")
         assert caught.value.status == 404

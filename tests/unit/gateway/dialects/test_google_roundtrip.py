@@ -10,8 +10,9 @@ from google_replies import ARRAY, EVENTS, assembled, events, reply_of, stream, w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.google import Google
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

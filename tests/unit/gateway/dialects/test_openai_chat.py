@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import FinishReason, Image, Message, Tool, ToolCall
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -34,7 +36,7 @@ def refused(**fields: Any) -> str | None:
 
 
 def reply_of(message: Message, finish: FinishReason = "stop") -> Reply:
-    return Reply(ReplyHead("s1.0.1", 1700000000, "polar", 10), message, (), finish, 5, 4, reasoning_tokens=2)
+    return Reply("s1.0.1", 1700000000, "polar", 10, message, (), finish, 5, 4, reasoning_tokens=2)
 
 
 def choice(message: Message, request: ChatRequest | None = None, finish: FinishReason = "stop") -> dict[str, Any]:

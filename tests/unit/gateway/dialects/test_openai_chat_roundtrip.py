@@ -10,13 +10,14 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
-from polar.gateway.dialects.fields import freeform_tool
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_completions import OpenAICompletions
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest, freeform_tool
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
-HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
+HEAD = Reply("s1.0.1", 1700000000, "polar", 10)
 CHAT = OpenAIChat()
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -148,7 +149,8 @@ def replies(draw: st.DrawFn) -> Reply:
     message = draw(assistants())
     deltas = draw(split_up(message))
     finish: Any = draw(st.sampled_from(["tool_calls" if message.tool_calls else "stop", "length"]))
-    return Reply(HEAD, message, tuple(deltas), finish, draw(st.integers(0, 9)), draw(st.integers(0, 9)))
+    tokens = {"completion_tokens": draw(st.integers(0, 9)), "cached_tokens": draw(st.integers(0, 9))}
+    return msgspec.structs.replace(HEAD, message=message, deltas=tuple(deltas), finish_reason=finish, **tokens)
 
 
 def assemble(sent: bytes) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def test_a_stream_adds_up_to_the_reply(reply: Reply) -> None:
 
 
 @given(replies())
-def test_a_reply_that_comes_back_is_the_message_that_was_said(reply: Reply) -> None:
+def test_a_reply_that_comes_back_is_the_message_that_was_sent(reply: Reply) -> None:
     echo = orjson.loads(CHAT.reply(PATCHES, reply))["choices"][0]["message"]
     (message,) = CHAT.parse(RawRequest({"messages": [echo]})).messages
     assert with_json_arguments(message) == with_json_arguments(reply.message)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Overflow, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_chat.stream import ChatStream
-from polar.types import Delta, FinishReason, Message, ToolCall
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.gateway.dialects.raw_request import RawRequest
+from polar.types import Delta, FinishReason, ToolCall
 
-HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
+HEAD = Reply("s1.0.1", 1700000000, "polar", 10)
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 PATCH = {"type": "custom", "custom": {"name": "patch"}}
 
@@ -26,7 +29,7 @@ def stream(**fields: Any) -> ChatStream:
 
 
 def ended(finish: FinishReason = "stop") -> Reply:
-    return Reply(HEAD, Message("assistant"), (), finish, 5, 4)
+    return msgspec.structs.replace(HEAD, finish_reason=finish, completion_tokens=5, cached_tokens=4)
 
 
 def events(sent: bytes) -> list[Any]:

@@ -7,11 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_completions import OpenAICompletions
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Delta, FinishReason, Message, token_ids
 
-HEAD = ReplyHead("s1.0.1", 1700000000, "polar", 10)
+HEAD = Reply("s1.0.1", 1700000000, "polar", 10)
 
 
 def parse(**fields: Any) -> ChatRequest:
@@ -26,7 +28,8 @@ def refused(**fields: Any) -> str | None:
 
 
 def reply_of(content: str, finish: FinishReason = "stop") -> Reply:
-    return Reply(HEAD, Message("assistant", content), (Delta(content=content),), finish, 5, 4)
+    message, deltas = Message("assistant", content), (Delta(content=content),)
+    return Reply("s1.0.1", 1700000000, "polar", 10, message, deltas, finish, 5, 4)
 
 
 def events(sent: bytes) -> list[Any]:
@@ -70,7 +73,7 @@ class TestRequest:
     def test_what_is_no_prompt_or_more_than_one(self, prompt: Any) -> None:
         assert refused(prompt=prompt) == "prompt"
 
-    def test_the_limit_is_the_providers_where_none_is_said(self) -> None:
+    def test_without_a_limit_the_providers_default_counts(self) -> None:
         assert (parse().max_tokens, parse(max_tokens=None).max_tokens, parse(max_tokens=99).max_tokens) == (
             16,
             16,

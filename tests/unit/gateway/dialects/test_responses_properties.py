@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from responses_api import USER, messages, reply_of, streamed, written
 
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest
-from polar.gateway.dialects.fields import freeform_tool
+from polar.gateway.dialects.base import ChatRequest
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest, freeform_tool
 from polar.types import Delta, Image, Message, Tool, ToolCall
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

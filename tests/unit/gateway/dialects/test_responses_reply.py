@@ -9,9 +9,9 @@ import pytest
 from openai.types.responses import Response
 from responses_api import AGENTS, APPLY_PATCH, BASH, HEAD, TOOL_SEARCH, messages, parse, written
 
-from polar.gateway.dialects.base import Overflow, Problem
 from polar.gateway.dialects.openai_chat.errors import openai_error_body
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.types import Delta, ToolCall
 
 LS = ToolCall("bash", '{"command": "ls"}', "call_1")
@@ -124,7 +124,7 @@ def test_a_call_is_handed_over_to_the_letter() -> None:
     }
 
 
-def test_a_call_of_a_tool_nobody_has_is_handed_over_too() -> None:
+def test_a_call_of_an_unknown_tool_is_sent_too() -> None:
     (item,) = written(parse(tools=[AGENTS]), call("multi_agent_v1__sing", "{}"))["output"]
     assert (item["type"], item["name"]) == ("function_call", "multi_agent_v1__sing") and "namespace" not in item
 
@@ -147,7 +147,7 @@ def test_a_freeform_call_in_a_namespace() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"patch":"x"}', '{"input":7}', "not JSON", "", '["x"]'])
-def test_a_freeform_call_in_another_shape_comes_back_as_it_was_said(arguments: str) -> None:
+def test_a_freeform_call_in_another_shape_comes_back_as_it_was_sampled(arguments: str) -> None:
     (item,) = written(parse(tools=[APPLY_PATCH]), call("apply_patch", arguments))["output"]
     assert item["input"] == arguments
     assert messages(item)[0].tool_calls[0].arguments == arguments

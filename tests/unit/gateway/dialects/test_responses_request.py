@@ -8,8 +8,9 @@ import orjson
 import pytest
 from responses_api import AGENTS, APPLY_PATCH, BASH, USER, messages, parse, refused
 
-from polar.gateway.dialects.base import Problem, RawRequest
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Image, Message, ToolCall
 
 PIXEL = "data:image/png;base64,AAAA"

@@ -21,7 +21,7 @@ from responses_api import (
     written,
 )
 
-from polar.gateway.dialects.base import Overflow, Problem
+from polar.gateway.dialects.problems import Overflow, Problem
 from polar.types import Delta, ToolCall
 
 SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

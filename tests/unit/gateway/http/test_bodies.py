@@ -10,7 +10,7 @@ import orjson
 import pytest
 import zstandard
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.problems import Problem
 from polar.gateway.http.bodies import MOST_VALUES, decompressed, read_values
 
 BODY = b'{"model": "polar", "messages": []}'
@@ -73,7 +73,7 @@ def test_a_packed_body_that_is_cut_off_is_refused(encoding: str) -> None:
     assert refused.value.status == 400
 
 
-def test_an_encoding_nobody_knows_says_which_are() -> None:
+def test_the_error_for_an_unknown_encoding_lists_the_known_ones() -> None:
     with pytest.raises(Problem) as refused:
         read_json(BODY, "br", LIMIT)
     assert refused.value.status == 415

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.gateway.dialects.anthropic import Anthropic
-from polar.gateway.dialects.base import Dialect, Problem, RawRequest
+from polar.gateway.dialects.base import Dialect
 from polar.gateway.dialects.google import Google
 from polar.gateway.dialects.openai_chat import OpenAIChat
 from polar.gateway.dialects.openai_responses import OpenAIResponses
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.gateway.http import bodies
 from polar.gateway.http.bodies import MOST_BODIES, MOST_BYTES, MOST_VALUES, RecentBodies, read_values
 
@@ -219,7 +222,7 @@ def test_a_conversation_is_read_as_if_each_request_were_the_first(
 
         def after_others(body: bytes = body) -> Any:
             found = recent.read(body, MOST_VALUES, recent.shared(body))
-            return dialect.parse(RawRequest(found.data, action, {}, found.values, found.items))
+            return dialect.parse(msgspec.structs.replace(found, action=action))
 
         assert outcome(after_others) == outcome(as_first)
 

@@ -33,8 +33,8 @@ class FakeEngine:
             "POST /exec/e1/start": b"",
             "GET /exec/e1/json": (200, {"Pid": 1, "ExitCode": 0}),
         }
-        """What to say, by method and path; bytes are a stream that ends after them, of a list one is said
-        after the other. Else: 204 and nothing."""
+        """Answers by method and path. Bytes are a stream that ends after them; the answers of a list come one
+        after the other. Anything else gets 204 without a body."""
         self.links: dict[str, str] = {}
         """Broken links, by path. A Docker Engine that reports them also answers 404."""
         self.version: str | None = "1.41"

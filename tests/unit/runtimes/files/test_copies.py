@@ -92,7 +92,7 @@ class TestOut:
         assert fetched.left_out == ("pipe: not a plain file", "socket: not a plain file")
         assert os.listdir(kept) == []
 
-    def test_names_of_any_bytes_come_along_and_are_told_as_text(self, work: Path, kept: Path) -> None:
+    def test_names_of_any_bytes_are_copied_and_shown_as_text(self, work: Path, kept: Path) -> None:
         names = [b"a\nb", b"\xff\xfe", b"-rf", b" ", b"\xc3\xa9"]
         for name in names:
             (work / os.fsdecode(name)).write_bytes(b"12")

@@ -40,7 +40,7 @@ class TestArtifacts:
         assert live.kept == ["artifacts"]
         assert (live.paths.artifacts / "a" / "x").read_text() == "x\n"
 
-    async def test_a_missing_one_is_said_and_the_others_are_kept(self, begin: Begin) -> None:
+    async def test_a_missing_one_is_noted_and_the_others_are_kept(self, begin: Begin) -> None:
         live = await worked(begin, "echo y >y", artifacts=["report.txt", "y"])
         await keep_artifacts(live)
         assert live.kept == ["artifacts/y"]

@@ -186,11 +186,11 @@ class TestHostile:
         assert not (live.paths.place / "home" / "sprung").exists()
         await assert_patch_tells_all(live, base, tmp_path)
 
-    async def test_a_picture_that_was_destroyed_is_said(self, begin: Begin, base: Path) -> None:
+    async def test_a_destroyed_baseline_is_noted(self, begin: Begin, base: Path) -> None:
         with pytest.raises(PatchError, match="git cannot compare the workspace"):
             await changed(begin, base, 'rm -rf "$HOME/.polar"')
 
-    async def test_names_that_git_does_not_take_are_said(self, begin: Begin, base: Path) -> None:
+    async def test_names_that_git_does_not_take_are_noted(self, begin: Begin, base: Path) -> None:
         live = await changed(begin, base, "echo x >good; mkdir sub; echo x >sub/git~1")
         assert "+++ b/good" in live.paths.patch.read_text()
         assert live.left_out == ["patch.diff: without files that git could not read; logs/patch.stderr names them"]

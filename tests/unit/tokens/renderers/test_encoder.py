@@ -37,7 +37,7 @@ def renderer_of(which: RealFamily) -> Renderer:
 
 
 def parts(smollm2: SmolLM2Renderer) -> tuple[TextEncoder, Any]:
-    encoder: Any = smollm2._vocabulary._encoder  # pyright: ignore[reportPrivateUsage]
+    encoder: Any = smollm2._vocabulary.encoder  # pyright: ignore[reportPrivateUsage]
     return encoder, encoder._tokenizer
 
 

@@ -42,7 +42,7 @@ def tokenizer_of(which: RealFamily) -> Tokenizer:
     try:
         if which is SMOLLM2:
             renderer: Any = loaded(SMOLLM2)
-            return renderer._vocabulary._encoder._tokenizer
+            return renderer._vocabulary.encoder._tokenizer
         return Tokenizer.from_file(str(asyncio.run(tokenizer_folder(which)) / "tokenizer.json"))
     except (HarnessError, ConfigError) as error:
         pytest.skip(str(error))

@@ -11,15 +11,9 @@ from polar.gateway.dialects.anthropic.errors import error_body
 from polar.gateway.dialects.anthropic.reply import reply_json
 from polar.gateway.dialects.anthropic.request import read_request
 from polar.gateway.dialects.anthropic.stream import MessageStream
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    ErrorReply,
-    Problem,
-    RawRequest,
-    Reply,
-    ReplyHead,
-    retry_headers,
-)
+from polar.gateway.dialects.base import ChatRequest, Reply
+from polar.gateway.dialects.problems import ErrorReply, Problem, retry_headers
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class Anthropic:
@@ -32,8 +26,8 @@ class Anthropic:
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         return orjson.dumps(reply_json(reply))
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> MessageStream:
-        return MessageStream(head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> MessageStream:
+        return MessageStream(reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         body = error_body(problem)

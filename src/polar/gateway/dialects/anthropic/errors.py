@@ -7,7 +7,7 @@ import secrets
 import string
 from typing import Any
 
-from polar.gateway.dialects.base import Overflow, Problem, final_text
+from polar.gateway.dialects.problems import Overflow, Problem, final_text
 
 THREAD_REFUSED = "thread_unsupported_request"
 """The provider's SDK continues without a thread when it reads this code."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects import fields as read
+from polar.gateway.dialects import raw_request as read
 from polar.gateway.dialects.anthropic.tools import ToolChange, read_tool, without_digits
-from polar.gateway.dialects.base import HistoryItem
+from polar.gateway.dialects.raw_request import HistoryItem
 from polar.types import Message, ToolCall
 
 Block = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.base import Reply, ReplyHead, joined
+from polar.gateway.dialects.base import Reply, joined
 from polar.types import Delta, FinishReason, ToolCall
 
 _STOP_REASONS: dict[FinishReason, str] = {
@@ -18,12 +18,12 @@ _STOP_REASONS: dict[FinishReason, str] = {
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
-    blocks = [_block(delta, reply.head) for delta in joined(reply.deltas) or [Delta()]]
-    return {**head_json(reply.head), "content": blocks, **stop_json(reply), "usage": usage_json(reply)}
+    blocks = [_block(delta, reply) for delta in joined(reply.deltas) or [Delta()]]
+    return {**head_json(reply), "content": blocks, **stop_json(reply), "usage": usage_json(reply)}
 
 
-def head_json(head: ReplyHead) -> dict[str, Any]:
-    return {"id": f"msg_{head.reply_id}", "type": "message", "role": "assistant", "model": head.model}
+def head_json(reply: Reply) -> dict[str, Any]:
+    return {"id": f"msg_{reply.reply_id}", "type": "message", "role": "assistant", "model": reply.model}
 
 
 def stop_json(reply: Reply) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def stop_json(reply: Reply) -> dict[str, Any]:
 
 def usage_json(reply: Reply) -> dict[str, Any]:
     usage: dict[str, Any] = {
-        "input_tokens": reply.head.prompt_tokens - reply.cached_tokens,
+        "input_tokens": reply.prompt_tokens - reply.cached_tokens,
         "output_tokens": reply.completion_tokens,
         "cache_read_input_tokens": reply.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -56,15 +56,15 @@ def input_text(call: ToolCall) -> str:
     return call.arguments if readable else "{}"
 
 
-def signature(head: ReplyHead) -> str:
+def signature(reply: Reply) -> str:
     """Signature of the thinking. Harnesses send it back unchanged, so it names the call."""
-    return f"polar:{head.reply_id}"
+    return f"polar:{reply.reply_id}"
 
 
-def _block(delta: Delta, head: ReplyHead) -> dict[str, Any]:
+def _block(delta: Delta, reply: Reply) -> dict[str, Any]:
     if (call := delta.tool_call) is not None:
         written = orjson.Fragment(input_text(call))  # not parsed again, however deeply it is nested
         return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": written}
     if delta.reasoning:
-        return {"type": "thinking", "thinking": delta.reasoning, "signature": signature(head)}
+        return {"type": "thinking", "thinking": delta.reasoning, "signature": signature(reply)}
     return {"type": "text", "text": delta.content}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from polar.gateway.dialects import fields as read
+from polar.gateway.dialects import raw_request as read
 from polar.gateway.dialects.anthropic.errors import THREAD_REFUSED
 from polar.gateway.dialects.anthropic.messages import AnthropicHistory
 from polar.gateway.dialects.anthropic.tools import offered_tools
-from polar.gateway.dialects.base import ChatRequest, Problem, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects.base import ChatRequest
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import RawRequest, digest_item, digest_rest
 
 COUNT_ACTION = "countTokens"
 """Action of a request that only counts its tokens. Fields that only sampling needs may be missing then."""

@@ -6,22 +6,24 @@ from typing import Any
 
 from polar.gateway.dialects.anthropic.errors import error_body
 from polar.gateway.dialects.anthropic.reply import head_json, input_text, signature, stop_json, usage_json
-from polar.gateway.dialects.base import BrokenStream, Problem, Reply, ReplyHead, named_event
+from polar.gateway.dialects.base import BrokenStream, Reply
+from polar.gateway.dialects.problems import Problem
+from polar.sse import named_event
 from polar.types import Delta, ToolCall
 
 
 class MessageStream:
-    def __init__(self, head: ReplyHead) -> None:
-        self._head = head
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
         self._index = 0
         self._open = ""
         """Type of the open block; empty if none is open."""
 
     def start(self) -> bytes:
-        tokens = {"input_tokens": self._head.prompt_tokens, "output_tokens": 0}
+        tokens = {"input_tokens": self._reply.prompt_tokens, "output_tokens": 0}
         cache = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
         unknown: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        message = {**head_json(self._head), **unknown, "usage": {**tokens, **cache}}
+        message = {**head_json(self._reply), **unknown, "usage": {**tokens, **cache}}
         return named_event({"type": "message_start", "message": message})
 
     def heartbeat(self) -> bytes:
@@ -64,7 +66,7 @@ class MessageStream:
             return b""
         last = b""
         if self._open == "thinking":
-            last = self._part("signature_delta", "signature", signature(self._head))
+            last = self._part("signature_delta", "signature", signature(self._reply))
         last += self._event("content_block_stop")
         self._open = ""
         self._index += 1

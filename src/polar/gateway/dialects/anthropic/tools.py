@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polar.gateway.dialects import fields as read
+from polar.gateway.dialects import raw_request as read
 from polar.types import Tool
 
 _WITHOUT_SCHEMA = ("bash_", "text_editor_", "computer_", "memory_", "browser_", "mcp_toolset")

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import orjson
 
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    ErrorReply,
-    Problem,
-    RawRequest,
-    Reply,
-    ReplyHead,
-    retry_headers,
-)
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.google.errors import error_body, http_status
 from polar.gateway.dialects.google.reply import json_line, reply_json
 from polar.gateway.dialects.google.request import read_request
 from polar.gateway.dialects.google.stream import GoogleArray, GoogleStream
+from polar.gateway.dialects.problems import ErrorReply, Problem, retry_headers
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class Google:
@@ -32,8 +26,8 @@ class Google:
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         return json_line(reply_json(reply))
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> GoogleStream:
-        return GoogleArray(head) if request.array else GoogleStream(head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> GoogleStream:
+        return GoogleArray(reply) if request.array else GoogleStream(reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return ErrorReply(http_status(problem), retry_headers(problem), json_line(error_body(problem)))

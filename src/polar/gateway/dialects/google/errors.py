@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import Overflow, Problem, final_text
+from polar.gateway.dialects.problems import Overflow, Problem, final_text
 
 _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",

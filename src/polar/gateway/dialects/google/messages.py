@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import orjson
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import HistoryItem
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.raw_request import HistoryItem
 from polar.types import Message, ToolCall
 
 REFUSED_PARTS = ("fileData", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.base import Reply, ReplyHead, joined
-from polar.gateway.dialects.fields import arguments_object
+from polar.gateway.dialects.base import Reply, joined
+from polar.gateway.dialects.raw_request import arguments_object
 from polar.types import Delta, FinishReason
 
 _FINISH_REASONS: dict[FinishReason, str] = {
@@ -21,8 +21,8 @@ _LINE_BREAKS = (("\u0085", b"\\u0085"), ("\u2028", b"\\u2028"), ("\u2029", b"\\u
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
-    parts = [part_json(delta, reply.head) for delta in joined(reply.deltas) or [Delta()]]
-    return response_json(reply.head, parts, reply)
+    parts = [part_json(delta, reply) for delta in joined(reply.deltas) or [Delta()]]
+    return response_json(reply, parts, complete=True)
 
 
 def json_line(payload: Any) -> bytes:
@@ -33,8 +33,8 @@ def json_line(payload: Any) -> bytes:
     return written
 
 
-def part_json(delta: Delta, head: ReplyHead) -> dict[str, Any]:
-    signature = b64encode(head.reply_id.encode()).decode()  # opaque to the harness, which sends it back
+def part_json(delta: Delta, reply: Reply) -> dict[str, Any]:
+    signature = b64encode(reply.reply_id.encode()).decode()  # opaque to the harness, which sends it back
     if (call := delta.tool_call) is not None:
         function: dict[str, Any] = {"name": call.name, "args": arguments_object(call.arguments)}
         if call.call_id:
@@ -45,18 +45,18 @@ def part_json(delta: Delta, head: ReplyHead) -> dict[str, Any]:
     return {"text": delta.content}
 
 
-def response_json(head: ReplyHead, parts: list[dict[str, Any]], end: Reply | None = None) -> dict[str, Any]:
+def response_json(reply: Reply, parts: list[dict[str, Any]], *, complete: bool = False) -> dict[str, Any]:
     """A `GenerateContentResponse`: the whole reply, or one chunk of it."""
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     payload: dict[str, Any] = {"candidates": [candidate]}
-    if end is not None:
-        candidate["finishReason"] = _FINISH_REASONS[end.finish_reason]
-        payload["usageMetadata"] = usage_json(end)
-    return {**payload, "modelVersion": head.model, "responseId": head.reply_id}
+    if complete:
+        candidate["finishReason"] = _FINISH_REASONS[reply.finish_reason]
+        payload["usageMetadata"] = usage_json(reply)
+    return {**payload, "modelVersion": reply.model, "responseId": reply.reply_id}
 
 
 def usage_json(reply: Reply) -> dict[str, int]:
-    prompt, sampled = reply.head.prompt_tokens, reply.completion_tokens
+    prompt, sampled = reply.prompt_tokens, reply.completion_tokens
     return {
         "promptTokenCount": prompt,
         "candidatesTokenCount": max(0, sampled - reply.reasoning_tokens),

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import ChatRequest, HistoryItem, Problem, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.base import ChatRequest
 from polar.gateway.dialects.google.messages import GoogleHistory, camel_fields, one_or_list, system_text
 from polar.gateway.dialects.google.tools import closed, json_schema, read_tools
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import HistoryItem, RawRequest, digest_item, digest_rest
 from polar.types import Message
 
 GENERATE, STREAM, COUNT = "generateContent", "streamGenerateContent", "countTokens"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from polar.gateway.dialects import fields as read
+from polar.gateway.dialects import raw_request as read
 from polar.gateway.dialects.google.messages import camel_fields, one_or_list
 from polar.types import Tool
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, ErrorReply, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error
 from polar.gateway.dialects.openai_chat.request import read_request
 from polar.gateway.dialects.openai_chat.stream import (
@@ -16,6 +16,8 @@ from polar.gateway.dialects.openai_chat.stream import (
     freeform_names,
     usage_json,
 )
+from polar.gateway.dialects.problems import ErrorReply, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 from polar.types import Message
 
 
@@ -35,17 +37,17 @@ class OpenAIChat:
         }
         return orjson.dumps(
             {
-                "id": f"chatcmpl-{reply.head.reply_id}",
+                "id": f"chatcmpl-{reply.reply_id}",
                 "object": "chat.completion",
-                "created": reply.head.created,
-                "model": reply.head.model,
+                "created": reply.created,
+                "model": reply.model,
                 "choices": [choice],
                 "usage": usage_json(reply),
             }
         )
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> ChatStream:
-        return ChatStream(request, head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> ChatStream:
+        return ChatStream(request, reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return openai_error(problem)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects.base import ErrorReply, Overflow, Problem, final_text, retry_headers
+from polar.gateway.dialects.problems import ErrorReply, Overflow, Problem, final_text, retry_headers
 
 _TYPES = {
     401: "authentication_error",

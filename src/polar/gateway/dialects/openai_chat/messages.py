@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import HistoryItem
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.raw_request import HistoryItem
 from polar.types import Message, ToolCall
 
 REFUSED_IN_MESSAGES = {"function_call": "send tool_calls instead", "audio": "messages are text and images"}

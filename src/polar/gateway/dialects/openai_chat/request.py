@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import ChatRequest, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.base import ChatRequest
 from polar.gateway.dialects.openai_chat.messages import read_messages
+from polar.gateway.dialects.raw_request import RawRequest, digest_item, digest_rest
 from polar.types import Tool
 
 REFUSED = {

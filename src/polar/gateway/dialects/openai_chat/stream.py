@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import BrokenStream, ChatRequest, Problem, Reply, ReplyHead, data_event
-from polar.gateway.dialects.fields import freeform_input
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error_body
+from polar.gateway.dialects.problems import Problem
+from polar.gateway.dialects.raw_request import freeform_input
+from polar.sse import data_event
 from polar.types import Delta, FinishReason, ToolCall
 
 DONE = b"data: [DONE]\n\n"
@@ -19,12 +21,12 @@ FINISH_REASONS: dict[FinishReason, str] = {
 
 
 class ChatStream:
-    def __init__(self, request: ChatRequest, head: ReplyHead) -> None:
+    def __init__(self, request: ChatRequest, reply: Reply) -> None:
         self._head = {
-            "id": f"chatcmpl-{head.reply_id}",
+            "id": f"chatcmpl-{reply.reply_id}",
             "object": "chat.completion.chunk",
-            "created": head.created,
-            "model": head.model,
+            "created": reply.created,
+            "model": reply.model,
         }
         self._include_usage = request.include_usage
         self._freeform = freeform_names(request)
@@ -81,9 +83,9 @@ def call_json(call: ToolCall, *, custom: bool) -> dict[str, Any]:
 
 def usage_json(reply: Reply) -> dict[str, Any]:
     return {
-        "prompt_tokens": reply.head.prompt_tokens,
+        "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.head.prompt_tokens + reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
     }

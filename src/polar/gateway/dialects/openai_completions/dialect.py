@@ -6,17 +6,8 @@ from typing import Any
 
 import orjson
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import (
-    ChatRequest,
-    ErrorReply,
-    Problem,
-    RawRequest,
-    Reply,
-    ReplyHead,
-    digest_item,
-    digest_rest,
-)
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error
 from polar.gateway.dialects.openai_chat.request import read_sampling, refuse_several_samples, wants_usage
 from polar.gateway.dialects.openai_chat.stream import usage_json
@@ -26,6 +17,8 @@ from polar.gateway.dialects.openai_completions.stream import (
     finish_reason,
     head_json,
 )
+from polar.gateway.dialects.problems import ErrorReply, Problem
+from polar.gateway.dialects.raw_request import RawRequest, digest_item, digest_rest
 from polar.types import TokenIds, token_ids
 
 DEFAULT_MAX_TOKENS = 16
@@ -61,10 +54,10 @@ class OpenAICompletions:
 
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
         choice = choice_json(reply.message.content, finish_reason(reply))
-        return orjson.dumps({**head_json(reply.head), "choices": [choice], "usage": usage_json(reply)})
+        return orjson.dumps({**head_json(reply), "choices": [choice], "usage": usage_json(reply)})
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> CompletionStream:
-        return CompletionStream(request, head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> CompletionStream:
+        return CompletionStream(request, reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return openai_error(problem)

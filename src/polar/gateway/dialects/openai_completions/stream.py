@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import BrokenStream, ChatRequest, Problem, Reply, ReplyHead, data_event
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.stream import DONE, broken_stream, usage_json
+from polar.gateway.dialects.problems import Problem
+from polar.sse import data_event
 from polar.types import Delta
 
 
 class CompletionStream:
-    def __init__(self, request: ChatRequest, head: ReplyHead) -> None:
-        self._head = head_json(head)
+    def __init__(self, request: ChatRequest, reply: Reply) -> None:
+        self._head = head_json(reply)
         self._include_usage = request.include_usage
 
     def start(self) -> bytes:
@@ -36,12 +38,12 @@ class CompletionStream:
         return data_event({**self._head, "choices": [choice_json(text, finish_reason)]})
 
 
-def head_json(head: ReplyHead) -> dict[str, Any]:
+def head_json(reply: Reply) -> dict[str, Any]:
     return {
-        "id": f"cmpl-{head.reply_id}",
+        "id": f"cmpl-{reply.reply_id}",
         "object": "text_completion",
-        "created": head.created,
-        "model": head.model,
+        "created": reply.created,
+        "model": reply.model,
     }
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import orjson
 
-from polar.gateway.dialects.base import ChatRequest, ErrorReply, Problem, RawRequest, Reply, ReplyHead
+from polar.gateway.dialects.base import ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_error
 from polar.gateway.dialects.openai_responses.reply import OutputWriter
 from polar.gateway.dialects.openai_responses.request import read_request
 from polar.gateway.dialects.openai_responses.stream import ResponsesStream
+from polar.gateway.dialects.problems import ErrorReply, Problem
+from polar.gateway.dialects.raw_request import RawRequest
 
 
 class OpenAIResponses:
@@ -22,10 +24,10 @@ class OpenAIResponses:
         return read_request(raw)
 
     def reply(self, request: ChatRequest, reply: Reply) -> bytes:
-        return orjson.dumps(OutputWriter(request, reply.head).completed(reply))
+        return orjson.dumps(OutputWriter(request, reply).completed(reply))
 
-    def encoder(self, request: ChatRequest, head: ReplyHead) -> ResponsesStream:
-        return ResponsesStream(request, head)
+    def encoder(self, request: ChatRequest, reply: Reply) -> ResponsesStream:
+        return ResponsesStream(request, reply)
 
     def error(self, problem: Problem) -> ErrorReply:
         return openai_error(problem)

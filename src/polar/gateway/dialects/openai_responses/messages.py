@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import orjson
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import HistoryItem
+from polar.gateway.dialects import raw_request as read
 from polar.gateway.dialects.openai_responses.tools import TOOL_SEARCH, Toolbox, flat_name
+from polar.gateway.dialects.raw_request import HistoryItem
 from polar.types import Message, ToolCall
 
 _ROLES: dict[str, Literal["system", "user", "assistant"]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from polar.gateway.dialects.base import ChatRequest, Reply, ReplyHead, joined
-from polar.gateway.dialects.fields import arguments_object, freeform_input
+from polar.gateway.dialects.base import ChatRequest, Reply, joined
 from polar.gateway.dialects.openai_responses.tools import call_names, is_tool_search
+from polar.gateway.dialects.raw_request import arguments_object, freeform_input
 from polar.types import Delta, ToolCall
 
 TextKind = Literal["reasoning", "content"]
@@ -15,14 +15,14 @@ TextKind = Literal["reasoning", "content"]
 class OutputWriter:
     """Writes the response of one reply, and its items."""
 
-    def __init__(self, request: ChatRequest, head: ReplyHead) -> None:
+    def __init__(self, request: ChatRequest, reply: Reply) -> None:
         self._request = request
-        self._head = head
+        self._reply = reply
         self._tools = {tool.name: tool for tool in request.tools}
 
     def text(self, index: int, kind: TextKind, text: str | None) -> dict[str, Any]:
         """An item of reasoning or a message. `text` is None while it is in progress."""
-        suffix = f"{self._head.reply_id}_{index}"
+        suffix = f"{self._reply.reply_id}_{index}"
         status = "in_progress" if text is None else "completed"
         if kind == "content":
             item = {"id": f"msg_{suffix}", "type": "message", "status": status, "role": "assistant"}
@@ -33,12 +33,12 @@ class OutputWriter:
             "status": status,
             "summary": [] if text is None else [summary_part(text)],
             "content": [] if text is None else [{"type": "reasoning_text", "text": text}],
-            "encrypted_content": None if text is None else self._head.reply_id,
+            "encrypted_content": None if text is None else self._reply.reply_id,
         }
 
     def call(self, index: int, call: ToolCall, *, whole: bool) -> dict[str, Any]:
         """A tool call; without its arguments unless it is `whole`."""
-        tool, suffix = self._tools.get(call.name), f"{self._head.reply_id}_{index}"
+        tool, suffix = self._tools.get(call.name), f"{self._reply.reply_id}_{index}"
         head = {"status": "completed" if whole else "in_progress", "call_id": call.call_id}
         if tool is not None and is_tool_search(tool):
             arguments = arguments_object(call.arguments) if whole else {}
@@ -59,9 +59,9 @@ class OutputWriter:
         if schema is not None:
             text_format = {"type": "json_schema", "name": "reply", "schema": schema}
         return {
-            "id": f"resp_{self._head.reply_id}",
+            "id": f"resp_{self._reply.reply_id}",
             "object": "response",
-            "created_at": self._head.created,
+            "created_at": self._reply.created,
             "status": status,
             "background": False,
             "error": None,
@@ -69,7 +69,7 @@ class OutputWriter:
             "instructions": None,
             "max_output_tokens": self._request.max_tokens,
             "metadata": {},
-            "model": self._head.model,
+            "model": self._reply.model,
             "output": output,
             "parallel_tool_calls": True,
             "previous_response_id": None,
@@ -109,9 +109,9 @@ def summary_part(text: str) -> dict[str, Any]:
 
 def usage_json(reply: Reply) -> dict[str, Any]:
     return {
-        "input_tokens": reply.head.prompt_tokens,
+        "input_tokens": reply.prompt_tokens,
         "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": reply.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
-        "total_tokens": reply.head.prompt_tokens + reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
     }

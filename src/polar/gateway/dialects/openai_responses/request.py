@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects import fields as read
-from polar.gateway.dialects.base import ChatRequest, RawRequest, digest_item, digest_rest
+from polar.gateway.dialects import raw_request as read
+from polar.gateway.dialects.base import ChatRequest
 from polar.gateway.dialects.openai_chat.request import format_schema
 from polar.gateway.dialects.openai_responses.messages import ResponsesHistory
 from polar.gateway.dialects.openai_responses.tools import Toolbox
+from polar.gateway.dialects.raw_request import RawRequest, digest_item, digest_rest
 
 REFUSED = {
     "previous_response_id": "nothing is stored between requests: send the whole input",

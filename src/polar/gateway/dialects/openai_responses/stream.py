@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects.base import (
-    BrokenStream,
-    ChatRequest,
-    Overflow,
-    Problem,
-    Reply,
-    ReplyHead,
-    named_event,
-)
+from polar.gateway.dialects.base import BrokenStream, ChatRequest, Reply
 from polar.gateway.dialects.openai_chat.errors import openai_message
 from polar.gateway.dialects.openai_responses.reply import OutputWriter, TextKind, summary_part, text_part
+from polar.gateway.dialects.problems import Overflow, Problem
+from polar.sse import named_event
 from polar.types import Delta, ToolCall
 
 _CALL_EVENTS = {
@@ -24,8 +18,8 @@ _CALL_EVENTS = {
 
 
 class ResponsesStream:
-    def __init__(self, request: ChatRequest, head: ReplyHead) -> None:
-        self._writer = OutputWriter(request, head)
+    def __init__(self, request: ChatRequest, reply: Reply) -> None:
+        self._writer = OutputWriter(request, reply)
         self._sequence = 0
         self._index = -1
         """Of the latest item."""

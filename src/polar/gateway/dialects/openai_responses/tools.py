@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polar.gateway.dialects import fields as read
+from polar.gateway.dialects import raw_request as read
 from polar.types import Tool
 
 TOOL_SEARCH = "tool_search"

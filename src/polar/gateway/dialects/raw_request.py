@@ -1,25 +1,83 @@
-"""Reading of JSON that any client may have sent. Every dialect imports this module as `read`.
+"""A request as received, and the reading of its JSON, which any client may have sent.
 
-A value of the wrong shape raises a `Problem` that names the field. Its message has no digits, because harnesses
-search errors for the digits of a retryable status.
+Every dialect imports this module as `read`. A value of the wrong shape raises a `Problem` that names the field.
+Its message has no digits, because harnesses search errors for the digits of a retryable status.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 import orjson
 
-from polar.gateway.dialects.base import Problem
+from polar.gateway.dialects.problems import Problem, too_deep
 from polar.types import Image, Message, Tool, ToolCall
 
 FORCED_CALL = "a forced call is not sampled from the plain model"
 ONE_SAMPLE = "each sample is a session of its own"
+STREAMING_FIELDS = frozenset({"stream", "stream_options"})
+"""Not part of a request's identity: a retry without streaming is the same call."""
 _Role = Literal["system", "user", "assistant", "tool"]
 _MOST_TOKENS = 2**64 - 1
 """The largest number that orjson can write; larger ones are read as rounded floats."""
+
+
+class HistoryItem:
+    """One entry of a raw history. Requests of one session share the items of a byte-identical beginning: every
+    request that contains an item has the same items before it."""
+
+    __slots__ = ("_digest", "parsed", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        """The decoded JSON. Do not modify it: requests share it."""
+        self.parsed: Any = None
+        """The dialect's result for this item. It depends on this item and those before it, on nothing else."""
+        self._digest = b""
+
+    def digest(self, plain: Callable[[Any], Any] | None = None) -> bytes:
+        """`digest_item` of the value. `plain` removes what the dialect does not count as a difference."""
+        if not self._digest:
+            self._digest = digest_item(plain(self.value) if plain else self.value)
+        return self._digest
+
+
+class RawRequest(msgspec.Struct, frozen=True):
+    """A request as received: its JSON body, and what its URL adds."""
+
+    data: dict[str, Any]
+    action: str = ""
+    """What the path asks for, such as `streamGenerateContent`."""
+    query: Mapping[str, str] = {}
+    values: list[Any] | None = None
+    """The list in `data` that is the history, if the reader of the body has made `items` of it."""
+    items: tuple[HistoryItem, ...] = ()
+    """One per entry of `values`."""
+
+    def history(self, values: list[Any]) -> tuple[HistoryItem, ...]:
+        """The items of the list that holds the history."""
+        return self.items if values is self.values else tuple(map(HistoryItem, values))
+
+
+def digest_item(item: Any) -> bytes:
+    """Digest of one raw JSON value that ignores the order of keys. Raises `Problem` if it cannot be serialised."""
+    try:
+        text = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise too_deep() from error
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def digest_rest(data: dict[str, Any], item_fields: tuple[str, ...]) -> bytes:
+    """Digest of all fields except the items and `STREAMING_FIELDS`."""
+    left_out = STREAMING_FIELDS | set(item_fields)
+    rest = {name: value for name, value in data.items() if name not in left_out}
+    # A reply may repeat a part of it some levels deeper, and must still be serialisable.
+    return digest_item([[[[[[[[rest]]]]]]]])
 
 
 def bad(message: str, where: str | None = None) -> Problem:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polar.gateway.calls.token_mode import ReplyDecoder, StopSearch
 from polar.testing import split_once
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
-from polar.tokens.replies.reply_decoder import ReplyDecoder, StopSearch, deltas_of
-from polar.tokens.replies.reply_text import message_of
+from polar.tokens.replies.reply_text import deltas_of, message_of
 from polar.types import Delta, Message, TokenIds, ToolCall, token_ids
 
 CALL = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
@@ -40,7 +40,7 @@ class WholeOnly:
 
 
 def decoder_of(renderer, *stop: str, raw: bool = False) -> ReplyDecoder:
-    return ReplyDecoder(renderer, token_ids(), "s.1.1", stop, raw=raw)
+    return ReplyDecoder(renderer, token_ids(), stop, raw=raw)
 
 
 def texts(deltas: list[Delta]) -> str:
@@ -61,15 +61,9 @@ def test_text_comes_while_it_is_sampled(smollm2: SmolLM2Renderer, encode) -> Non
 def test_without_tools_a_call_is_text(smollm2: SmolLM2Renderer, encode, whole: bool) -> None:
     text = 'So: <tool_call>{"name": "ls", "arguments": {}}</tool_call> and on'
     renderer: Any = WholeOnly(smollm2) if whole else smollm2
-    decoder = ReplyDecoder(renderer, token_ids(), "s.1.1", (), raw=False, calls=False)
+    decoder = ReplyDecoder(renderer, token_ids(), (), raw=False, calls=False)
     deltas = decoder.feed(encode(text))[1] + decoder.finish()
     assert texts(deltas) == text and not any(delta.tool_call for delta in deltas)
-
-
-def test_calls_get_ids_in_the_order_of_the_reply(smollm2: SmolLM2Renderer, encode) -> None:
-    decoder = decoder_of(smollm2)
-    deltas = [*decoder.feed(encode(f"{CALL}\n{CALL}"))[1], *decoder.finish()]
-    assert [d.tool_call.call_id for d in deltas if d.tool_call] == ["call_s_1_1_0", "call_s_1_1_1"]
 
 
 class TestStopTexts:
@@ -145,7 +139,7 @@ class TestWholeReplies:
         decoder, ids = decoder_of(WholeOnly(smollm2), "END"), encode(f"Look. {CALL}")
         assert decoder.feed(ids) == (len(ids), [])
         message = message_of(decoder.finish())
-        assert message.content.strip() == "Look." and message.tool_calls[0].call_id == "call_s_1_1_0"
+        assert message.content.strip() == "Look." and message.tool_calls[0].name == "bash"
         assert decoder.reasoning_tokens == 0
 
     def test_a_stop_text_still_cuts_it(self, smollm2: SmolLM2Renderer, encode) -> None:
