@@ -13,7 +13,7 @@ from polar.engines.torch.batch import BatchSequence
 from polar.engines.torch.weights import WeightsRefused
 from tiny_llama import VOCABULARY, recomputed, saved, tiny_llama
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 EXACT = 1e-4
 
 
