@@ -155,6 +155,18 @@ def test_new_weights_drop_the_stored_prefixes(tmp_path: Path) -> None:
     assert scored[len(ids) - 1 :] == pytest.approx(reply.logprobs, abs=EXACT)
 
 
+def test_a_forgotten_context_is_computed_again_and_the_reply_goes_on() -> None:
+    ids = prompt(60)
+    with RunningBatch(tiny_llama()) as running:
+        whole = running.ask(ids, max_tokens=150)
+        sequence = running.submit(ids, max_tokens=150)
+        first = running.first_token(sequence)
+        running.batch.forget(live=True).result()
+        rest = running.reply(sequence)
+    assert [first.token_id, *rest.ids] == whole.ids
+    assert [first.logprob, *rest.logprobs] == pytest.approx(whole.logprobs, abs=EXACT)
+
+
 def test_samples_of_one_prompt_compute_it_once_after_new_weights_too(tmp_path: Path) -> None:
     ids, filled = prompt(150), list[int]()
     with RunningBatch(tiny_llama(seed=0), parallel=3) as running:
