@@ -112,8 +112,9 @@ class Batch:
     def resume(self) -> Future[None]:
         return self._order(self._resume)
 
-    def forget_prefixes(self) -> Future[None]:
-        return self._order(self._prefixes.clear)
+    def forget(self, live: bool = False) -> Future[None]:
+        """Drops what ended sequences have computed; of live ones, too, which then compute their tokens again."""
+        return self._order(lambda: self._forget(live))
 
     def load_weights(self, folder: Path) -> Future[None]:
         return self._order(lambda: self._load_weights(folder))
@@ -282,7 +283,11 @@ class Batch:
         """Everything computed by the old weights is dropped. Live sequences compute their tokens again, and so
         sample on from the new weights alone."""
         load_in_place(self._model.model, folder)
+        self._forget(live=True)
+
+    def _forget(self, live: bool) -> None:
         self._prefixes.clear()
-        self._model.rows.clear()
-        for sequence in self._live:
-            sequence.filled, sequence.searched = 0, False
+        if live:
+            self._model.rows.clear()
+            for sequence in self._live:
+                sequence.filled, sequence.searched = 0, False

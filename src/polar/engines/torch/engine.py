@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ class TorchOptions(Strict):
     """A sampler that runs already, such as one that a trainer has started; the options below are then its own."""
     api_key_env: str | None = None
     """The environment variable with that sampler's key."""
+    api_key_file: Path | None = None
     model: str | None = None
     """A folder of safetensors or the id of a model on the Hugging Face hub; None: the default model."""
     device: str = "auto"
@@ -135,6 +137,7 @@ class TorchEngine:
             url=address,
             key=key,
             api_key_env=options.api_key_env,
+            api_key_file=options.api_key_file,
             start_timeout_s=options.start_timeout_s,
             silence_timeout_s=options.silence_timeout_s,
         )

@@ -185,7 +185,8 @@ class SamplerRoutes:
         return JSONResponse({"results": [None]})
 
     async def _reset_prefix_cache(self, request: Request) -> Response:
-        await asyncio.wrap_future(self._batch.forget_prefixes())
+        live = request.query_params.get("reset_running_requests", "false").lower() == "true"
+        await asyncio.wrap_future(self._batch.forget(live))
         return JSONResponse({"success": True})
 
     async def _update_weight_version(self, request: Request) -> Response:

@@ -13,7 +13,7 @@ from polar.engines.torch.batch import BatchSequence
 from polar.engines.torch.weights import WeightsRefused
 from tiny_llama import VOCABULARY, recomputed, saved, tiny_llama
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 EXACT = 1e-4
 
 
@@ -153,6 +153,18 @@ def test_new_weights_drop_the_stored_prefixes(tmp_path: Path) -> None:
     assert reply.cached_tokens == 0
     assert error_of(reply, ids, seed=1) < EXACT
     assert scored[len(ids) - 1 :] == pytest.approx(reply.logprobs, abs=EXACT)
+
+
+def test_a_forgotten_context_is_computed_again_and_the_reply_goes_on() -> None:
+    ids = prompt(60)
+    with RunningBatch(tiny_llama()) as running:
+        whole = running.ask(ids, max_tokens=150)
+        sequence = running.submit(ids, max_tokens=150)
+        first = running.first_token(sequence)
+        running.batch.forget(live=True).result()
+        rest = running.reply(sequence)
+    assert [first.token_id, *rest.ids] == whole.ids
+    assert [first.logprob, *rest.logprobs] == pytest.approx(whole.logprobs, abs=EXACT)
 
 
 def test_samples_of_one_prompt_compute_it_once_after_new_weights_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from polar.engines.torch.model import check_layers, chosen_device
 from polar.errors import ConfigError
 from tiny_llama import recomputed
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 SIZES: dict[str, Any] = {
     "vocab_size": 200,
     "hidden_size": 32,

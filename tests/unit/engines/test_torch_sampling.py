@@ -9,7 +9,7 @@ import torch
 
 from polar.engines.torch.sampling import SamplingParameters, sample, shaped
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from polar.engines.torch.weights import WeightsRefused, load_in_place
 from tiny_llama import recomputed, saved, tiny_llama
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 PROMPT, REPLY = [3, 1, 4, 1, 5], [9, 2, 6]
 
 

@@ -6,7 +6,7 @@ import torch
 from polar.engines.torch.prefixes import PrefixCache
 from polar.types import token_ids
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("one_thread")]
 
 
 def values(tokens: int) -> torch.Tensor:
