@@ -50,8 +50,8 @@ class Push:
     difference: float
     moved: float
     share: float
-    ended_replies: int
-    """Of those under way: an update must not end one."""
+    broken_replies: int
+    """Of those under way, aborted or failed."""
 
 
 class TransformersModel:
@@ -75,16 +75,16 @@ class TransformersModel:
 
 
 @asynccontextmanager
-async def replying(url: str, count: int, vocabulary_size: int) -> AsyncGenerator[list[asyncio.Task[Any]]]:
+async def replying(url: str, count: int, vocabulary_size: int) -> AsyncGenerator[list[asyncio.Task[str | None]]]:
     """So many replies under way at the engine."""
     engine = VllmEngine(VllmOptions(url=url))
     await engine.start()
     draw = random.Random(count)
 
-    async def reply(number: int) -> None:
+    async def reply(number: int) -> str | None:
         prompt = token_ids(draw.randrange(vocabulary_size) for _ in range(64))
         request = GenerateRequest(prompt, REPLY_TOKENS, Sampling(), (), f"reply-{number}")
-        await joined(engine.generate(request))
+        return (await joined(engine.generate(request))).finish_reason
 
     tasks = [asyncio.create_task(reply(number)) for number in range(count)]
     await asyncio.sleep(1.0 if tasks else 0.0)  # until the engine has begun them
@@ -108,13 +108,14 @@ async def pushed(
 ) -> Push:
     transfer, count = case
     async with replying(url, count, trainer.model.config.vocab_size) as tasks:
-        before = sum(task.done() for task in tasks)
         hold_s = await timed(target.hold())
         load_s = await timed(target.load(trainer.model.state_dict()))
         release_s = await timed(target.release())
         report = await probe.check()
-        ended = sum(task.done() for task in tasks) - before
-    return Push(transfer, count, hold_s, load_s, release_s, report.difference, report.moved, report.share, ended)
+        broken = sum(
+            task.done() and (task.exception() or task.result()) not in ("stop", "length") for task in tasks
+        )
+    return Push(transfer, count, hold_s, load_s, release_s, report.difference, report.moved, report.share, broken)
 
 
 async def measured(arguments: argparse.Namespace) -> tuple[float, list[Push]]:
@@ -147,7 +148,7 @@ def row(pushes: Sequence[Push]) -> list[str]:
     worst = max(push.difference for push in pushes)
     moved, share = mean(push.moved for push in pushes), min(push.share for push in pushes)
     cells = [*(f"{value:.2f}" for value in times), f"{worst:.2g}", f"{moved:.2g}", f"{share:.2f}"]
-    return [first.transfer, str(first.replies), *cells, str(sum(push.ended_replies for push in pushes))]
+    return [first.transfer, str(first.replies), *cells, str(sum(push.broken_replies for push in pushes))]
 
 
 def main() -> None:
@@ -164,7 +165,7 @@ def main() -> None:
     cases = sorted({(push.transfer, push.replies) for push in pushes})
     rows = [row([push for push in pushes if (push.transfer, push.replies) == case]) for case in cases]
     head = ["transfer", "replies under way", "hold, s", "load, s", "release, s"]
-    print(table([*head, "difference, at most", "moved", "share, at least", "replies ended"], rows))
+    print(table([*head, "difference, at most", "moved", "share, at least", "replies broken"], rows))
     command = (
         f"python benchmarks/weight_updates.py --model MODEL --transfer {' '.join(arguments.transfer)} "
         f"--dtype {arguments.dtype} --rounds {arguments.rounds} --replies {' '.join(map(str, arguments.replies))}"
