@@ -7,6 +7,7 @@ instances have words that no training instance has, and `TRANSFER` has families 
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ HELD_OUT_WORDS = """
 banana desert flower guitar hammer island jacket kettle ladder mirror needle orange pillow rabbit silver
 tunnel valley walnut yellow zebra anchor basket candle dragon engine forest garden harbor
 """.split()
+
+RUNTIME = "bubblewrap" if shutil.which("bwrap") else "local"
+"""A small model at temperature 1 tries every command, also `rm -rf /`. The local runtime contains nothing."""
 
 Task = dict[str, Any]
 Family = Callable[[random.Random, list[str]], Task]
@@ -105,11 +109,9 @@ def append(draw: random.Random, words: list[str]) -> Task:
     )
 
 
-def remove(draw: random.Random, words: list[str]) -> Task:
-    name, other = files(draw, words, 2)
-    return task(
-        f"Delete the file {name}.", [f"[ ! -e {name} ] && [ -e {other} ]"], {name: "old\n", other: "keep\n"}
-    )
+def empty_file(draw: random.Random, words: list[str]) -> Task:
+    name = files(draw, words, 1)[0]
+    return task(f"Make an empty file named {name}.", [f"[ -f {name} ] && [ ! -s {name} ]"])
 
 
 def write_three(draw: random.Random, words: list[str]) -> Task:
@@ -125,7 +127,7 @@ def write_three(draw: random.Random, words: list[str]) -> Task:
 
 ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
-TRANSFER: tuple[Family, ...] = (append, remove, write_three)
+TRANSFER: tuple[Family, ...] = (append, empty_file, write_three)
 
 
 def training(index: int) -> Task:
@@ -159,6 +161,7 @@ def task(instruction: str, checks: list[str], given: dict[str, str] | None = Non
         "instruction": instruction,
         "files": given or {},
         "evaluator": {"name": "checks:Checks", "options": {"checks": checks}},
+        "runtime": RUNTIME,
         "harness": {"name": "pi", "options": {"tools": ["bash"]}},
         "sampling": {"max_tokens": 128},
         "budgets": {"run_s": 120, "max_calls": 8, "on_exhausted": "final_message"},

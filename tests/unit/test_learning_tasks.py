@@ -23,7 +23,7 @@ STEPS = (
     (r"Move the file (\S+) into the folder (\S+?)", r"mv \1 \2"),
     (r"Rename the file (\S+) to (\S+?)", r"mv \1 \2"),
     (r"Append the word (\S+) to the file (\S+?)", r"echo \1 >> \2"),
-    (r"Delete the file (\S+?)", r"rm \1"),
+    (r"Make an empty file named (\S+?)", r"touch \1"),
     (r"Show the file (\S+?)", r"cat \1 | tee -a seen"),
     (r"Write both words in one line into the file (\S+?)", r"echo $(cat seen) > \1"),
 )

@@ -17,6 +17,10 @@ MARGIN = 2.0
 """How many times the noise the difference after a push may be: the noise depends on the weights as well."""
 EXACT = 1e-4
 """Allowed in any case: the noise of float32 is only a few millionths."""
+CLEAR = 3.0
+"""How many times the noise the trainer's logprobs must have moved before the share counts. Under bfloat16 the
+smallest change of weights rounds everything anew: of a way as long as the noise, most is rounding, which the engine
+does not share."""
 HALF_WAY = 0.5
 
 
@@ -36,8 +40,8 @@ class ProbeReport:
 
     @property
     def clear(self) -> bool:
-        """The weights have changed by more than the noise, so the share tells the old ones from the new."""
-        return self.moved > max(self.noise, EXACT)
+        """The weights have changed by so much more than the noise that the share tells the old ones from the new."""
+        return self.moved > max(CLEAR * self.noise, EXACT)
 
 
 class WeightProbe:
