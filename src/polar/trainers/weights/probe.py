@@ -19,8 +19,8 @@ EXACT = 1e-4
 """Allowed in any case: the noise of float32 is only a few millionths."""
 CLEAR = 3.0
 """How many times the noise the trainer's logprobs must have moved before the share counts. Under bfloat16 the
-smallest change of weights rounds everything anew: of a way as long as the noise, most is rounding, which the engine
-does not share."""
+smallest change of weights rounds everything anew: of a way as long as the noise, most is rounding, and the engine
+rounds differently."""
 HALF_WAY = 0.5
 
 
@@ -40,7 +40,7 @@ class ProbeReport:
 
     @property
     def clear(self) -> bool:
-        """The weights have changed by so much more than the noise that the share tells the old ones from the new."""
+        """The weights have changed by so much that the share tells the old ones from the new."""
         return self.moved > max(CLEAR * self.noise, EXACT)
 
 
@@ -85,13 +85,14 @@ class WeightProbe:
         share = _share(self._old, trainer, engine)
         difference, moved = _difference(trainer, engine), _difference(self._old, trainer)
         report = self.last = ProbeReport(self._noise, difference, moved, share)
-        if report.clear and not report.share > HALF_WAY:
+        limit = max(self._margin * self._noise, self._noise + EXACT)
+        too_far = not difference <= limit  # NaN, too
+        if (report.clear or too_far) and not share > HALF_WAY:
             raise WeightError(
                 f"the engine still has the old weights: its logprobs have gone {share:.0%} of the way to the new "
                 f"ones, which differ by {moved:.3g} on average (noise: {self._noise:.3g}); see the server's log"
             )
-        limit = max(self._margin * self._noise, self._noise + EXACT)
-        if not difference <= limit:
+        if too_far:
             raise WeightError(
                 f"the engine has other weights than the trainer: its logprobs differ by {difference:.3g} on "
                 f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the "

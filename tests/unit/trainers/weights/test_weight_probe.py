@@ -95,10 +95,8 @@ async def test_a_push_that_worked_is_accepted(noise: float, size: float) -> None
     assert not report.clear or report.share == pytest.approx(1.0, abs=0.2)
 
 
-@pytest.mark.parametrize(("noise", "size"), [(0.0, 0.001), (4e-6, 0.01), (BF16, 1.5 * BF16), (BF16, 0.5)])
-async def test_old_weights_are_recognised_as_soon_as_the_change_exceeds_the_noise(
-    noise: float, size: float
-) -> None:
+@pytest.mark.parametrize(("noise", "size"), [(0.0, 0.001), (4e-6, 0.01), (BF16, 3.5 * BF16), (BF16, 0.5)])
+async def test_old_weights_are_recognised_as_soon_as_the_change_is_clear(noise: float, size: float) -> None:
     bench = Bench(noise)
     await bench.probe.measure_noise()
     bench.train(size)
@@ -123,7 +121,7 @@ async def test_small_updates_that_never_arrive_add_up() -> None:
     await bench.probe.measure_noise()
     with pytest.raises(WeightError, match="old weights"):
         for step in range(40):
-            bench.train(0.02, seed=100 + step)
+            bench.train(0.06, seed=100 + step)
             await bench.probe.check()
     assert step > 2, "one alone is smaller than the noise"
 
@@ -133,10 +131,23 @@ async def test_small_updates_that_arrive_are_accepted_for_ever() -> None:
     await bench.probe.measure_noise()
     clear = 0
     for step in range(200):
-        bench.train(0.02, seed=100 + step)
+        bench.train(0.06, seed=100 + step)
         bench.push()
         clear += (await bench.probe.check()).clear
     assert clear > 5
+
+
+async def test_a_change_that_is_mostly_rounding_is_no_alarm() -> None:
+    """Seen on a GPU: after a small step the trainer's logprobs were rounded anew, the engine's otherwise."""
+    bench = Bench()
+    await bench.probe.measure_noise()
+    for step in range(50):
+        bench.train(BF16 / 3, seed=100 + step)
+        bench.push()
+        step_alone, rounding = bench.trainer, Weights(bench.trainer.values).moved(BF16, seed=500 + step)
+        bench.trainer = rounding
+        await bench.probe.check()
+        bench.trainer = step_alone
 
 
 async def test_noise_that_grows_a_little_with_training_is_accepted() -> None:
