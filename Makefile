@@ -8,18 +8,24 @@ WORKERS := $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 TESTS := tests --ignore=tests/e2e/heavy
 
-.PHONY: demo test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
+# The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo train test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
 
+train: $(VENV)/.train  ## a small model learns one-step shell tasks on this machine, also without a GPU
+	$(BIN)/polar train examples/learning/laptop.toml --config examples/learning/torch.toml
+
 test: $(VENV)/.dev  ## what a change must pass: minutes on two cores; a real harness, model, server and nodes
 	$(PYTEST) $(TESTS) -m 'not check'
 
-check: $(VENV)/.dev  ## the same and what is long or needs containers, PostgreSQL (`make runtimes`) or six harnesses
+check: $(VENV)/.train  ## the same and what is long or needs containers, PostgreSQL (`make runtimes`), six harnesses, torch
 	$(PYTEST) $(TESTS) --cov
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.train
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -78,4 +84,9 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev]'
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev,train,trl]'
 	@touch $@

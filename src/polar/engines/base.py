@@ -6,6 +6,7 @@ A plug-in implements `Engine`. `Revivable`, `Scorer`, `ChatEngine` and `TextEngi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -91,6 +92,16 @@ class Revivable(Protocol):
 
     async def revive(self) -> None:
         """Restarts the process if it has ended. Raises `EngineError`."""
+        ...
+
+
+@runtime_checkable
+class Shareable(Protocol):
+    """An engine whose process can be started once for several nodes and a trainer."""
+
+    def shared(self, model: str) -> AbstractAsyncContextManager[dict[str, Any]]:
+        """Runs the process with the weights of `model`. Yields the options by which nodes use it, instead of
+        starting their own. Raises `EngineError`."""
         ...
 
 

@@ -15,7 +15,7 @@ from polar.cli.options import ConfigOption, JsonOption, ServerOption
 if TYPE_CHECKING:
     from polar.config import Config
     from polar.trainers.grpo.config import TrainConfig
-    from polar.trainers.grpo.records import Point
+    from polar.types import TrainingPoint
 
 
 def train(  # noqa: PLR0913
@@ -78,17 +78,15 @@ class TrainProgress:
 
         error_console(quiet=self._json).print(text, style="dim")
 
-    def point(self, point: Point) -> None:
+    def point(self, point: TrainingPoint) -> None:
         if self._json:
-            import msgspec
-
-            typer.echo(msgspec.json.encode(point).decode())
+            typer.echo(point.model_dump_json())
             return
-        self._out.print(_evaluation_line(point) if point.phase == "evaluate" else _step_line(point))
+        self._out.print(_evaluation_line(point) if point.phase == "eval" else _step_line(point))
 
 
-def _step_line(point: Point) -> str:
-    v = point.values
+def _step_line(point: TrainingPoint) -> str:
+    v = point.metrics
     return (
         f"step {point.step:4}  reward {v['reward']:.3f}  solved {v['solved']:.3f}  sessions {v['sessions']:.0f}"
         f"  no contrast {v['no_contrast']:.0%}  tokens {v['targets']:.0f}  gap {v['gap']:.3f}"
@@ -96,8 +94,8 @@ def _step_line(point: Point) -> str:
     )
 
 
-def _evaluation_line(point: Point) -> str:
-    v = point.values
+def _evaluation_line(point: TrainingPoint) -> str:
+    v = point.metrics
     families = "  ".join(
         f"{name.removeprefix('pass@1/')} {value:.2f}" for name, value in v.items() if name.startswith("pass@1/")
     )
@@ -125,8 +123,7 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
     if not config.model:
         config = config.model_copy(update={"model": str(await default_model())})
     config.output.mkdir(parents=True, exist_ok=True)
-    if place.config.engine.name == "torch":
-        progress.phase("Starting the sampler")
+    progress.phase("Starting the engine")
     async with training_engine(place.config, config.model) as service_config:
         place = replace(
             place, config=service_config, config_file=write_config(service_config, config.output / "polar.toml")

@@ -1,10 +1,7 @@
-"""The engine that `polar train` pushes weights into. A `torch` engine without an address gets one sampler for the
-trainer and all nodes."""
+"""The engine that `polar train` pushes weights into."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,29 +12,20 @@ import orjson
 if TYPE_CHECKING:
     from polar.config import Config
 
-KEY_VARIABLE = "POLAR_SAMPLER_KEY"
-
 
 @asynccontextmanager
 async def training_engine(config: Config, model: str) -> AsyncGenerator[Config]:
-    """The config with an engine whose address is known, while the body runs."""
+    """The config with an engine that trainer and nodes share, while the body runs. One that nodes would start for
+    themselves is started here, once."""
     from polar import registry
-    from polar.engines.torch.engine import TorchEngine, TorchOptions, TorchProcess
+    from polar.engines.base import Shareable
 
-    if config.engine.name != "torch" or "url" in config.engine.options:
+    engine = registry.make("engine", config.engine)
+    if not isinstance(engine, Shareable):
         yield config
         return
-    options = registry.options_of("engine", TorchEngine, config.engine.options | {"model": model})
-    assert isinstance(options, TorchOptions)
-    key = secrets.token_urlsafe(24)
-    process = await TorchProcess.spawn()
-    try:
-        address = await process.ready(await options.settings(key))
-        os.environ[KEY_VARIABLE] = key  # nodes and trainer find it there; it is in no file
-        given = {"url": address, "api_key_env": KEY_VARIABLE}
-        yield config.model_copy(update={"engine": config.engine.model_copy(update={"options": given})})
-    finally:
-        await process.stop()
+    async with engine.shared(model) as options:
+        yield config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
 
 
 def write_config(config: Config, path: Path) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from polar.types import Logprobs, Strict, TokenIds
 
 EXIT_DELAY_S = 1.0
 """How long after a lost connection the child's exit may become visible."""
+KEY_VARIABLE = "POLAR_SAMPLER_KEY"
+"""Environment variable with the key of a shared sampler."""
 PACKAGES = ("torch", "transformers", "safetensors")
 
 
@@ -125,8 +128,7 @@ class TorchEngine:
         """The address of the sampler and its key; starts one unless the options name it."""
         if self._options.url is not None:
             return self._options.url, ""
-        if missing := [name for name in PACKAGES if find_spec(name) is None]:
-            raise EngineError(f"the torch engine needs {', '.join(missing)}: pip install 'polar-rollout[torch]'")
+        _check_packages()
         settings = await self._options.settings(secrets.token_urlsafe(24))
         self._process = await TorchProcess.spawn()
         return await self._process.ready(settings), settings.api_key
@@ -172,6 +174,22 @@ class TorchEngine:
             await self.stop()
             await self.start()
 
+    @asynccontextmanager
+    async def shared(self, model: str) -> AsyncGenerator[dict[str, Any]]:
+        """The key is passed on in the environment, so that it is in no file."""
+        if self._options.url is not None:
+            yield self._options.model_dump(exclude_defaults=True)
+            return
+        _check_packages()
+        settings = await self._options.model_copy(update={"model": model}).settings(secrets.token_urlsafe(24))
+        process = await TorchProcess.spawn()
+        try:
+            address = await process.ready(settings)
+            os.environ[KEY_VARIABLE] = settings.api_key
+            yield {"url": address, "api_key_env": KEY_VARIABLE}
+        finally:
+            await process.stop()
+
     async def stop(self) -> None:
         client, self._client = self._client, None
         process, self._process = self._process, None
@@ -182,3 +200,8 @@ class TorchEngine:
         finally:
             if process is not None:
                 await process.stop()
+
+
+def _check_packages() -> None:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise EngineError(f"the torch engine needs {', '.join(missing)}: pip install 'polar-rollout[torch]'")

@@ -51,6 +51,8 @@ class ModelCall:
     """How long it waits for its first token; set when its work begins."""
     sampling: Sampling
     """The task's, with the values the task leaves to the harness. Set with the fields below on admission."""
+    usage: EndpointUsage | None = None
+    """Set if the engine gives no token ids, which leaves `ids` empty."""
 
     def __init__(
         self,
@@ -89,8 +91,6 @@ class ModelCall:
         self.versions = Versions()
         self.reasoning_tokens = 0
         self.stop_sequence = ""
-        self.usage: EndpointUsage | None = None
-        """Set if the engine gives no token ids, which leaves `ids` empty."""
         self._pieces_at_limit = 0
 
         self.deltas: list[Delta] = []

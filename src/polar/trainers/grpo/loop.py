@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from polar.client import PolarClient
 from polar.credit.group import Group
+from polar.errors import PolarError
 from polar.session.pipeline import to_the_end
 from polar.trainers.grpo.batch import batch_figures, credited_batch
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState
 from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner, LearnStats
-from polar.trainers.grpo.records import Records
+from polar.trainers.grpo.records import Phase, Records
 from polar.trainers.grpo.rollouts import Rollouts
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights.update import WeightUpdates
@@ -90,7 +92,7 @@ class Training:
         pushed = time.monotonic()
         times = {"wait_s": sampled - started, "learn_s": learned - sampled, "push_s": pushed - learned}
         figures = batch_figures(groups, version) | self._learned.means() | times | {"minutes": self._minutes}
-        self._parts.records.add("train", self._state.step, figures)
+        await self._record("train", figures)
 
     async def _learn(self, groups: list[Group]) -> None:
         step = self._state.step
@@ -106,7 +108,12 @@ class Training:
             return
         name = f"step-{self._state.step:05}"
         figures = await self._parts.held_out.evaluate(name, self._start_id)
-        self._parts.records.add("evaluate", self._state.step, figures)
+        await self._record("eval", figures)
+
+    async def _record(self, phase: Phase, figures: dict[str, float]) -> None:
+        point = self._parts.records.add(phase, self._state.step, figures)
+        with suppress(PolarError):  # the files have it; a server that is away stops sampling, not the record
+            await self._parts.client.report_training(self._state.run_id, [point])
 
     def _save(self) -> int:
         self._parts.checkpoints.save(self._parts.learner, self._state)

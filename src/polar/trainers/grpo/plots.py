@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polar.trainers.grpo.records import Phase, Point
+from polar.trainers.grpo.records import Phase
+from polar.types import TrainingPoint
 
 SMOOTHED_OVER = 5
 
 
-def plot_run(points: Sequence[Point], path: Path, title: str = "") -> None:
+def plot_run(points: Sequence[TrainingPoint], path: Path, title: str = "") -> None:
     """Reward of training and evaluation; what the policy's tokens did; where the time went. Needs matplotlib."""
     import matplotlib  # noqa: PLC0415 - an optional dependency
 
@@ -21,7 +22,7 @@ def plot_run(points: Sequence[Point], path: Path, title: str = "") -> None:
 
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
     _curve(axes[0], points, "train", "reward", "training reward", smooth=True)
-    _curve(axes[0], points, "evaluate", "pass@1", "held-out pass@1")
+    _curve(axes[0], points, "eval", "pass@1", "held-out pass@1")
     axes[0].set(title="Reward", xlabel="step", ylim=(0, 1.02))
     _curve(axes[1], points, "train", "gap", "|captured − recomputed logprob|")
     _curve(axes[1], points, "train", "entropy", "−logprob of sampled tokens")
@@ -38,8 +39,10 @@ def plot_run(points: Sequence[Point], path: Path, title: str = "") -> None:
     pyplot.close(figure)
 
 
-def _curve(axis: Any, points: Sequence[Point], phase: Phase, name: str, label: str, smooth: bool = False) -> None:
-    found = [(p.step, p.values[name]) for p in points if p.phase == phase and name in p.values]
+def _curve(
+    axis: Any, points: Sequence[TrainingPoint], phase: Phase, name: str, label: str, smooth: bool = False
+) -> None:
+    found = [(p.step, p.metrics[name]) for p in points if p.phase == phase and name in p.metrics]
     if not found:
         return
     steps, values = [step for step, _ in found], [value for _, value in found]

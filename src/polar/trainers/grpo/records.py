@@ -3,49 +3,36 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
+from polar.types import TrainingPoint
 
-Phase = Literal["train", "evaluate"]
+Phase = Literal["train", "eval"]
 
 METRICS_FILE = "metrics.jsonl"
 
 
-class Point(msgspec.Struct, frozen=True):
-    """The metrics of one step, or of one evaluation."""
-
-    phase: Phase
-    step: int
-    """Steps that were done when it was measured."""
-    at: float
-    """Unix seconds."""
-    values: dict[str, float]
-
-
 class Records:
-    """Appends; a resumed run continues its files. `listeners` get each point, too."""
+    """Appends; a resumed run continues its files. `listener` gets each point, too."""
 
-    def __init__(self, output: Path, *listeners: Callable[[Point], None]) -> None:
+    def __init__(self, output: Path, listener: Callable[[TrainingPoint], None] = lambda _: None) -> None:
         output.mkdir(parents=True, exist_ok=True)
         self._path = output / METRICS_FILE
-        self._listeners = listeners
+        self._listener = listener
         self._board = _tensorboard(output)
 
-    def add(self, phase: Phase, step: int, values: dict[str, float]) -> Point:
-        point = Point(phase, step, time.time(), values)
-        with self._path.open("ab") as file:
-            file.write(msgspec.json.encode(point) + b"\n")
+    def add(self, phase: Phase, step: int, metrics: dict[str, float]) -> TrainingPoint:
+        point = TrainingPoint(phase=phase, step=step, at=time.time(), metrics=metrics)
+        with self._path.open("a") as file:
+            file.write(point.model_dump_json() + "\n")
         if self._board is not None:
-            for name, value in values.items():
+            for name, value in metrics.items():
                 self._board.add_scalar(f"{phase}/{name}", value, step, walltime=point.at)
             self._board.flush()
-        for listener in self._listeners:
-            listener(point)
+        self._listener(point)
         return point
 
     def close(self) -> None:
@@ -53,11 +40,11 @@ class Records:
             self._board.close()
 
 
-def read_points(output: Path) -> list[Point]:
+def read_points(output: Path) -> list[TrainingPoint]:
     """Of a run, in order. Where a step was done again after a resume, only the later point stands."""
     path = output / METRICS_FILE
     lines = path.read_text().splitlines() if path.exists() else []
-    points = (msgspec.convert(json.loads(line), Point) for line in lines)
+    points = (TrainingPoint.model_validate_json(line) for line in lines)
     return list({(point.phase, point.step): point for point in points}.values())
 
 

@@ -24,10 +24,10 @@ from polar.trainers.grpo.loop import Training, TrainParts
 from polar.trainers.grpo.packing import TrainingSequence, packs
 from polar.trainers.grpo.plots import plot_run
 from polar.trainers.grpo.policy_model import PolicyModel
-from polar.trainers.grpo.records import Point, Records, read_points
+from polar.trainers.grpo.records import Records, read_points
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights import WeightOptions, WeightProbe, WeightUpdates, weight_target
-from polar.types import Spec
+from polar.types import Spec, TrainingPoint
 
 PROBE_TOKENS = 200
 CONFIG_FILE = "train.json"
@@ -44,7 +44,7 @@ class Surroundings:
     folder: Path
     """Of the config file: task files and modules are found beside it."""
     resume: bool = False
-    on_point: Callable[[Point], None] = lambda _: None
+    on_point: Callable[[TrainingPoint], None] = lambda _: None
 
 
 def check_output(config: TrainConfig, *, resume: bool) -> Path | None:

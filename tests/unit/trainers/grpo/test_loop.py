@@ -33,6 +33,7 @@ from polar.types import (
     TaskRequest,
     TaskStatus,
     Trace,
+    TrainingPoint,
     Trajectory,
     TrajectoryStatistics,
     logprobs,
@@ -54,6 +55,7 @@ class FakeService:
         self.submitted: list[TaskRequest] = []
         self.cancelled: list[str] = []
         self.pushed: list[str] = []
+        self.reported: list[tuple[str, int]] = []
         self.second_push = asyncio.Event()
         self._versions: dict[str, str] = {}
         self.hang_after: int | None = None
@@ -74,6 +76,9 @@ class FakeService:
     async def cancel_task(self, task_id: str) -> int:
         self.cancelled.append(task_id)
         return 1
+
+    async def report_training(self, run_id: str, points: list[TrainingPoint]) -> None:
+        self.reported += [(run_id, point.step) for point in points]
 
     async def push(self, weights: Mapping[str, torch.Tensor], version: str) -> None:
         self.version = version
@@ -151,15 +156,16 @@ async def test_every_step_trains_pushes_and_is_recorded(folder: Path) -> None:
     assert service.pushed == ["0", "1", "2", "3"]
     points = read_points(config.output)
     assert [(point.phase, point.step) for point in points] == [("train", 1), ("train", 2), ("train", 3)]
-    assert points[0].values["reward"] == 0.5
-    assert points[0].values["targets"] == 8  # two groups of two sessions of two tokens
-    assert points[2].values["age"] == 1.0  # sampled while the step before was trained
+    assert service.reported == [("r", 1), ("r", 2), ("r", 3)]
+    assert points[0].metrics["reward"] == 0.5
+    assert points[0].metrics["targets"] == 8  # two groups of two sessions of two tokens
+    assert points[2].metrics["age"] == 1.0  # sampled while the step before was trained
 
 
 async def test_synchronous_training_samples_from_the_newest_weights(folder: Path) -> None:
     service, config = FakeService(), a_config(folder, ahead=0)
     await a_training(config, folder, service).run()
-    assert [point.values["age"] for point in read_points(config.output)] == [0.0, 0.0, 0.0]
+    assert [point.metrics["age"] for point in read_points(config.output)] == [0.0, 0.0, 0.0]
 
 
 async def test_a_resumed_run_skips_no_task_and_repeats_none(folder: Path) -> None:
