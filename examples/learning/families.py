@@ -1,6 +1,6 @@
 """Small shell tasks for a small model, in families: every number makes another instance of one of them.
 
-Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three or more; `training` mixes both. Held-out
+Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three; `training` mixes them. Held-out
 instances have words that no training instance has, and `TRANSFER` has families that are never trained on.
 """
 
@@ -49,6 +49,36 @@ def copy(draw: random.Random, words: list[str]) -> Task:
         f"Copy the file {source} to {target}.",
         [f'[ "$(cat {target})" = {text} ] && [ "$(cat {source})" = {text} ]'],
         {source: f"{text}\n"},
+    )
+
+
+def folder_then_word(draw: random.Random, words: list[str]) -> Task:
+    chosen, name, inner = draw.choice(words), numbered(draw, words), files(draw, words, 1)[0]
+    return task(
+        f"Make a folder named {name}. Write the word {chosen} into the file {name}/{inner}.",
+        [f"[ -d {name} ]", f'[ "$(cat {name}/{inner})" = {chosen} ]'],
+    )
+
+
+def copy_then_number(draw: random.Random, words: list[str]) -> Task:
+    (source, target, other), text = files(draw, words, 3), draw.choice(words)
+    chosen = draw.randrange(1000)
+    return task(
+        f"Copy the file {source} to {target}. Write the number {chosen} into the file {other}.",
+        [f'[ "$(cat {target})" = {text} ]', f'[ "$(cat {other})" = {chosen} ]'],
+        {source: f"{text}\n"},
+    )
+
+
+def replace_then_run(draw: random.Random, words: list[str]) -> Task:
+    """What is run fails before the replacement."""
+    old, new = draw.sample(words, 2)
+    name = files(draw, words, 1)[0]
+    run = f"grep -qx {new} {name} && echo yes > ran.txt\n"
+    return task(
+        f"Replace {old} by {new} in the file {name}. Run sh run.sh.",
+        [f'[ "$(cat {name})" = {new} ]', '[ "$(cat ran.txt)" = yes ]'],
+        {name: f"{old}\n", "run.sh": run},
     )
 
 
@@ -126,14 +156,14 @@ def write_three(draw: random.Random, words: list[str]) -> Task:
 
 
 ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
+TWO_STEPS: tuple[Family, ...] = (folder_then_word, copy_then_number, replace_then_run)
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
 TRANSFER: tuple[Family, ...] = (append, empty_file, write_three)
 
 
 def training(index: int) -> Task:
-    """Both kinds in turn."""
-    families = [family for pair in zip(ONE_STEP, SEVERAL_STEPS, strict=True) for family in pair]
-    return made(families, index, "train")
+    """From one step to several: what is learned in the short ones is tried in the long ones."""
+    return made((*ONE_STEP, *TWO_STEPS, *SEVERAL_STEPS), index, "train")
 
 
 def training_one_step(index: int) -> Task:

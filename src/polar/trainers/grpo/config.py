@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -25,6 +25,8 @@ class TaskConfig(Strict):
     """Tasks for each step."""
     samples: int = Field(default=16, ge=2)
     """Sessions of each task: the group that a reward is compared with."""
+    fields: dict[str, Any] = {}
+    """Task fields that replace those of every task: another `harness`, `runtime` or `builder`."""
 
 
 class RolloutConfig(Strict):
@@ -53,7 +55,9 @@ class OptimizerConfig(Strict):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     updates: int = Field(default=1, ge=1)
-    """Optimizer updates for each step: the batch is split into as many parts."""
+    """Optimizer updates for each step: the batch is split into as many parts of whole groups."""
+    traces_per_update: int | None = Field(default=None, ge=1)
+    """Instead: an update for this many traces, as trainers do that count rows."""
 
 
 class ComputeConfig(Strict):

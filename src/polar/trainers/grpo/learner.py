@@ -72,14 +72,18 @@ class Learner:
         return chosen.learning_rate * min(1.0, (step + 1) / max(1, chosen.warmup_steps))
 
     def _parts(self, batch: list[CreditedTrace]) -> list[list[CreditedTrace]]:
-        """One for each optimizer update, whole groups in each."""
+        """One for each optimizer update, in a random order."""
+        chosen = self._config.optimizer
+        if chosen.traces_per_update is not None:
+            self._random.shuffle(batch)
+            size = chosen.traces_per_update
+            return [batch[start : start + size] for start in range(0, len(batch), size)]
         groups: dict[str, list[CreditedTrace]] = {}
         for item in batch:
             groups.setdefault(item.trace.group_id, []).append(item)
         names = sorted(groups)
-        count = min(self._config.optimizer.updates, len(names))
-        if count > 1:
-            self._random.shuffle(names)
+        self._random.shuffle(names)
+        count = min(chosen.updates, len(names))
         return [[item for name in names[part::count] for item in groups[name]] for part in range(count)]
 
     def _update(self, batch: list[CreditedTrace], stats: LearnStats) -> None:

@@ -14,6 +14,7 @@ from polar.session.pipeline import to_the_end
 from polar.trainers.grpo.batch import batch_figures, credited_batch
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState
 from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.generation_watch import GenerationWatch
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner, LearnStats
 from polar.trainers.grpo.records import Phase, Records
@@ -42,6 +43,7 @@ class Training:
         self._parts = parts
         self._state = state.model_copy(update={"starts": state.starts + 1})
         self._learned = LearnStats()
+        self._watch = GenerationWatch(parts.client)
         self._began = time.monotonic() - state.minutes * 60
 
     async def run(self) -> TrainState:
@@ -60,7 +62,7 @@ class Training:
         )
         saved = self._state.step
         try:
-            async with rollouts:
+            async with self._watch, rollouts:
                 while self._state.step < schedule.steps and not self._time_is_up:
                     await self._step(rollouts)
                     last = self._state.step == schedule.steps or self._time_is_up
@@ -91,7 +93,8 @@ class Training:
         rollouts.refill()
         pushed = time.monotonic()
         times = {"wait_s": sampled - started, "learn_s": learned - sampled, "push_s": pushed - learned}
-        figures = batch_figures(groups, version) | self._learned.means() | times | {"minutes": self._minutes}
+        figures = batch_figures(groups, version) | self._learned.means() | times
+        figures |= self._watch.figures() | {"minutes": self._minutes}
         await self._record("train", figures)
 
     async def _learn(self, groups: list[Group]) -> None:

@@ -63,7 +63,7 @@ def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
 async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     """Until the run is done or its time is up. Afterwards `config.output` has checkpoints, metrics and a plot."""
     checkpoint = check_output(config, resume=around.resume)
-    tasks = TaskStream(config.tasks.train, around.folder, config.seed)
+    tasks = TaskStream(config.tasks.train, around.folder, config.seed, config.tasks.fields)
     torch.manual_seed(config.seed)
     model = await asyncio.to_thread(PolicyModel, str(checkpoint or config.model), config.compute.device)
     learner = Learner(config, model)
@@ -118,5 +118,5 @@ def score(model: PolicyModel, ids: Sequence[int]) -> list[float]:
 def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:
     if config.tasks.evaluate is None:
         return None
-    stream = TaskStream(config.tasks.evaluate, around.folder)
+    stream = TaskStream(config.tasks.evaluate, around.folder, fields=config.tasks.fields)
     return HeldOut(around.client, stream, config.tasks, config.output)

@@ -20,9 +20,10 @@ class TaskStream:
     """`source`: a task file, or `module:function` that makes a task of a number. Modules are found beside the
     config file (`folder`), too."""
 
-    def __init__(self, source: str, folder: Path, seed: int = 0) -> None:
-        self._source = source
+    def __init__(self, source: str, folder: Path, seed: int = 0, fields: Mapping[str, Any] | None = None) -> None:
+        """`fields` replace those of every task."""
         self._seed = seed
+        self._fields = dict(fields or {})
         self._tasks: list[TaskRequest] = []
         self._maker: TaskMaker | None = None
         path = folder / source
@@ -36,7 +37,7 @@ class TaskStream:
         values = task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task)
         given = {"task_id": task_id, "group_id": task_id, "num_samples": samples}
         metadata = {"source_id": values.get("task_id"), **values.get("metadata", {})}
-        return check_tasks([values | given | {"metadata": metadata}])[0]
+        return check_tasks([values | self._fields | given | {"metadata": metadata}])[0]
 
     def _of_file(self, number: int) -> TaskRequest:
         """All tasks of the file once in each round, in an order of the round."""

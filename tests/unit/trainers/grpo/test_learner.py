@@ -92,6 +92,12 @@ def test_several_updates_take_whole_groups(folder: Path) -> None:
     assert stats.targets == 8
 
 
+def test_an_update_may_take_a_number_of_traces(folder: Path) -> None:
+    learner = a_learner(folder, optimizer={"traces_per_update": 3})
+    stats = learner.learn(0, batch())
+    assert (stats.updates, stats.traces) == (2, 4)
+
+
 def test_a_resumed_learner_makes_the_same_step(folder: Path, tmp_path: Path) -> None:
     straight = a_learner(folder)
     straight.learn(0, batch())

@@ -26,6 +26,8 @@ from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights import WeightUpdates
 from polar.types import (
     Certificate,
+    Drain,
+    Policy,
     Score,
     SessionResult,
     Span,
@@ -72,6 +74,9 @@ class FakeService:
         task = next(task for task in self.submitted if task.task_id == task_id)
         sessions = tuple(self._session(task, index) for index in range(task.num_samples))
         yield Group(task_id, sessions)
+
+    async def drain(self) -> Drain:
+        return Drain(policy=Policy(), generating=3, unheard=())
 
     async def cancel_task(self, task_id: str) -> int:
         self.cancelled.append(task_id)
@@ -159,6 +164,7 @@ async def test_every_step_trains_pushes_and_is_recorded(folder: Path) -> None:
     assert service.reported == [("r", 1), ("r", 2), ("r", 3)]
     assert points[0].metrics["reward"] == 0.5
     assert points[0].metrics["targets"] == 8  # two groups of two sessions of two tokens
+    assert points[0].metrics["generating"] == 3.0
     assert points[2].metrics["age"] == 1.0  # sampled while the step before was trained
 
 
