@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 TRAINING_WORDS = """
@@ -177,6 +178,22 @@ def held_out(index: int) -> Task:
 
 def held_out_one_step(index: int) -> Task:
     return made(ONE_STEP, index, "held out")
+
+
+def step_by_step(index: int) -> Task:
+    """Sixteen one-step tasks in one conversation, for a harness that asks for them one by one."""
+    parts = [made(ONE_STEP[:3], 16 * index + number, "train") for number in range(16)]
+    agent = Path(__file__).with_name("step_agent.py").read_text()
+    joined = task(
+        " ".join(part["instruction"] for part in parts),
+        [check for part in parts for check in part["evaluator"]["options"]["checks"]],
+        {"step_agent.py": agent},
+    )
+    return joined | {
+        "harness": {"name": "shell", "options": {"command": "python3 step_agent.py"}},
+        "sampling": {"max_tokens": 64},
+        "budgets": {"run_s": 300},
+    }
 
 
 def made(families: tuple[Family, ...] | list[Family], index: int, part: str) -> Task:
