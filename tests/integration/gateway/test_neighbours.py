@@ -8,10 +8,11 @@ measure is what a plain `Tokenizer.encode` of 0.4 MB takes here, which holds the
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -42,6 +43,15 @@ class Ticker:
             self.longest_s = max(self.longest_s, now_s - last_s)
             self.ticks += 1
             last_s = now_s
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_to_collect() -> Iterator[None]:
+    """As in a node (`runs/event_loop.py`): a full collection must not look at what other tests have imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def asked(content: str) -> bytes:
