@@ -27,7 +27,7 @@ def train(  # noqa: PLR0913
     output: Annotated[Path | None, typer.Option(help="Folder of the run, instead of the config's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Stop after the step that ends later than this.")
+        float | None, typer.Option(min=0.01, help="Stop after the first step that ends later than this.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the config's.")] = None,
     json: JsonOption = False,
@@ -107,7 +107,7 @@ def _evaluation_line(point: TrainingPoint) -> str:
 
 async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, resume: bool) -> None:
     try:
-        from polar.trainers.grpo.start import Surroundings, check_output
+        from polar.trainers.grpo.start import Surroundings, check_run
         from polar.trainers.grpo.start import train as start
     except ImportError as error:
         from polar.errors import ConfigError
@@ -119,7 +119,7 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
     from polar.client import PolarClient
     from polar.engines.torch.default_model import default_model
 
-    check_output(config, resume=resume)
+    check_run(config, place.config.engine, place.folder, resume=resume)
     if not config.model:
         config = config.model_copy(update={"model": str(await default_model())})
     config.output.mkdir(parents=True, exist_ok=True)

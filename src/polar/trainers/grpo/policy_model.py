@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from polar.errors import ConfigError
 from polar.trainers.grpo.packing import Pack
@@ -23,6 +24,7 @@ class PolicyModel:
     def __init__(self, folder: str, device: str = "auto") -> None:
         self.device = torch.device(_device(device))
         self.folder = Path(folder)
+        disable_progress_bar()  # a line for each step is the progress
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation="sdpa"

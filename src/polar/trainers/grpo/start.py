@@ -26,7 +26,13 @@ from polar.trainers.grpo.plots import plot_run
 from polar.trainers.grpo.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
 from polar.trainers.grpo.task_stream import TaskStream
-from polar.trainers.weights import WeightOptions, WeightProbe, WeightUpdates, weight_target
+from polar.trainers.weights import (
+    WeightOptions,
+    WeightProbe,
+    WeightUpdates,
+    check_takes_weights,
+    weight_target,
+)
 from polar.types import Spec, TrainingPoint
 
 PROBE_TOKENS = 200
@@ -58,6 +64,14 @@ def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
     if latest is None and resume:
         raise ConfigError(f"{config.output} holds no checkpoint to resume from; start without --resume")
     return latest
+
+
+def check_run(config: TrainConfig, engine: Spec, folder: Path, *, resume: bool) -> None:
+    """All that can be found before anything is started. Raises `ConfigError`."""
+    check_output(config, resume=resume)
+    check_takes_weights(engine)
+    for source in filter(None, (config.tasks.train, config.tasks.evaluate)):
+        TaskStream(source, folder, config.seed, config.tasks.fields).task(0, "first", 1)
 
 
 async def train(config: TrainConfig, around: Surroundings) -> TrainState:

@@ -1,6 +1,13 @@
 """Weight updates: new weights into a running engine, and the proof that it has them (docs/weights.md)."""
 
-from polar.trainers.weights.base import WeightError, WeightOptions, Weights, WeightTarget, weight_target
+from polar.trainers.weights.base import (
+    WeightError,
+    WeightOptions,
+    Weights,
+    WeightTarget,
+    check_takes_weights,
+    weight_target,
+)
 from polar.trainers.weights.probe import ProbeReport, WeightProbe
 from polar.trainers.weights.update import WeightUpdates
 
@@ -12,5 +19,6 @@ __all__ = [
     "WeightTarget",
     "WeightUpdates",
     "Weights",
+    "check_takes_weights",
     "weight_target",
 ]

@@ -74,12 +74,21 @@ def weight_target(engine: Spec, model: Path, options: WeightOptions | None = Non
     """The target of an engine as `polar.toml` names it. `model`: the folder with the config and tokenizer files of
     the model that is trained."""
     chosen = options or WeightOptions()
-    known = IPC_TARGETS if chosen.transfer == "ipc" else TARGETS
-    if engine.name not in known:
-        raise ConfigError(
-            f"the engine {engine.name!r} does not take new weights by {chosen.transfer}; these do: "
-            f"{', '.join(sorted(known))}"
-        )
-    module, _, name = known[engine.name].partition(":")
+    module, _, name = _target_of(engine, chosen).partition(":")
     kind: Any = getattr(import_module(module), name)  # loaded when used, like the engines themselves
     return kind(engine.options, model, chosen)
+
+
+def check_takes_weights(engine: Spec, options: WeightOptions | None = None) -> None:
+    """Raises `ConfigError` for an engine that takes none; to be asked before anything is started."""
+    _target_of(engine, options or WeightOptions())
+
+
+def _target_of(engine: Spec, options: WeightOptions) -> str:
+    known = IPC_TARGETS if options.transfer == "ipc" else TARGETS
+    if engine.name not in known:
+        raise ConfigError(
+            f"the engine {engine.name!r} does not take new weights by {options.transfer}; these do: "
+            f"{', '.join(sorted(known))}"
+        )
+    return known[engine.name]

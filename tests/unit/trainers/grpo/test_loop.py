@@ -21,7 +21,7 @@ from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
 from polar.trainers.grpo.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
-from polar.trainers.grpo.start import check_output
+from polar.trainers.grpo.start import check_output, check_run
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights import WeightUpdates
 from polar.types import (
@@ -31,6 +31,7 @@ from polar.types import (
     Score,
     SessionResult,
     Span,
+    Spec,
     Stage,
     TaskRequest,
     TaskStatus,
@@ -206,6 +207,16 @@ async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
 async def test_a_run_stops_when_its_time_is_up(folder: Path) -> None:
     state = await a_training(a_config(folder, steps=50, minutes=1e-9), folder, FakeService()).run()
     assert state.step == 0
+
+
+def test_what_is_wrong_is_found_before_anything_starts(folder: Path) -> None:
+    config = a_config(folder)
+    check_run(config, Spec(name="torch"), folder, resume=False)
+    with pytest.raises(ConfigError, match=r"'embedded' does not take new weights.*sglang, torch, vllm"):
+        check_run(config, Spec(name="embedded"), folder, resume=False)
+    wrong = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": "nowhere:tasks"})})
+    with pytest.raises(ConfigError, match="'nowhere:tasks' cannot be loaded"):
+        check_run(wrong, Spec(name="torch"), folder, resume=False)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(folder: Path) -> None:
