@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 import tempfile
 import time
@@ -40,7 +41,6 @@ class EngineProxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._port = 0
-        self.requests = 0
 
     @property
     def url(self) -> str:
@@ -65,7 +65,6 @@ class EngineProxy:
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                self.requests += data.startswith(b"POST ")
                 writer.write(data)
                 await writer.drain()
         writer.close()
@@ -76,7 +75,7 @@ def lay_out(folder: Path, engine_url: str, sessions: int) -> None:
     (folder / "polar.toml").write_text(
         f'[engine]\nname = "vllm"\n[engine.options]\nurl = "{engine_url}"\n{pools_and_server}'
     )
-    script = json.dumps(SCRIPT)
+    script = json.dumps(f"touch {shlex.quote(str(folder))}/begun-$POLAR_SESSION; {SCRIPT}")
     (folder / "tasks.toml").write_text(
         f'[[tasks]]\ntask_id = "outage"\ninstruction = "call the model three times"\nnum_samples = {sessions}\n'
         f'[tasks.harness]\nname = "shell"\n[tasks.harness.options]\nargv = ["/bin/bash", "-c", {script}]\n'
@@ -92,9 +91,10 @@ async def run(sessions: int, outage_s: float, engine_url: str, folder: Path) -> 
         *(*POLAR, "up", "tasks.toml", "--json"), cwd=folder, stdout=asyncio.subprocess.PIPE
     )
     printed = asyncio.create_task(polar.communicate())
-    while proxy.requests < sessions // 2 and not printed.done():  # noqa: ASYNC110
+    # By sessions, not by requests: a node asks its engine when it starts, too, and must have started.
+    while (begun := len(list(folder.glob("begun-*")))) < min(4, sessions) and not printed.done():
         await asyncio.sleep(0.05)
-    print(f"{time.monotonic() - began:4.0f} s: the engine goes after {proxy.requests} requests", flush=True)
+    print(f"{time.monotonic() - began:4.0f} s: the engine goes; {begun} sessions have begun", flush=True)
     await proxy.shut()
     await asyncio.sleep(outage_s)
     print(f"{time.monotonic() - began:4.0f} s: the engine is back", flush=True)

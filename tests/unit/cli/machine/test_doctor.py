@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ def test_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "later turns continue the sampled tokens (proven)" in checks["renderer smollm2"]["found"]
     about = {detail["about"] for detail in checks["renderer smollm2"]["details"]}
     assert about == {"template", "prefix", "glue", "boundary", "bridge", "parser"}
-    assert "sampled 16 tokens with logprobs" in checks["engine embedded"]["found"]
+    assert re.search(r"sampled \d+ tokens with logprobs", checks["engine embedded"]["found"])
     assert checks["harness pi"]["found"].startswith("pi 1.")
     assert checks["runtime local"]["found"] == "usable"
     assert checks.keys() > {"runtime apptainer", "runtime bubblewrap", "runtime docker"}
