@@ -92,7 +92,7 @@ async def run(sessions: int, outage_s: float, engine_url: str, folder: Path) -> 
     )
     printed = asyncio.create_task(polar.communicate())
     # By sessions, not by requests: a node asks its engine when it starts, too, and must have started.
-    while (begun := len(list(folder.glob("begun-*")))) < min(4, sessions) and not printed.done():
+    while (begun := len(list(folder.glob("begun-*")))) < min(4, sessions) and not printed.done():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     print(f"{time.monotonic() - began:4.0f} s: the engine goes; {begun} sessions have begun", flush=True)
     await proxy.shut()
