@@ -15,7 +15,7 @@ sys.path.extend(str(folder) for folder in OTHERS)
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 PARTNERS = {
-    "torch": ("test_weight_*.py", "test_updates_under_sessions.py", "test_trl_*steps.py"),
+    "torch": ("test_miniature.py", "test_weight_*.py", "test_updates_under_sessions.py", "test_trl_*steps.py"),
     "trl": ("test_trl_*steps.py",),
     "matplotlib": ("test_eval_plot.py",),
 }
