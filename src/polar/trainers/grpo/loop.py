@@ -14,11 +14,10 @@ from polar.session.pipeline import to_the_end
 from polar.trainers.grpo.batch import batch_figures, credited_batch
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState
 from polar.trainers.grpo.config import TrainConfig
-from polar.trainers.grpo.generation_watch import GenerationWatch
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner, LearnStats
 from polar.trainers.grpo.records import Phase, Records
-from polar.trainers.grpo.rollouts import Rollouts
+from polar.trainers.grpo.rollouts import GenerationWatch, Rollouts
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights.update import WeightUpdates
 from polar.types import TaskRequest

@@ -1,4 +1,5 @@
-"""Keeps groups of sessions under way at the rollout service, and hands them out as they finish."""
+"""Keeps groups of sessions under way at the rollout service, hands them out as they finish, and sees how busy
+generation is meanwhile."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from types import TracebackType
 
 from polar.client import PolarClient, ServerError
 from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.types import TaskRequest
+
+LOOK_S = 0.25
+"""Between two looks at the server."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +100,36 @@ async def sample_group(client: PolarClient, task: TaskRequest) -> Group:
         async for group in groups:
             return group
     raise ServerError(f"task {submitted.task_id} ended without a group", status=500)
+
+
+class GenerationWatch:
+    """Asks the server again and again how many generations its nodes have under way. The nodes report that with
+    their heartbeats, so it is as exact as `server.heartbeat_s`."""
+
+    def __init__(self, client: PolarClient) -> None:
+        self._client = client
+        self._seen: list[int] = []
+
+    async def __aenter__(self) -> GenerationWatch:
+        self._looking = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._looking
+
+    def figures(self) -> dict[str, float]:
+        """Since the last call: the share of time in which anything was generated, and how much at once."""
+        seen, self._seen = self._seen, []
+        if not seen:
+            return {}
+        return {"generating": sum(seen) / len(seen), "generation_busy": sum(map(bool, seen)) / len(seen)}
+
+    async def _look(self) -> None:
+        while True:
+            with suppress(PolarError):  # a figure, no reason to stop
+                self._seen.append((await self._client.drain()).generating)
+            await asyncio.sleep(LOOK_S)
