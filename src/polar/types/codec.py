@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from array import array
+from functools import cache
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -52,4 +54,16 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, type: type[T]) -> T:
-    return msgspec.msgpack.decode(data, type=type, ext_hook=_decode_array)
+    with _making_a_decoder:
+        decoder = _decoder(type)
+    return decoder.decode(data)
+
+
+@cache
+def _decoder(type: type[T]) -> msgspec.msgpack.Decoder[T]:
+    return msgspec.msgpack.Decoder(type, ext_hook=_decode_array)
+
+
+_making_a_decoder = Lock()
+"""One thread at a time makes the first decoder of a type: msgspec fills in a struct's description then, and no
+other thread may read it half filled."""
