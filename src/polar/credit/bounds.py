@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from polar.credit.advantages import CreditedTrace
 from polar.types import Trace
 
 
@@ -49,3 +50,26 @@ def oldest_age(trace: Trace, ages: Mapping[str, int]) -> int | None:
     if not versions or any(version not in ages for version in versions):
         return None
     return max(ages[version] for version in versions)
+
+
+def ages_by_number(trace: Trace, version: str) -> dict[str, int]:
+    """The ages of a trace's versions, if versions are whole numbers that count updates. Others are missing, and so
+    count as too old."""
+    if not version.isdecimal():
+        return {}
+    return {known: int(version) - int(known) for known in trace.policy_versions if known.isdecimal()}
+
+
+def within_bounds(
+    item: CreditedTrace, *, max_tokens: int | None = None, max_age: int | None = None, version: str = ""
+) -> CreditedTrace | None:
+    """What of a credited trace a trainer takes; None: nothing to train on. `version`: the policy's current one, a
+    whole number. The advantage is not computed again: the whole session earned its reward."""
+    trace: Trace | None = item.trace
+    if max_age is not None:
+        trace = without_stale(trace, ages_by_number(trace, version), max_age)
+    if max_tokens is not None:
+        trace = truncated(trace, max_tokens)
+    if trace is None or not trace.trainable_tokens:
+        return None
+    return item if trace is item.trace else CreditedTrace(trace, item.advantages[: len(trace.response_ids)])

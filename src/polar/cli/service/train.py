@@ -132,9 +132,7 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
             progress.phase("Loading the model")
             around = Surroundings(client, service_config.engine, place.folder, resume, progress.point)
             state = await start(config, around)
-    progress.phase(
-        f"{state.step} steps, {state.minutes:.1f} minutes; checkpoints, metrics and curves.png in {config.output}"
-    )
+    progress.phase(f"{state.step} steps, {state.minutes:.1f} minutes; checkpoints and curves in {config.output}")
 
 
 @asynccontextmanager

@@ -6,14 +6,12 @@ own, because the caller may be a node, which must not import PyTorch.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from polar.errors import EngineError
-from polar.store.cache import cached_folder
+from polar.store.cache import cached_folder, run_filler
 from polar.store.weights import GGUF_SHA256, default_weights
 
 CACHE_FOLDER = f"weights/smollm2-135m-instruct-float32-{GGUF_SHA256[:16]}"
@@ -26,21 +24,12 @@ async def default_model() -> Path:
 
 async def _fill(folder: Path) -> None:
     gguf = await default_weights()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "polar.engines.torch.default_model", str(gguf), str(folder)),
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+    module = "polar.engines.torch.default_model"
+    code, errors = await run_filler(
+        *(sys.executable, "-m", module, str(gguf), str(folder)), env={"HF_HUB_OFFLINE": "1"}
     )
-    try:
-        _, errors = await process.communicate()
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        tail = errors.decode(errors="replace").strip()[-1000:]
+    if code != 0:
+        tail = errors.strip()[-1000:]
         raise EngineError(f"cannot convert {gguf.name} into safetensors; the conversion ends with: {tail}")
 
 

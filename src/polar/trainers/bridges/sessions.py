@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import msgspec
 
 from polar.credit.advantages import CreditedTrace
-from polar.credit.bounds import truncated, without_stale
+from polar.credit.bounds import within_bounds
 from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
-from polar.types import GroupStatus, Policy, SessionResult, SessionUpload, Stage, TaskRequest, TaskStatus, Trace
+from polar.types import GroupStatus, Policy, SessionResult, SessionUpload, Stage, TaskRequest, TaskStatus
 
 
 class GroupClient(Protocol):
@@ -144,23 +144,8 @@ def _taken(result: SessionResult, traces: list[CreditedTrace]) -> SessionTraces:
 
 
 def _bounded(item: CreditedTrace, config: BridgeConfig, version: str) -> CreditedTrace | None:
-    """What of a trace is within the bounds; None: nothing to train on. The advantage is not taken anew: the
-    session's reward was earned by the whole of it."""
-    trace: Trace | None = item.trace
-    if config.max_age is not None:
-        trace = without_stale(item.trace, _ages(item.trace, version), config.max_age)
-    if config.max_tokens is not None:
-        trace = truncated(trace, config.max_tokens)
-    if trace is None or not trace.trainable_tokens:
-        return None
-    size = len(trace.response_ids)
-    if size < len(item.trace.response_ids):
-        trace = msgspec.structs.replace(trace, metadata={**trace.metadata, CUT: True})
-    return CreditedTrace(trace, item.advantages[:size])
-
-
-def _ages(trace: Trace, version: str) -> dict[str, int]:
-    """Of versions that are whole numbers and count updates. Others are missing, and so count as too old."""
-    if not version.isdecimal():
-        return {}
-    return {known: int(version) - int(known) for known in trace.policy_versions if known.isdecimal()}
+    kept = within_bounds(item, max_tokens=config.max_tokens, max_age=config.max_age, version=version)
+    if kept is None or len(kept.trace.response_ids) == len(item.trace.response_ids):
+        return kept
+    trace = msgspec.structs.replace(kept.trace, metadata={**kept.trace.metadata, CUT: True})
+    return CreditedTrace(trace, kept.advantages)

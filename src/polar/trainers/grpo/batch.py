@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from polar.credit.advantages import CreditedTrace
-from polar.credit.bounds import truncated, without_stale
+from polar.credit.bounds import within_bounds
 from polar.credit.group import Group
 from polar.trainers.grpo.config import TrainConfig
 
 
 def credited_batch(groups: Sequence[Group], config: TrainConfig, version: int) -> list[CreditedTrace]:
-    """Every trace that can be trained on at this version of the weights, which are numbered."""
-    ages = {str(number): version - number for number in range(version + 1)}
-    batch = list[CreditedTrace]()
-    for group in groups:
-        for item in group.credited(config.loss.estimator):
-            trace = truncated(item.trace, config.compute.max_tokens)
-            if trace is None:
-                continue
-            trace = without_stale(trace, ages, config.rollout.max_age)
-            if trace.trainable_tokens:
-                batch.append(CreditedTrace(trace, item.advantages[: len(trace.response_ids)]))
-    return batch
+    """Every trace that can be trained on at this version of the weights."""
+    bounds: dict[str, Any] = {"max_tokens": config.compute.max_tokens, "max_age": config.rollout.max_age}
+    credited = (item for group in groups for item in group.credited(config.loss.estimator))
+    return [kept for item in credited if (kept := within_bounds(item, **bounds, version=str(version))) is not None]
 
 
 def batch_figures(groups: Sequence[Group], version: int) -> dict[str, float]:

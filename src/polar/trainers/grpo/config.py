@@ -76,7 +76,7 @@ class ComputeConfig(Strict):
 class Schedule(Strict):
     steps: int = Field(default=50, ge=1)
     minutes: float | None = Field(default=None, gt=0)
-    """Stops after the step that ends later than this; `polar train --resume` continues."""
+    """For each start: it stops after the first step that ends later, and `--resume` continues."""
     evaluate_every: int = Field(default=10, ge=1)
     evaluate_first: bool = True
     """Before the first step, so that the last evaluation has something to be compared with."""

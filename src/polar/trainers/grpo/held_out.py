@@ -10,6 +10,7 @@ import msgspec
 from polar.client import PolarClient
 from polar.trainers.evaluation import EvalReport, EvalSettings, Variant, VariantResults, report_of
 from polar.trainers.grpo.config import TaskConfig
+from polar.trainers.grpo.rollouts import cancel_tasks
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.types import SessionResult, TaskRequest
 
@@ -41,13 +42,24 @@ class HeldOut:
             self._stream.task(number, f"{run_id}-{name}-{number}", self._config.evaluate_samples)
             for number in range(self._config.evaluate_tasks)
         ]
+        try:
+            results = await self._results(tasks)
+        except BaseException:
+            await cancel_tasks(self._client, tasks)
+            raise
+        numbers = {str(task.task_id): number for number, task in enumerate(tasks)}
+        rows = sorted(
+            (_row(tasks, numbers[result.task_id], result) for result in results), key=lambda row: row.number
+        )
+        names = {task_id: f"{number:05}" for task_id, number in numbers.items()}
+        report = report_of([VariantResults(Variant(policy=name), results, names)], self._settings)
+        self._keep(name, report, rows)
+        return figures_of(report) | _by_family(rows)
+
+    async def _results(self, tasks: list[TaskRequest]) -> list[SessionResult]:
         submitted = await self._client.submit_many(tasks)
-        results = list[SessionResult]()
-        async for entry in self._client.results(task_ids=[status.task_id for status in submitted]):
-            results.append(entry.result)
-        report = report_of([VariantResults(Variant(policy=name), results, _numbers(tasks))], self._settings)
-        self._keep(name, report, [_row(tasks, result) for result in results])
-        return figures_of(report) | _by_family(tasks, results)
+        entries = self._client.results(task_ids=[status.task_id for status in submitted])
+        return [entry.result async for entry in entries]
 
     @property
     def _settings(self) -> EvalSettings:
@@ -56,8 +68,8 @@ class HeldOut:
     def _keep(self, name: str, report: EvalReport, rows: list[EvaluatedSession]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{name}.json").write_text(report.model_dump_json(indent=1))
-        lines = sorted((row.number, msgspec.json.encode(row)) for row in rows)
-        (self._folder / f"{name}.sessions.jsonl").write_bytes(b"\n".join(line for _, line in lines) + b"\n")
+        lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        (self._folder / f"{name}.sessions.jsonl").write_bytes(lines)
 
 
 def figures_of(report: EvalReport) -> dict[str, float]:
@@ -76,25 +88,17 @@ def figures_of(report: EvalReport) -> dict[str, float]:
     return figures
 
 
-def _row(tasks: list[TaskRequest], result: SessionResult) -> EvaluatedSession:
-    number = next(number for number, task in enumerate(tasks) if task.task_id == result.task_id)
+def _row(tasks: list[TaskRequest], number: int, result: SessionResult) -> EvaluatedSession:
     failure = f"{result.failure.where}: {result.failure.type}" if result.failure else ""
     used = result.statistics
     family = str(tasks[number].metadata.get("family", ""))
     return EvaluatedSession(number, family, result.reward, used.calls, used.sampled_tokens, failure)
 
 
-def _numbers(tasks: list[TaskRequest]) -> dict[str, str]:
-    """Task ids differ between evaluations; the number does not."""
-    return {str(task.task_id): f"{number:05}" for number, task in enumerate(tasks)}
-
-
-def _by_family(tasks: list[TaskRequest], results: list[SessionResult]) -> dict[str, float]:
+def _by_family(rows: list[EvaluatedSession]) -> dict[str, float]:
     """pass@1 of the tasks with the same `metadata.family`."""
-    family_of = {task.task_id: task.metadata.get("family") for task in tasks}
-    solved = defaultdict[str, list[float]](list)
-    for result in results:
-        family = family_of.get(result.task_id)
-        if family is not None:
-            solved[str(family)].append(float(result.reward is not None and result.reward >= 1.0))
-    return {f"pass@1/{family}": sum(values) / len(values) for family, values in sorted(solved.items())}
+    solved = defaultdict[str, list[bool]](list)
+    for row in rows:
+        if row.family:
+            solved[row.family].append(row.reward is not None and row.reward >= 1.0)
+    return {f"pass@1/{family}": sum(each) / len(each) for family, each in sorted(solved.items())}

@@ -28,6 +28,8 @@ class LearnStats:
     """Tokens of the forward passes, shared ones once."""
     trace_tokens: int = 0
     updates: int = 0
+    skipped_updates: int = 0
+    """Left out because the gradient was not finite."""
     gap: float = 0.0
     """|captured − recomputed logprob|, before the step's first update: what engine and trainer differ in, and what
     off-policy sampling adds."""
@@ -93,9 +95,12 @@ class Learner:
         for pack in packs(sequences, compute.pack_tokens, share=compute.share_prefixes):
             self._backward(pack, stats)
         norm = torch.nn.utils.clip_grad_norm_(self.model.module.parameters(), self._config.optimizer.max_grad_norm)
-        if math.isfinite(float(norm)):  # else the update would ruin the weights
-            self._optimizer.step()
         stats.grad_norm = float(norm)
+        if not math.isfinite(stats.grad_norm):  # it would ruin the weights
+            stats.skipped_updates += 1
+            stats.grad_norm = 0.0
+            return
+        self._optimizer.step()
         stats.updates += 1
 
     def _backward(self, pack: Pack, stats: LearnStats) -> None:

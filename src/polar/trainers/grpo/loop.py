@@ -43,7 +43,8 @@ class Training:
         self._state = state.model_copy(update={"starts": state.starts + 1})
         self._learned = LearnStats()
         self._watch = GenerationWatch(parts.client)
-        self._began = time.monotonic() - state.minutes * 60
+        self._minutes_before = state.minutes
+        self._began = time.monotonic()
 
     async def run(self) -> TrainState:
         """Until the last step, or until the time is up. At the end, also after an error or Ctrl-C, it saves the
@@ -84,7 +85,7 @@ class Training:
         learned = time.monotonic()
         version = self._state.step
         self._state = self._state.with_trained(rollouts.trained).model_copy(
-            update={"step": version + 1, "minutes": self._minutes}
+            update={"step": version + 1, "minutes": self._minutes_before + self._minutes}
         )
         if interrupted:
             raise asyncio.CancelledError
@@ -93,7 +94,7 @@ class Training:
         pushed = time.monotonic()
         times = {"wait_s": sampled - started, "learn_s": learned - sampled, "push_s": pushed - learned}
         figures = batch_figures(groups, version) | self._learned.means() | times
-        figures |= self._watch.figures() | {"minutes": self._minutes}
+        figures |= self._watch.figures() | {"minutes": self._state.minutes}
         await self._record("train", figures)
 
     async def _learn(self, groups: list[Group]) -> None:
@@ -130,6 +131,7 @@ class Training:
 
     @property
     def _minutes(self) -> float:
+        """Since this start."""
         return (time.monotonic() - self._began) / 60
 
     @property

@@ -3,19 +3,20 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from huggingface_hub import snapshot_download
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from polar.errors import ConfigError
-from polar.trainers.grpo.packing import Pack
+from polar.trainers.grpo.packing import Pack, TrainingSequence, packs
 
 
 class PolicyModel:
@@ -23,11 +24,14 @@ class PolicyModel:
 
     def __init__(self, folder: str, device: str = "auto") -> None:
         self.device = torch.device(_device(device))
-        self.folder = Path(folder)
+        self.folder = local_folder(folder)
+        self._tokenizer = {path.name: path.read_bytes() for path in self.folder.glob("*token*") if path.is_file()}
+        """Part of every checkpoint, so that it can be served. In memory, because the checkpoint that a run was
+        resumed from is deleted in time."""
         disable_progress_bar()  # a line for each step is the progress
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation="sdpa"
+                self.folder, dtype=torch.float32, attn_implementation="sdpa"
             )
         except (OSError, ValueError) as error:
             raise ConfigError(f"model {folder!r} cannot be loaded: {error}") from error
@@ -56,6 +60,14 @@ class PolicyModel:
         targets = torch.from_numpy(pack.target_ids).to(self.device)
         return -cross_entropy(output.logits[0].float(), targets, reduction="none")
 
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """The logprob of each of `ids[1:]`."""
+        sequence, size = np.asarray(ids, np.int64), len(ids) - 1
+        nothing = np.zeros(size, np.float32)
+        [pack] = packs([TrainingSequence(sequence, np.arange(1, size + 1), nothing, nothing, nothing)], size + 1)
+        with torch.no_grad():
+            return self.logprobs(pack).cpu().numpy().tolist()
+
     def weights(self) -> Mapping[str, Tensor]:
         """By the names of the model's checkpoint. Not copies: they change with the next update."""
         return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
@@ -65,9 +77,18 @@ class PolicyModel:
         folder.mkdir(parents=True, exist_ok=True)
         module: Any = self.module
         module.save_pretrained(folder)
-        for path in self.folder.glob("*token*"):  # the tokenizer belongs to a servable checkpoint
-            if path.is_file() and not (folder / path.name).exists():
-                shutil.copy(path, folder / path.name)
+        for name, content in self._tokenizer.items():
+            (folder / name).write_bytes(content)
+
+
+def local_folder(model: str) -> Path:
+    """The folder of a model; one that is named by its id on the hub is downloaded once."""
+    if Path(model).is_dir():
+        return Path(model)
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*token*"]))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model {model!r} is no folder here, and not to be had from the hub: {error}") from error
 
 
 def _device(wanted: str) -> str:

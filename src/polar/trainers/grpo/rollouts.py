@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from polar.client import PolarClient, ServerError
 from polar.credit.group import Group
@@ -44,9 +43,7 @@ class Rollouts:
         self._ahead = ahead
         self._trained = set(trained)
         self._next = 0
-        self._task_ids: dict[int, str] = {}
-        """Of the tasks that were submitted."""
-        self._under_way: dict[asyncio.Task[NumberedGroup], int] = {}
+        self._under_way: dict[asyncio.Task[NumberedGroup], TaskRequest] = {}
         self._finished: list[NumberedGroup] = []
 
     async def __aenter__(self) -> Rollouts:
@@ -57,10 +54,7 @@ class Rollouts:
         for waiting in self._under_way:
             waiting.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        for number in self._under_way.values():
-            if number in self._task_ids:
-                with suppress(PolarError):  # the server may be gone, which is no reason to hide another error
-                    await self._client.cancel_task(self._task_ids[number])
+        await cancel_tasks(self._client, self._under_way.values())
 
     @property
     def trained(self) -> list[int]:
@@ -72,7 +66,8 @@ class Rollouts:
             number = self._next
             self._next += 1
             if number not in self._trained:
-                self._under_way[asyncio.create_task(self._sample(number))] = number
+                task = self._make_task(number)
+                self._under_way[asyncio.create_task(self._sample(number, task))] = task
 
     async def batch(self) -> list[NumberedGroup]:
         """The next groups that have finished, as many as a step trains on."""
@@ -86,20 +81,19 @@ class Rollouts:
         self._trained.update(each.number for each in batch)
         return batch
 
-    async def _sample(self, number: int) -> NumberedGroup:
-        task = self._make_task(number)
-        self._task_ids[number] = str(task.task_id)
-        group = await sample_group(self._client, task)
-        return NumberedGroup(number, group)
+    async def _sample(self, number: int, task: TaskRequest) -> NumberedGroup:
+        submitted = await self._client.submit(task)
+        async with aclosing(self._client.groups(task_ids=[submitted.task_id])) as groups:
+            async for group in groups:
+                return NumberedGroup(number, group)
+        raise ServerError(f"task {submitted.task_id} ended without a group", status=500)
 
 
-async def sample_group(client: PolarClient, task: TaskRequest) -> Group:
-    """Submits a task and waits for its group."""
-    submitted = await client.submit(task)
-    async with aclosing(client.groups(task_ids=[submitted.task_id])) as groups:
-        async for group in groups:
-            return group
-    raise ServerError(f"task {submitted.task_id} ended without a group", status=500)
+async def cancel_tasks(client: PolarClient, tasks: Iterable[TaskRequest]) -> None:
+    """Also those that may not have reached the server. A server that is gone must not hide an earlier error."""
+    for task in tasks:
+        with suppress(PolarError):
+            await client.cancel_task(str(task.task_id))
 
 
 class GenerationWatch:
@@ -114,9 +108,7 @@ class GenerationWatch:
         self._looking = asyncio.create_task(self._look())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._looking.cancel()
         with suppress(asyncio.CancelledError):
             await self._looking

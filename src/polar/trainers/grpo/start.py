@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from polar.client import PolarClient
@@ -21,7 +20,6 @@ from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
-from polar.trainers.grpo.packing import TrainingSequence, packs
 from polar.trainers.grpo.plots import plot_run
 from polar.trainers.grpo.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
@@ -37,7 +35,7 @@ from polar.types import Spec, TrainingPoint
 
 PROBE_TOKENS = 200
 CONFIG_FILE = "train.json"
-"""The config of a run, as it was first started with."""
+"""The config that the run was last started with."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
     dtype = config.compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
     target = weight_target(around.engine, model.folder, WeightOptions(dtype=dtype))
-    probe = WeightProbe(target, probe_ids(model.vocabulary_size), lambda ids: score(model, ids))
+    probe = WeightProbe(target, probe_ids(model.vocabulary_size), model.score)
     updates = WeightUpdates(around.client, target, config.rollout.update, probe)
     parts = TrainParts(
         client=around.client,
@@ -101,11 +99,9 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
         checkpoints=Checkpoints(config.output, config.schedule.keep),
     )
     try:
-        if checkpoint is None:
-            await probe.measure_noise()
-        else:  # the engine has other weights than the checkpoint, perhaps none that are known
+        if checkpoint is not None:  # the engine has other weights than the checkpoint
             await target.load(model.weights())
-            await probe.measure_noise()
+        await probe.measure_noise()
         return await Training(config, parts, state).run()
     finally:
         await target.close()
@@ -118,15 +114,6 @@ def probe_ids(vocabulary_size: int) -> list[int]:
     """Random, but the same in every run."""
     draw = random.Random(0)
     return [draw.randrange(vocabulary_size) for _ in range(PROBE_TOKENS)]
-
-
-def score(model: PolicyModel, ids: Sequence[int]) -> list[float]:
-    """The logprob of each of `ids[1:]`."""
-    sequence, size = np.asarray(ids, np.int64), len(ids) - 1
-    nothing = np.zeros(size, np.float32)
-    [pack] = packs([TrainingSequence(sequence, np.arange(1, size + 1), nothing, nothing, nothing)], size + 1)
-    with torch.no_grad():
-        return model.logprobs(pack).cpu().numpy().tolist()
 
 
 def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:

@@ -7,13 +7,15 @@ the model's own checkpoint for the same reason.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from polar.errors import ConfigError
 from polar.trainers.weights.base import DtypeName, WeightError, Weights
@@ -27,6 +29,9 @@ FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 NOT_COPIED = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "polar-weights-"
+LOCK = ".lock"
+"""Held as long as the trainer lives, however it ends."""
 ROOM = 2
 """The old file stays until the new one is complete."""
 
@@ -74,6 +79,7 @@ class CheckpointFolder:
         self._dtype: DtypeName | None = dtype
         self._folder = folder
         self._made: Path | None = None
+        self._lock: IO[bytes]
 
     def write(self, weights: Weights) -> Path:
         """Blocks until all is written. An earlier file stays valid until then."""
@@ -87,12 +93,16 @@ class CheckpointFolder:
     def _make(self, size_bytes: int) -> Path:
         parent = self._folder or _roomy(size_bytes)
         parent.mkdir(parents=True, exist_ok=True)
-        self._made = Path(tempfile.mkdtemp(prefix="polar-weights-", dir=parent))
+        _remove_leftovers(parent)
+        self._made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = (self._made / LOCK).open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         copy_files(self._model.path, self._made)
         return self._made
 
     def close(self) -> None:
         if self._made is not None:
+            self._lock.close()
             shutil.rmtree(self._made, ignore_errors=True)
             self._made = None
 
@@ -198,3 +208,11 @@ def _safetensors() -> Any:
 
 def _missing(package: str) -> ConfigError:
     return ConfigError(f"weight updates need {package}: pip install 'polar-rollout[train]'")
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """The folders of trainers that were killed. In shared memory they take memory until the machine restarts."""
+    for path in parent.glob(f"{PREFIX}*/{LOCK}"):
+        with suppress(OSError), path.open("rb") as lock:  # another user's, or held by a trainer that lives
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)

@@ -140,7 +140,9 @@ def a_config(folder: Path, ahead: int = 1, **schedule: object) -> TrainConfig:
     )
 
 
-def a_training(config: TrainConfig, folder: Path, service: FakeService) -> Training:
+def a_training(
+    config: TrainConfig, folder: Path, service: FakeService, state: TrainState | None = None
+) -> Training:
     checkpoints = Checkpoints(config.output, config.schedule.keep)
     latest = checkpoints.latest()
     parts = TrainParts(
@@ -152,7 +154,8 @@ def a_training(config: TrainConfig, folder: Path, service: FakeService) -> Train
         records=Records(config.output),
         checkpoints=checkpoints,
     )
-    return Training(config, parts, read_state(latest) if latest else TrainState(run_id="r"))
+    state = state or (read_state(latest) if latest else TrainState(run_id="r"))
+    return Training(config, parts, state)
 
 
 async def test_every_step_trains_pushes_and_is_recorded(folder: Path) -> None:
@@ -207,6 +210,27 @@ async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
 async def test_a_run_stops_when_its_time_is_up(folder: Path) -> None:
     state = await a_training(a_config(folder, steps=50, minutes=1e-9), folder, FakeService()).run()
     assert state.step == 0
+
+
+async def test_the_time_of_earlier_starts_does_not_count(folder: Path) -> None:
+    await a_training(a_config(folder, steps=1), folder, FakeService()).run()
+    latest = Checkpoints(folder / "out", 1).latest()
+    assert latest is not None
+    hours_before = read_state(latest).model_copy(update={"minutes": 500.0})
+    training = a_training(a_config(folder, steps=2, minutes=400.0), folder, FakeService(), hours_before)
+    state = await training.run()
+    assert state.step == 2
+    assert state.minutes > 500.0
+
+
+async def test_every_checkpoint_has_the_tokenizer_also_after_a_resume(folder: Path) -> None:
+    """The one that was resumed from is deleted when newer ones are saved."""
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    await a_training(a_config(folder, steps=1, keep=1), folder, FakeService()).run()
+    await a_training(a_config(folder, steps=3, save_every=1, keep=1), folder, FakeService()).run()
+    latest = Checkpoints(folder / "out", 1).latest()
+    assert latest is not None and read_state(latest).step == 3
+    assert (latest / "tokenizer.json").read_text() == "{}"
 
 
 def test_what_is_wrong_is_found_before_anything_starts(folder: Path) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,14 @@ from polar.trainers.weights.checkpoint import FILE, HEAD, CheckpointFolder, Mode
 pytestmark = pytest.mark.check
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
+KILLED_TRAINER = f"""
+import os, signal, sys, torch
+from pathlib import Path
+from polar.trainers.weights.checkpoint import CheckpointFolder, ModelFolder
+folder = CheckpointFolder(ModelFolder(Path(sys.argv[1])), None, Path(sys.argv[2]))
+folder.write({{"{EMBEDDING}": torch.zeros(1, 2), "{NORM}": torch.zeros(1, 1)}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def tensor(*values: float) -> Any:
@@ -57,7 +70,10 @@ def untied(tmp_path: Path) -> Path:
 
 
 def written(model: Path, weights: dict[str, Any], tmp_path: Path, dtype: Any = None) -> Path:
-    return CheckpointFolder(ModelFolder(model), dtype, tmp_path / "out").write(weights)
+    """A copy of the folder, which is gone when its trainer ends."""
+    with closing(CheckpointFolder(ModelFolder(model), dtype, tmp_path / "out")) as target:
+        shutil.copytree(target.write(weights), tmp_path / "written")
+    return tmp_path / "written"
 
 
 class TestTheHead:
@@ -143,6 +159,7 @@ class TestTheFolder:
     def test_it_is_complete_for_a_server(self, tied: Path, tmp_path: Path) -> None:
         folder = written(tied, {EMBEDDING: tensor(7, 8), NORM: tensor(9)}, tmp_path)
         assert sorted(path.name for path in folder.iterdir()) == [
+            checkpoint.LOCK,
             "config.json",
             "generation_config.json",
             FILE,
@@ -182,3 +199,14 @@ class TestTheFolder:
         target = CheckpointFolder(ModelFolder(tied), None, None)
         assert target.write(weights).parent != tmp_path
         target.close()
+
+    def test_what_a_killed_trainer_left_is_deleted_by_the_next(self, tied: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        with closing(CheckpointFolder(ModelFolder(tied), None, out)) as living:
+            kept = living.write({EMBEDDING: tensor(7, 8), NORM: tensor(9)})
+            killed = subprocess.run([sys.executable, "-c", KILLED_TRAINER, str(tied), str(out)], check=False)
+            assert killed.returncode == -signal.SIGKILL
+            assert len(list(out.iterdir())) == 2
+            with closing(CheckpointFolder(ModelFolder(tied), None, out)) as following:
+                written = following.write({EMBEDDING: tensor(7, 8), NORM: tensor(9)})
+                assert set(out.iterdir()) == {kept, written}
