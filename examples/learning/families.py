@@ -160,11 +160,14 @@ ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
 TWO_STEPS: tuple[Family, ...] = (folder_then_word, copy_then_number, replace_then_run)
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
 TRANSFER: tuple[Family, ...] = (append, empty_file, write_three)
+SHORT_ONLY = 160
+"""The first tasks have at most two steps."""
 
 
 def training(index: int) -> Task:
-    """From one step to several: what is learned in the short ones is tried in the long ones."""
-    return made((*ONE_STEP, *TWO_STEPS, *SEVERAL_STEPS), index, "train")
+    """Shorter tasks first: what is learned in them is tried in the longer ones."""
+    short, long = (ONE_STEP, TWO_STEPS) if index < SHORT_ONLY else ((*ONE_STEP, *TWO_STEPS), SEVERAL_STEPS)
+    return made(long if index % 2 else short, index // 2, "train")
 
 
 def training_one_step(index: int) -> Task:

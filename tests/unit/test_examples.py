@@ -106,9 +106,9 @@ async def test_the_python_of_the_quickstart_runs(
 
 
 def test_no_demo_task_is_a_worked_example_of_its_model() -> None:
-    shown = {word for request, *_ in WORKED_EXAMPLES for word in request.split()}
+    shown = {word for example in WORKED_EXAMPLES for word in example.request.split()}
     for task in read_tasks(ROOT / "examples" / "demo.toml"):
-        assert task.instruction not in {request for request, *_ in WORKED_EXAMPLES}
+        assert task.instruction not in {example.request for example in WORKED_EXAMPLES}
         assert set(task.instruction.split()) - shown, "what is to be written is the task's own"
 
 

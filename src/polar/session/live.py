@@ -57,6 +57,9 @@ class LiveSession:
     """`path: why` of what could not be kept."""
     outcome: Outcome = field(init=False)
     """Facts about the end of the run, as far as they are known."""
+    stdout_tail: str = ""
+    """Of the harness, as `stderr_tail`; without its key."""
+    stderr_tail: str = ""
     timed_out: bool = False
     policy_updates: int = 0
     """Up to the end of its stages."""

@@ -14,10 +14,12 @@ from polar.audit.certificate import examine
 from polar.builders.base import Builder
 from polar.builders.labels import check_call_rewards, check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
-from polar.evaluators.base import Evaluator, Evidence, score_of
+from polar.evaluators.base import Evaluator, Evidence, HarnessOutput, score_of
+from polar.runtimes.base import Runtime
 from polar.session.files.keep import shortened
 from polar.session.files.patch import PATCH
 from polar.session.live import LiveSession
+from polar.session.own_runtime import request_of, start_own_runtime
 from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict
@@ -71,20 +73,16 @@ async def judge(live: LiveSession) -> None:
 
 
 async def _evaluate(live: LiveSession) -> None:
-    assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    assert live.trajectory is not None, "the traces come before the verdict"
     spec = live.task.evaluator
-    evidence = Evidence(
-        task=live.task,
-        runtime=runtime_for("evaluator", spec, live.runtime),
-        trajectory=live.trajectory,
-        exit_code=live.outcome.exit_code,
-        timed_out=live.timed_out,
-        patch=live.paths.patch if PATCH in live.kept else None,
-        calls=live.calls,
-    )
+    evaluator: Evaluator = await call_foreign("evaluator", spec, registry.make, "evaluator", spec)
+    request = await call_foreign("evaluator", spec, request_of, evaluator, live.task)
+    with boundary("evaluator"):
+        own_runtime = None if request is None else await start_own_runtime(live, request)
+    evidence = _evidence(live, own_runtime)
     try:
         with boundary("evaluator"):
-            score = score_of(await call_foreign("evaluator", spec, _evaluated, spec, evidence), spec.name)
+            score = score_of(await call_foreign("evaluator", spec, evaluator.evaluate, evidence), spec.name)
             check_rewards(score, live.trajectory)
             check_call_rewards(score, live.calls)
             live.score = score
@@ -95,9 +93,23 @@ async def _evaluate(live: LiveSession) -> None:
         blame(live)
 
 
-def _evaluated(spec: Spec, evidence: Evidence) -> Any:
-    evaluator: Evaluator = registry.make("evaluator", spec)
-    return evaluator.evaluate(evidence)
+def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
+    assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
+    spec, logs = live.task.evaluator, live.paths.logs
+    files = {name: path if (path := logs / f"harness.{name}").is_file() else None for name in ("stdout", "stderr")}
+    return Evidence(
+        task=live.task,
+        runtime=runtime_for("evaluator", spec, live.runtime),
+        trajectory=live.trajectory,
+        exit_code=live.outcome.exit_code,
+        timed_out=live.timed_out,
+        patch=live.paths.patch if PATCH in live.kept else None,
+        calls=live.calls,
+        own_runtime=None if own_runtime is None else runtime_for("evaluator", spec, own_runtime),
+        output=HarnessOutput(live.stdout_tail, live.stderr_tail, **files),
+        stage_s=dict(live.stage_s),
+        logs=live.paths.evaluator_logs,
+    )
 
 
 async def write(live: LiveSession) -> None:

@@ -12,12 +12,16 @@ async def run(live: LiveSession) -> None:
     command = Command(argv=live.launch.argv, env=live.launch.env, log_name="harness")
     with boundary("harness"):
         finished = await live.runtime.exec(command)
-    output = finished.stderr_tail.strip() or finished.stdout_tail.strip()
+    live.stdout_tail, live.stderr_tail = _keyless(live, finished.stdout_tail), _keyless(live, finished.stderr_tail)
     live.learn(
         exit_code=finished.exit_code,
         memory_kills=finished.memory_kills,
-        last_output=output.replace(live.slot.key, "***") if live.slot else output,
+        last_output=live.stderr_tail.strip() or live.stdout_tail.strip(),
     )
+
+
+def _keyless(live: LiveSession, output: str) -> str:
+    return output.replace(live.slot.key, "***") if live.slot else output
 
 
 async def silence(live: LiveSession) -> None:

@@ -53,6 +53,16 @@ class SessionPaths:
         return self.root / "logs"
 
     @property
+    def evaluator_place(self) -> Path:
+        """Workspace and home of the evaluator's own runtime."""
+        return self.root / "evaluator-place"
+
+    @property
+    def evaluator_logs(self) -> Path:
+        """Output of the evaluator's own runtime, and what the evaluator keeps."""
+        return self.logs / "evaluator"
+
+    @property
     def artifacts(self) -> Path:
         """Files of the workspace that the task keeps; missing if there are none."""
         return self.root / "artifacts"
@@ -82,6 +92,7 @@ class RunPaths:
       journal.db               sessions, stages, calls, results (SQLite)
       sessions/<session_id>/
         place/                 the runtime's workspace and home, removed after the session
+        evaluator-place/       the same of an evaluator's own runtime
         logs/                  output of the harness and the runtime
         artifacts/             files of the workspace that the task keeps
         patch.diff             changes in the workspace, if the task keeps them

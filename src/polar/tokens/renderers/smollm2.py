@@ -23,24 +23,49 @@ from polar.types import Message, Retention, Strict, TokenIds, Tool, token_ids
 
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 TOOL_PROMPT = "You act by calling tools. Answer each request with <tool_call>."
-WORKED_EXAMPLES = (
-    ("Write the word blue into the file sky.txt.", "echo blue > sky.txt", "(no output)"),
-    ("Make a folder named photos.", "mkdir photos", "(no output)"),
-    ("Write the word tiger into the file animal.txt.", "echo tiger > animal.txt", "(no output)"),
-    ("Show the file list.txt.", "cat list.txt", "milk"),
-    ("Write the number 12 into the file count.txt.", "echo 12 > count.txt", "(no output)"),
-    ("Make a folder named logs.", "mkdir logs", "(no output)"),
-    ("Write the word paris into the file city.txt.", "echo paris > city.txt", "(no output)"),
-    ("Copy the file a.txt to b.txt.", "cp a.txt b.txt", "(no output)"),
-)
 EXAMPLE_ANSWER = "Done."
+
+
+class ExampleStep(Strict):
+    command: str
+    output: str = "(no output)"
+
+
+class WorkedExample(Strict):
+    """An earlier request and how it was answered: with one call of a shell-like tool for each step."""
+
+    request: str
+    steps: tuple[ExampleStep, ...]
+
+
+def _one_step(request: str, command: str, output: str = "(no output)") -> WorkedExample:
+    return WorkedExample(request=request, steps=(ExampleStep(command=command, output=output),))
+
+
+WORKED_EXAMPLES = (
+    _one_step("Write the word blue into the file sky.txt.", "echo blue > sky.txt"),
+    _one_step("Make a folder named photos.", "mkdir photos"),
+    _one_step("Write the word tiger into the file animal.txt.", "echo tiger > animal.txt"),
+    _one_step("Show the file list.txt.", "cat list.txt", "milk"),
+    _one_step("Write the number 12 into the file count.txt.", "echo 12 > count.txt"),
+    _one_step("Make a folder named logs.", "mkdir logs"),
+    _one_step("Write the word paris into the file city.txt.", "echo paris > city.txt"),
+    _one_step("Copy the file a.txt to b.txt.", "cp a.txt b.txt"),
+)
 
 
 class SmolLM2Renderer:
     class Options(Strict):
         gguf: Path | None = None
         """Weights whose vocabulary to use; default: those of the default model."""
-        worked_examples: bool = True
+        worked_examples: bool | tuple[WorkedExample, ...] = True
+        """True: `WORKED_EXAMPLES`. False: none. Others may be given instead."""
+
+        @property
+        def examples(self) -> tuple[WorkedExample, ...]:
+            if isinstance(self.worked_examples, bool):
+                return WORKED_EXAMPLES if self.worked_examples else ()
+            return self.worked_examples
 
     takes_images = False
     _vocabulary: Vocabulary
@@ -63,7 +88,7 @@ class SmolLM2Renderer:
 
     @property
     def fingerprint(self) -> str:
-        layout = repr((TOOL_PROMPT, WORKED_EXAMPLES, self._options.worked_examples, "chatml-hermes-1"))
+        layout = repr((TOOL_PROMPT, self._options.examples, "chatml-hermes-1"))
         return hashlib.sha256(f"{self._vocabulary.fingerprint}{layout}".encode()).hexdigest()[:16]
 
     def retaining(self, retention: Retention) -> SmolLM2Renderer:
@@ -77,8 +102,7 @@ class SmolLM2Renderer:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         system, rest = _leading_system(messages)
         head = [Message(role="system", content=_system_text(system, tools))]
-        if self._options.worked_examples:
-            head.extend(_examples(tools))
+        head.extend(_turns_of(self._options.examples, tools))
         return token_ids([*self._turns([*head, *rest]), *self._opening])
 
     def bridge(
@@ -149,19 +173,18 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-def _examples(tools: Sequence[Tool]) -> list[Message]:
+def _turns_of(examples: Sequence[WorkedExample], tools: Sequence[Tool]) -> list[Message]:
     shell = next((tool for tool in tools if "command" in _required(tool)), None)
     if shell is None:
         return []
     turns: list[Message] = []
-    for request, command, output in WORKED_EXAMPLES:
-        call = json.dumps({"name": shell.name, "arguments": {"command": command}})
-        turns += [
-            Message(role="user", content=request),
-            Message(role="assistant", content=f"{OPEN}{call}{CLOSE}"),
-            Message(role="tool", content=output),
-            Message(role="assistant", content=EXAMPLE_ANSWER),
-        ]
+    for example in examples:
+        turns.append(Message(role="user", content=example.request))
+        for step in example.steps:
+            call = json.dumps({"name": shell.name, "arguments": {"command": step.command}})
+            turns.append(Message(role="assistant", content=f"{OPEN}{call}{CLOSE}"))
+            turns.append(Message(role="tool", content=step.output))
+        turns.append(Message(role="assistant", content=EXAMPLE_ANSWER))
     return turns
 
 

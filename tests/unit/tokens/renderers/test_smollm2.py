@@ -76,6 +76,18 @@ async def test_examples_can_be_left_out() -> None:
     assert "photos" not in bare.decode(bare.render([user("go")], [BASH]))
 
 
+async def test_examples_of_your_own_have_a_call_for_each_step(smollm2: SmolLM2Renderer) -> None:
+    example = {"request": "Make a box.", "steps": [{"command": "mkdir box"}, {"command": "ls", "output": "box"}]}
+    options = SmolLM2Renderer.Options.model_validate({"worked_examples": [example]})
+    own = SmolLM2Renderer(options)
+    await own.load()
+    text = own.decode(own.render([user("go")], [BASH]))
+    assert "photos" not in text
+    assert text.count("<tool_call>{") == 2
+    assert "<|im_start|>tool\nbox<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>" in text
+    assert own.fingerprint != smollm2.fingerprint
+
+
 def test_options_and_vocabulary_make_the_fingerprint(smollm2: SmolLM2Renderer) -> None:
     assert len(smollm2.fingerprint) == 16
 
