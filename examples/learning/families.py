@@ -1,7 +1,8 @@
 """Small shell tasks for a small model, in families: every number makes another instance of one of them.
 
-Tasks of `ONE_STEP` take one command, those of `SEVERAL_STEPS` three; `training` mixes them. Held-out
-instances have words that no training instance has, and `TRANSFER` has families that are never trained on.
+Tasks of `ONE_STEP` take one command, those of `TWO_STEPS` and `SEVERAL_STEPS` two and three. Every command that
+the long ones need can be learned in a short one. Held-out instances have words that no training instance has, and
+`TRANSFER` has families that are never trained on.
 """
 
 from __future__ import annotations
@@ -53,6 +54,35 @@ def copy(draw: random.Random, words: list[str]) -> Task:
     )
 
 
+def replace(draw: random.Random, words: list[str]) -> Task:
+    old, new = draw.sample(words, 2)
+    name = files(draw, words, 1)[0]
+    return task(
+        f"Replace {old} by {new} in the file {name}.", [f'[ "$(cat {name})" = {new} ]'], {name: f"{old}\n"}
+    )
+
+
+def run(draw: random.Random, words: list[str]) -> Task:
+    script = f"{draw.choice(words)}.sh"
+    return task(f"Run sh {script}.", ['[ "$(cat ran.txt)" = yes ]'], {script: "echo yes > ran.txt\n"})
+
+
+def move(draw: random.Random, words: list[str]) -> Task:
+    text, name, moved = draw.choice(words), numbered(draw, words), files(draw, words, 1)[0]
+    return task(
+        f"Move the file {moved} into the folder {name}.",
+        [f'[ ! -e {moved} ] && [ "$(cat {name}/{moved})" = {text} ]'],
+        {moved: f"{text}\n", f"{name}/first.txt": "first\n"},
+    )
+
+
+def rename(draw: random.Random, words: list[str]) -> Task:
+    text, (old, new) = draw.choice(words), files(draw, words, 2)
+    return task(
+        f"Rename the file {old} to {new}.", [f'[ ! -e {old} ] && [ "$(cat {new})" = {text} ]'], {old: f"{text}\n"}
+    )
+
+
 def folder_then_word(draw: random.Random, words: list[str]) -> Task:
     chosen, name, inner = draw.choice(words), numbered(draw, words), files(draw, words, 1)[0]
     return task(
@@ -80,6 +110,25 @@ def replace_then_run(draw: random.Random, words: list[str]) -> Task:
         f"Replace {old} by {new} in the file {name}. Run sh run.sh.",
         [f'[ "$(cat {name})" = {new} ]', '[ "$(cat ran.txt)" = yes ]'],
         {name: f"{old}\n", "run.sh": run},
+    )
+
+
+def move_then_rename(draw: random.Random, words: list[str]) -> Task:
+    text, name = draw.choice(words), numbered(draw, words)
+    old, new = files(draw, words, 2)
+    return task(
+        f"Move the file {old} into the folder {name}. Rename the file {name}/{old} to {name}/{new}.",
+        [f"grep -qx {text} {name}/{old} {name}/{new}", f'[ ! -e {old} ] && [ "$(cat {name}/{new})" = {text} ]'],
+        {old: f"{text}\n", f"{name}/first.txt": "first\n"},
+    )
+
+
+def run_then_word(draw: random.Random, words: list[str]) -> Task:
+    chosen, script, name = draw.choice(words), f"{draw.choice(words)}.sh", files(draw, words, 1)[0]
+    return task(
+        f"Run sh {script}. Write the word {chosen} into the file {name}.",
+        ['[ "$(cat ran.txt)" = yes ]', f'[ "$(cat {name})" = {chosen} ]'],
+        {script: "echo yes > ran.txt\n"},
     )
 
 
@@ -157,17 +206,27 @@ def write_three(draw: random.Random, words: list[str]) -> Task:
 
 
 ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
-TWO_STEPS: tuple[Family, ...] = (folder_then_word, copy_then_number, replace_then_run)
+MORE_ONE_STEP: tuple[Family, ...] = (replace, run, move, rename)
+TWO_STEPS: tuple[Family, ...] = (
+    folder_then_word,
+    copy_then_number,
+    replace_then_run,
+    move_then_rename,
+    run_then_word,
+)
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
 TRANSFER: tuple[Family, ...] = (append, empty_file, write_three)
-SHORT_ONLY = 160
-"""The first tasks have at most two steps."""
+PHASE = 256
+"""Tasks of each of the first two parts of `training`."""
 
 
 def training(index: int) -> Task:
-    """Shorter tasks first: what is learned in them is tried in the longer ones."""
-    short, long = (ONE_STEP, TWO_STEPS) if index < SHORT_ONLY else ((*ONE_STEP, *TWO_STEPS), SEVERAL_STEPS)
-    return made(long if index % 2 else short, index // 2, "train")
+    """From one step to several. A quarter of the tasks is one level shorter, so that nothing is forgotten."""
+    levels = ((*ONE_STEP, *MORE_ONE_STEP), TWO_STEPS, SEVERAL_STEPS)
+    level = min(index // PHASE, len(levels) - 1)
+    if index % 4 == 0:
+        level = max(level - 1, 0)
+    return made([random.Random(index).choice(levels[level])], index, "train")
 
 
 def training_one_step(index: int) -> Task:
