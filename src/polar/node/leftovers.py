@@ -52,7 +52,8 @@ async def sweep(runs_dir: Path) -> None:
 
 
 def _folders(paths: RunPaths) -> list[Path]:
-    return list(paths.root.glob("sessions/*/place"))
+    """Of sessions and of evaluators' own runtimes."""
+    return [folder for name in ("place", "evaluator-place") for folder in paths.root.glob(f"sessions/*/{name}")]
 
 
 def _dead_runs(runs_dir: Path) -> list[RunPaths]:

@@ -9,17 +9,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from polar import registry
 from polar.audit.certificate import examine
 from polar.builders.base import Builder
 from polar.builders.labels import check_call_rewards, check_rewards, counted, labelled
 from polar.errors import SessionError, WorkspaceUnusable, boundary
-from polar.evaluators.base import Evaluator, Evidence, HarnessOutput, score_of
+from polar.evaluators.base import Evidence, HarnessOutput, score_of
 from polar.runtimes.base import Runtime
 from polar.session.files.keep import shortened
 from polar.session.files.patch import PATCH
 from polar.session.live import LiveSession
-from polar.session.own_runtime import request_of, start_own_runtime
 from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict
@@ -73,16 +74,14 @@ async def judge(live: LiveSession) -> None:
 
 
 async def _evaluate(live: LiveSession) -> None:
-    assert live.trajectory is not None, "the traces come before the verdict"
+    assert live.trajectory is not None and live.evaluator_setup is not None, "RUNNING and the traces come first"
     spec = live.task.evaluator
-    evaluator: Evaluator = await call_foreign("evaluator", spec, registry.make, "evaluator", spec)
-    request = await call_foreign("evaluator", spec, request_of, evaluator, live.task)
-    with boundary("evaluator"):
-        own_runtime = None if request is None else await start_own_runtime(live, request)
-    evidence = _evidence(live, own_runtime)
+    prepared = await live.evaluator_setup.ready()
+    evidence = _evidence(live, prepared.own_runtime)
     try:
         with boundary("evaluator"):
-            score = score_of(await call_foreign("evaluator", spec, evaluator.evaluate, evidence), spec.name)
+            returned = await call_foreign("evaluator", spec, prepared.evaluator.evaluate, evidence)
+            score = score_of(returned, spec.name)
             check_rewards(score, live.trajectory)
             check_call_rewards(score, live.calls)
             live.score = score
@@ -178,6 +177,13 @@ def final_stage(live: LiveSession) -> Stage:
     if live.timed_out:
         return Stage.TIMED_OUT
     return Stage.FAILED if live.failure else Stage.COMPLETED
+
+
+def has_failed(live: LiveSession) -> bool:
+    """Whether the run surely ended in a failure, as known before its calls are built into traces."""
+    calls = live.services.slots.outcome(live.session_id)
+    outcome = msgspec.structs.replace(live.outcome, calls=calls, reached_model=True)
+    return live.failure is not None or verdict(outcome) is not None
 
 
 def blame(live: LiveSession) -> None:
