@@ -30,7 +30,7 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import NO_TOKEN_IDS, Failure, Score, SessionResult, UntrainableReason
+from polar.types.result import NO_TOKEN_IDS, Failure, Score, ScorePart, SessionResult, UntrainableReason
 from polar.types.service import (
     CancelReply,
     Drain,
@@ -147,6 +147,7 @@ __all__ = [
     "Retention",
     "Sampling",
     "Score",
+    "ScorePart",
     "Selection",
     "Session",
     "SessionResult",
