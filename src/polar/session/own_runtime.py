@@ -8,11 +8,12 @@ contain, it starts after the agent is dead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from polar import registry
 from polar.back_off import BackOff
@@ -45,9 +46,11 @@ class EvaluatorSite:
     paths: SessionPaths
     launcher: Launcher | None = None
 
-    def folders(self, base: Path | None) -> SessionFolders:
+    @property
+    def folders(self) -> SessionFolders:
+        """Of the evaluator's own runtime."""
         paths, name = self.paths, f"{self.session_id}.evaluator"
-        return SessionFolders(name, paths.evaluator_place, paths.evaluator_logs, base, (), self.launcher)
+        return SessionFolders(name, paths.evaluator_place, paths.evaluator_logs, launcher=self.launcher)
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,13 @@ class EvaluatorSetup:
         return evaluator, await call_foreign("evaluator", spec, request_of, evaluator, task)
 
     async def _start(self, request: RuntimeRequest) -> Runtime:
-        spec = without_network(request.runtime or self._site.task.runtime)
+        site, spec = self._site, without_network(request.runtime or self._site.task.runtime)
+        request = msgspec.structs.replace(request, runtime=spec)
         back_off, tries = BackOff(PAUSE_S, LONGEST_PAUSE_S), 1
         while True:
             try:
-                return await self._try(request, spec)
+                starting = runtime_from_base(site.task, request, site.folders)
+                return await self._teardown.enter_async_context(starting)
             except (ConfigError, WorkspaceError) as error:  # the same in each try
                 raise SessionError(_not_started(error, tries)) from error
             except (Exception, SystemExit) as error:
@@ -125,20 +130,25 @@ class EvaluatorSetup:
             tries += 1
             await asyncio.sleep(back_off.next_s())
 
-    async def _try(self, request: RuntimeRequest, spec: Spec) -> Runtime:
-        site, task = self._site, self._site.task
-        base = await base_of(request.workspace or task.workspace)
-        await in_thread(site.paths.evaluator_logs.mkdir, parents=True, exist_ok=True)
-        runtime: Runtime = await call_foreign("runtime", spec, registry.make, "runtime", spec)
-        async with AsyncExitStack() as begun:
-            begun.push_async_callback(runtime.stop)
-            await runtime.start(site.folders(base))
-            if request.with_files:
-                for path, text in task.files.items():
-                    await runtime.put(path, text.encode())
-                await prepare(runtime, task)
-            self._teardown.push_async_exit(begun.pop_all())
-        return runtime
+
+@asynccontextmanager
+async def runtime_from_base(
+    task: TaskRequest, request: RuntimeRequest, folders: SessionFolders
+) -> AsyncGenerator[Runtime]:
+    """A runtime that begins as a session of the task does."""
+    base = await base_of(request.workspace or task.workspace)
+    spec = request.runtime or task.runtime
+    await in_thread(folders.logs.mkdir, parents=True, exist_ok=True)
+    runtime: Runtime = await call_foreign("runtime", spec, registry.make, "runtime", spec)
+    try:
+        await runtime.start(msgspec.structs.replace(folders, base=base))
+        if request.with_files:
+            for path, text in task.files.items():
+                await runtime.put(path, text.encode())
+            await prepare(runtime, task)
+        yield runtime
+    finally:
+        await runtime.stop()
 
 
 def request_of(evaluator: Evaluator | RuntimeEvaluator, task: TaskRequest) -> RuntimeRequest | None:
