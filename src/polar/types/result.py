@@ -10,6 +10,7 @@ from pydantic import AliasChoices, ConfigDict, Field, FiniteFloat, computed_fiel
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
 from polar.types.session import EarlierAttempt, Stage
+from polar.types.task import Spec
 from polar.types.trace import TrajectoryStatistics
 
 
@@ -181,3 +182,29 @@ class SessionResult(Strict):
     def broken_off_stale(self) -> bool:
         """Ended because it was stale; it is not run again."""
         return self.failure is not None and self.failure.where == "policy"
+
+
+class LaterScore(Strict):
+    """What an evaluator said of a stored session later (`polar rescore`). The session's own result stays as it is;
+    this stands beside it."""
+
+    session_id: Id
+    attempt: int
+    result_seal: str
+    """Of the result that was there: the seal below covers it, so a later score of another result is noticed."""
+    evaluator: Spec
+    score: Score | None = None
+    failure: Failure | None = None
+    """Why there is no verdict, or what the agent did that scores 0.0."""
+    notes: tuple[str, ...] = ()
+    """What could not be restored of the session's workspace."""
+    made_at: float
+    """Unix seconds."""
+    versions: dict[str, str] = {}
+    seal: str = ""
+    """Digest of all the above (`store/seal.py`)."""
+
+    @property
+    def reward(self) -> float | None:
+        """None: there is no verdict, which is not a reward of zero."""
+        return None if self.score is None else self.score.reward

@@ -67,6 +67,16 @@ async def test_nodes_of_a_dead_service_are_found_in_its_run(tmp_path: Path) -> N
     assert not paths.owner.exists()
 
 
+async def test_a_killed_rescore_is_found_in_its_run(tmp_path: Path) -> None:
+    run = RunPaths.create(tmp_path, "run")
+    paths = run_with_a_place(run.rescores, "rescore")
+    paths.owner.write_text(f"{owner_scope()} {dead_process()}\n")
+
+    await sweep(tmp_path)
+
+    assert not paths.session("s-1").place.exists()
+
+
 def test_a_run_is_released_when_no_place_is_left(tmp_path: Path) -> None:
     paths = run_with_a_place(tmp_path, "ended")
     claim(paths)
