@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel
+from small_agent import CONTAINED, task_in
 from workshop import WRITE, Workshop, agent_task, shell_task
 
 from polar.data.source import TaskFileSource
 from polar.errors import RuntimeFailure
 from polar.evaluators.base import Evidence, RuntimeRequest
 from polar.node import Node
-from polar.runtimes.base import SessionFolders
+from polar.runtimes.base import Command, SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.runtimes.options import Capabilities
 from polar.session import own_runtime
@@ -147,3 +148,34 @@ async def test_time_spent_waiting_for_it_is_not_postruns(workshop: Workshop) -> 
     budgets = {"postrun_s": 2.5, "evaluator_init_s": 60.0}
     await workshop.run(SCRIPT, [agent_task(**judged(runtime="local", prepare=prepare, budgets=budgets))])
     assert workshop.only.reward == 1.0, workshop.only.failure
+
+
+class WithoutTheAgent:
+    """Rewards a runtime of its own that has the task's file and no network, and not what the agent left."""
+
+    Options: type[BaseModel] = Strict
+
+    def __init__(self, options: Strict) -> None:
+        pass
+
+    def wants_runtime(self, task: TaskRequest) -> RuntimeRequest:
+        return RuntimeRequest()
+
+    async def evaluate(self, evidence: Evidence) -> float:
+        assert evidence.own_runtime is not None
+        look = 'test -e given.txt && test ! -e answer.txt && test "$(wc -l </proc/net/route)" -le 1'
+        finished = await evidence.own_runtime.exec(Command(("sh", "-c", look)))
+        return float(finished.exit_code == 0)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("prewarm", [True, False])
+@pytest.mark.parametrize("runtime", CONTAINED)
+async def test_in_every_runtime(workshop: Workshop, runtime: str, prewarm: bool) -> None:
+    evaluator = {"name": f"{__name__}:WithoutTheAgent"}
+    files = {"given.txt": "given"}
+    good = await task_in(runtime, "true", task_id="good", evaluator=evaluator, files=files)
+    bad = await task_in(runtime, "exit 3", task_id="bad", evaluator=evaluator, files=files)
+    await workshop.run(["Done."], [good, bad], prewarm=prewarm)
+    assert {name: result.reward for name, result in workshop.results.items()} == {"good-0": 1.0, "bad-0": 0.0}
+    assert leftovers(workshop) == []

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from small_agent import CONTAINED, task_in
 from workshop import CHECK, WRITE, Workshop, agent_task, shell_task
 
 from polar.errors import ConfigError
@@ -175,3 +176,24 @@ async def test_wrong_options_are_refused_before_anything_runs(workshop: Workshop
     with pytest.raises(ConfigError, match="colour: Extra inputs"):
         await again(run, "transcript", colour="red")
     assert not workshop.paths.rescores.exists()
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("keep", [{"artifacts": ["."]}, {"patch": True}])
+@pytest.mark.parametrize("runtime", CONTAINED)
+async def test_in_every_runtime(workshop: Workshop, runtime: str, keep: dict[str, Any]) -> None:
+    task = await task_in(
+        runtime,
+        end="rm gone.txt",
+        task_id="t",
+        files={"given.txt": "given", "gone.txt": "gone"},
+        prepare=["touch made-by-prepare"],
+        keep=keep,
+    )
+    run = await stored(workshop, task)
+    assert run["t-0"].result and run["t-0"].result.reward == 1.0, run["t-0"].result
+    (one,) = await again(run, "files")
+    assert one.later and one.later.score, one.later
+    assert set(one.later.score.metrics) == {"answer.txt", "given.txt", "made-by-prepare"}
+    (own,) = await again(run, "OwnAgain")
+    assert own.after == 1.0, own.later
