@@ -1,5 +1,6 @@
-"""An evaluator of one's own: the reward is the share of wanted words that a file of the workspace holds.
+"""Evaluators of one's own. The reward is the share of wanted words in the agent's last message, or in a file.
 
+    evaluator = { name = "my_evaluator:words_in_answer", options = { words = ["red", "blue"] } }
     evaluator = { name = "my_evaluator:WordsInFile", options = { path = "notes.txt", words = ["red", "blue"] } }
 
 Run it with this folder on Python's path: `PYTHONPATH=examples polar run TASKS`.
@@ -11,6 +12,11 @@ from pydantic import BaseModel, Field
 
 from polar.evaluators.base import Evidence
 from polar.types import Score, Strict
+
+
+def words_in_answer(evidence: Evidence, words: list[str]) -> float:
+    """A plain function is enough where a number says it all; its further parameters are the options."""
+    return sum(word in evidence.answer.split() for word in words) / len(words)
 
 
 class WordsInFileOptions(Strict):

@@ -36,6 +36,11 @@ class PoolConfig(Strict):
     """Sessions that are set up ahead and wait for a place in `running`."""
     running: int = Field(default=4, ge=1)
     postrun: int = Field(default=2, ge=1)
+    evaluator: int = Field(default=2, ge=1)
+    """Runtimes of evaluators' own that are being started."""
+    prewarm: bool = True
+    """Start them while the agent works. False: in POSTRUN, so that a session never has two runtimes beside a
+    working agent."""
 
 
 class ModelConfig(Strict):

@@ -1,4 +1,4 @@
-"""Plug-ins by name: `"pi"` or `"my.module:Class"` to a class.
+"""Plug-ins by name: `"pi"` or `"my.module:Class"` to a class. An evaluator may also be a plain function.
 
 The table below lists every plug-in we ship. A class is imported when it is first used, so a heavy dependency costs
 only those who use it.
@@ -6,10 +6,13 @@ only those who use it.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from polar.errors import ConfigError, PolarError, UnknownPlugin
 from polar.types import Spec, TaskRequest
@@ -55,6 +58,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+METHODS = {"evaluator": "evaluate"}
+"""What a class must have, so that its absence is found before a run."""
+
+
 def ships(kind: str, name: str) -> bool:
     """Whether the plug-in comes with Polar."""
     return name in BUILT_IN[kind]
@@ -73,9 +80,62 @@ def find(kind: str, name: str) -> type[Any]:
         loaded = getattr(import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
         raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if kind == "evaluator" and callable(loaded) and not isinstance(loaded, type):
+        return _class_around(loaded, name)
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
-        raise UnknownPlugin(f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model")
+        other = ", or a function of the evidence" if kind == "evaluator" else ""
+        raise UnknownPlugin(
+            f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model{other}"
+        )
+    if (method := METHODS.get(kind)) and not callable(getattr(loaded, method, None)):
+        raise UnknownPlugin(f"{kind} {name!r} has no method `{method}`")
     return loaded
+
+
+def _class_around(function: Callable[..., Any], name: str) -> type[Any]:
+    """The evaluator class of a plain function, whose further parameters are its options."""
+    options, parameters = _options_around(function, name)
+
+    class FunctionEvaluator:
+        Options: type[BaseModel] = options
+
+        def __init__(self, options: BaseModel) -> None:
+            self._given = {parameter: getattr(options, field) for field, parameter in parameters.items()}
+            self._given |= options.model_extra or {}
+
+        def evaluate(self, evidence: Any) -> Any:
+            return function(evidence, **self._given)
+
+    FunctionEvaluator.__name__ = name
+    return FunctionEvaluator
+
+
+def _options_around(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], dict[str, str]]:
+    """A model of a function's options, and each field's parameter. They differ, because a parameter may have a
+    name that a model's field must not have, such as `json`."""
+    try:
+        evidence, *others = inspect.signature(function).parameters.values()
+    except ValueError as error:  # no parameter, or no signature
+        raise UnknownPlugin(f"evaluator {name!r} must take the evidence as its first argument") from error
+    if evidence.kind in (evidence.KEYWORD_ONLY, evidence.VAR_KEYWORD):
+        raise UnknownPlugin(f"evaluator {name!r} must take the evidence as its first positional argument")
+    named = [each for each in others if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    asked = SimpleNamespace(__annotations__={each.name: each.annotation for each in named})
+    try:
+        hints = get_type_hints(asked, globalns=getattr(function, "__globals__", {}), include_extras=True)
+    except Exception as error:  # an annotation is any expression
+        raise UnknownPlugin(f"evaluator {name!r}: its annotations cannot be read: {error}") from error
+    fields: dict[str, Any] = {
+        f"option_{number}": (
+            Any if each.annotation is each.empty else hints[each.name],
+            Field(default=... if each.default is each.empty else each.default, alias=each.name),
+        )
+        for number, each in enumerate(named)
+    }
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
+    config = ConfigDict(frozen=True, extra="allow" if takes_any else "forbid", arbitrary_types_allowed=True)
+    model = create_model("FunctionOptions", __config__=config, **fields)
+    return model, dict(zip(fields, (each.name for each in named), strict=True))
 
 
 def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseModel:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 
 from polar import registry
 from polar.errors import ConfigError, UnknownPlugin
-from polar.types import Spec, Strict
+from polar.types import Spec, Strict, TaskRequest
+
+if TYPE_CHECKING:
+    from polar.evaluators.base import Evidence
 
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in registry.BUILT_IN.items() for n in names])
@@ -49,3 +55,75 @@ def test_wrong_options_name_the_field() -> None:
         registry.make("builder", Spec(name=f"{__name__}:Mine", options={"size": "many"}))
     with pytest.raises(ConfigError, match="builder Mine: colour: Extra inputs"):
         registry.make("builder", Spec(name=f"{__name__}:Mine", options={"colour": "red"}))
+
+
+def length(evidence: Evidence, words: tuple[str, ...], *, at_least: int = 2, json: bool = False) -> float:
+    return float(len(words) >= at_least) + json
+
+
+def anything(evidence: object, **options: int) -> float:
+    return float(sum(options.values()))
+
+
+async def soon(evidence: object) -> float:
+    return 0.5
+
+
+def no_evidence() -> float:
+    return 1.0
+
+
+def only_by_name(*, evidence: object) -> float:
+    return 1.0
+
+
+def unreadable(evidence: object, path: NoSuchType) -> float:  # pyright: ignore # noqa: F821
+    return 1.0
+
+
+halved = partial(anything, half=1)
+
+
+def function(name: str, **options: object) -> Spec:
+    return Spec(name=f"{__name__}:{name}", options=options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reward"),
+    [
+        (function("length", words=["red", "blue"]), 1.0),
+        (function("length", words=["red"], at_least="1", json=True), 2.0),
+        (function("anything", a=1, b=2), 3.0),
+        (function("halved", a=1), 2.0),
+    ],
+)
+def test_a_plain_function_is_an_evaluator_and_its_parameters_are_options(spec: Spec, reward: float) -> None:
+    assert registry.make("evaluator", spec).evaluate(None) == reward
+
+
+async def test_a_coroutine_function_too() -> None:
+    assert await registry.make("evaluator", function("soon")).evaluate(None) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (function("length"), "words: Field required"),
+        (function("length", words=["red"], at_leats=1), "at_leats: Extra inputs are not permitted"),
+        (function("length", words=["red"], at_least="few"), "at_least: Input should be a valid integer"),
+        (function("soon", fast=True), "fast: Extra inputs are not permitted"),
+        (function("no_evidence"), "must take the evidence as its first argument"),
+        (function("only_by_name"), "must take the evidence as its first positional argument"),
+        (function("unreadable"), "its annotations cannot be read: name 'NoSuchType' is not defined"),
+        (function("Mine"), "has no method `evaluate`"),
+        (Spec(name="polar.types:ID_PATTERN"), "a class with an `Options` model, or a function of the evidence"),
+    ],
+)
+def test_a_wrong_evaluator_is_found_before_a_run(spec: Spec, problem: str) -> None:
+    (found,) = registry.plugin_problems(TaskRequest(instruction="x", evaluator=spec))
+    assert found.startswith("evaluator: ") and problem in found
+
+
+def test_other_plug_ins_are_classes() -> None:
+    with pytest.raises(UnknownPlugin, match="needs to be a class with an `Options` model"):
+        registry.find("builder", f"{__name__}:length")

@@ -13,6 +13,7 @@ from polar.types import (
     Certificate,
     Failure,
     Score,
+    ScorePart,
     SessionResult,
     Stage,
     TaskRequest,
@@ -115,3 +116,41 @@ def test_the_seal_of_an_older_result_still_holds() -> None:
     result = SessionResult.model_validate(STORED)
     assert result.failure == AGENT
     assert seal_of(result, TaskRequest(task_id="add", instruction="add")) == result.seal
+
+
+PARTS = Score(
+    reward=0.35,
+    parts={
+        "tests": ScorePart(reward=0.0, weight=0.7, reasons=("2 of 3 tests fail",), metrics={"held": 1.0}),
+        "style": ScorePart(reward=None, weight=0.3, metrics={"lines": float("nan")}),
+    },
+)
+
+
+def test_a_score_keeps_its_parts_and_none_apart_from_zero() -> None:
+    result = a_result(score=PARTS.finite())
+    read = SessionResult.model_validate_json(result.model_dump_json())
+    assert read == result and read.score is not None
+    assert [part.reward for part in read.score.parts.values()] == [0.0, None]
+    assert read.score.parts["style"].reasons == ("metric lines was not a finite number",)
+
+
+def test_parts_are_under_the_seal() -> None:
+    task = TaskRequest(task_id="add", instruction="x")
+    kind = PARTS.parts["tests"].model_copy(update={"reward": 1.0})
+    changed = PARTS.model_copy(update={"parts": PARTS.parts | {"tests": kind}})
+    assert seal_of(a_result(score=PARTS.finite()), task) != seal_of(a_result(score=changed.finite()), task)
+    assert seal_of(a_result(), task) == seal_of(
+        a_result(score=Score(reward=1.0, trace_rewards=(1.0,), parts={})), task
+    )
+
+
+def test_without_a_reward_no_part_has_one() -> None:
+    bare = PARTS.without_reward()
+    assert {bare.reward, *(part.reward for part in bare.parts.values())} == {None}
+    assert bare.parts["tests"].reasons == ("2 of 3 tests fail",)
+
+
+def test_a_score_becomes_a_part() -> None:
+    part = ScorePart.of(Score(reward=1.0, reasons=("good",)), 0.5)
+    assert (part.reward, part.weight, part.reasons) == (1.0, 0.5, ("good",))

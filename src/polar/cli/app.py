@@ -20,6 +20,7 @@ from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
 from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
+from polar.cli.runs.rescore import rescore
 from polar.cli.runs.run import run
 from polar.cli.runs.show import show
 from polar.cli.service.cancel import cancel
@@ -87,6 +88,7 @@ app.command("ls")(ls)
 app.command("show")(show)
 app.command("replay")(replay)
 app.command("audit")(audit)
+app.command("rescore")(rescore)
 app.command("doctor")(doctor)
 app.command("submit")(submit)
 app.command("cancel")(cancel)

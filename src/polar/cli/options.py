@@ -1,9 +1,9 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands have, and how they are read."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,3 +18,19 @@ ServerOption = Annotated[
     str | None, typer.Option("--server", envvar="POLAR_SERVER", help="Address of a rollout server.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def options_of(pairs: list[str]) -> dict[str, Any]:
+    """A plug-in's options from `key=value`: values that are valid JSON are read as JSON, others as text."""
+    import orjson
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{pair!r} is not key=value", param_hint="--option")
+        try:
+            options[key] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            options[key] = value
+    return options

@@ -52,12 +52,14 @@ async def sweep(runs_dir: Path) -> None:
 
 
 def _folders(paths: RunPaths) -> list[Path]:
-    return list(paths.root.glob("sessions/*/place"))
+    """Of sessions and of evaluators' own runtimes."""
+    return [folder for name in ("place", "evaluator-place") for folder in paths.root.glob(f"sessions/*/{name}")]
 
 
 def _dead_runs(runs_dir: Path) -> list[RunPaths]:
-    """Including the nodes' runs inside the run of a whole service."""
-    marks = [mark for pattern in ("*/owner", "*/nodes/*/owner") for mark in sorted(runs_dir.glob(pattern))]
+    """Including the nodes' runs inside the run of a whole service, and what scored a run again."""
+    patterns = ("*/owner", "*/nodes/*/owner", "*/rescores/*/owner")
+    marks = [mark for pattern in patterns for mark in sorted(runs_dir.glob(pattern))]
     return [RunPaths(mark.parent) for mark in marks if _is_dead(mark)]
 
 

@@ -15,9 +15,21 @@ from polar.credit.group import Group
 from polar.errors import PolarError
 from polar.runs.event_loop import run_apart
 from polar.store.journal import Journal
+from polar.store.later_scores import read_scores
 from polar.store.paths import RunPaths, RunRecord, find_run, list_runs
 from polar.store.trajectories import read_trajectory
-from polar.types import Call, Lease, SessionResult, Spec, Stage, TaskRequest, Trace, TraceRow, Trajectory
+from polar.types import (
+    Call,
+    LaterScore,
+    Lease,
+    SessionResult,
+    Spec,
+    Stage,
+    TaskRequest,
+    Trace,
+    TraceRow,
+    Trajectory,
+)
 
 T = TypeVar("T")
 
@@ -74,6 +86,11 @@ class StoredSession:
         """With reward, group, sample and attempt; read from disk."""
         trajectory = self.trajectory
         return trajectory.traces if trajectory else ()
+
+    @property
+    def later_scores(self) -> list[LaterScore]:
+        """What `polar rescore --write` stored of this session, oldest first. `result` is not changed by them."""
+        return [later for later in read_scores(self.run) if later.session_id == self.session_id]
 
     @property
     def origin(self) -> dict[str, str]:

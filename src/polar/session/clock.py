@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Literal, Self
 
 from polar.types import Budgets, Waits
 
 SHORTEST_CHECK_S = 0.05
 """Between two checks of a clock that is stopped just before its end."""
+
+
+@contextmanager
+def paused(deadline: asyncio.Timeout) -> Generator[None]:
+    """Time that passes inside does not count against the deadline."""
+    loop, ends_s = asyncio.get_running_loop(), deadline.when()
+    left_s = None if ends_s is None else ends_s - loop.time()
+    deadline.reschedule(None)
+    try:
+        yield
+    finally:
+        deadline.reschedule(None if left_s is None else loop.time() + left_s)
 
 
 class RunClock:

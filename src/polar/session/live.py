@@ -15,6 +15,7 @@ from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
+from polar.session.own_runtime import EvaluatorSetup
 from polar.session.verdict import Outcome
 from polar.store.paths import RunPaths, SessionPaths
 from polar.types import Call, Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
@@ -49,6 +50,8 @@ class LiveSession:
     """Name and version, for the result."""
     launch: Launch | None = None
     slot: Slot | None = None
+    evaluator_setup: EvaluatorSetup | None = None
+    """Set when RUNNING begins."""
     baseline: str = ""
     """The workspace before the harness ran, as a git tree; set only if the task asks for a patch."""
     kept: list[str] = field(default_factory=list[str])

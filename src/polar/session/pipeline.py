@@ -15,12 +15,23 @@ from collections.abc import Awaitable, Coroutine
 from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
-from polar.session.clock import RunClock
+from polar.session.clock import RunClock, paused
 from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.files.patch import keep_patch
 from polar.session.init import init
 from polar.session.live import LiveSession, Services
-from polar.session.postrun import bare_result, blame, build, final_stage, judge, result_of, traces_of, write
+from polar.session.own_runtime import EvaluatorSetup, EvaluatorSite, is_contained
+from polar.session.postrun import (
+    bare_result,
+    blame,
+    build,
+    final_stage,
+    has_failed,
+    judge,
+    result_of,
+    traces_of,
+    write,
+)
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
 from polar.types import Failure, Lease, Stage
@@ -49,6 +60,8 @@ class Pipeline:
         self._ready = asyncio.Semaphore(pools.ready)
         self._running = asyncio.Semaphore(pools.running)
         self._postrun = asyncio.Semaphore(pools.postrun)
+        self._evaluator = asyncio.Semaphore(pools.evaluator)
+        self._prewarms = pools.prewarm
         self._stages_of: dict[str, asyncio.Task[None]] = {}
         """What a cancel ends."""
         self._live: dict[str, LiveSession] = {}
@@ -135,7 +148,10 @@ class Pipeline:
             live.advance(Stage.READY)
             async with self._running:
                 place.leave()
+                self._set_up_evaluator(live)
                 await self._run_harness(live)
+            if has_failed(live):  # it is not judged
+                await self._try(live, "teardown", _end_evaluator(live))
             async with self._postrun:
                 await self._run_postrun(live)
         except SystemExit as error:  # from a runtime that is a plug-in; must not end the node
@@ -153,6 +169,14 @@ class Pipeline:
             live.fail(Failure(where="init", type="TimedOut", message=message))
         return live.failure is None
 
+    def _set_up_evaluator(self, live: LiveSession) -> None:
+        """An agent that can reach the node's files never works beside the evaluator's runtime."""
+        site = EvaluatorSite(live.session_id, live.task, live.paths, self._services.launcher)
+        live.evaluator_setup = EvaluatorSetup(site, self._evaluator)
+        live.teardown.push_async_callback(live.evaluator_setup.end)
+        if self._prewarms and is_contained(live.task.runtime):
+            live.evaluator_setup.begin()
+
     async def _run_harness(self, live: LiveSession) -> None:
         live.advance(Stage.RUNNING)
         with RunClock(live.task.budgets, lambda: self._services.slots.waits(live.session_id)) as clock:
@@ -167,7 +191,8 @@ class Pipeline:
         live.advance(Stage.POSTRUN)
         await self._keep(live)
         budget_s = live.task.budgets.postrun_s
-        if await self._attempt(live, "postrun", _build_and_judge(live), asyncio.timeout(budget_s)):
+        deadline = asyncio.timeout(budget_s)
+        if await self._attempt(live, "postrun", _build_and_judge(live, deadline), deadline):
             live.fail(Failure(where="postrun", type="TimedOut", message=f"no verdict within {budget_s:g} s"))
 
     async def _keep(self, live: LiveSession) -> None:
@@ -202,6 +227,12 @@ class Pipeline:
             self._fail(live, where, error)
         return False
 
+    async def _try(self, live: LiveSession, where: str, step: Awaitable[None]) -> None:
+        """A step at the end of a session, within `budgets.postrun_s`."""
+        budget_s = live.task.budgets.postrun_s
+        if await self._attempt(live, where, step, asyncio.timeout(budget_s)):
+            live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
+
     def _fail(self, live: LiveSession, where: str, error: BaseException) -> None:
         """Keeps the failure. An unexpected error is also logged, once, with its traceback."""
         failure = error.failure if isinstance(error, SessionError) else failure_of(where, error)
@@ -215,7 +246,6 @@ class Pipeline:
     async def _finish(self, live: LiveSession, *, cancelled: bool) -> None:
         """Whatever happened before: builds missing traces, tears down, writes the traces, and reports the
         result."""
-        budget_s = live.task.budgets.postrun_s
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
@@ -224,8 +254,7 @@ class Pipeline:
             ("store", write),
         )
         for where, step in ends:
-            if await self._attempt(live, where, step(live), asyncio.timeout(budget_s)):
-                live.fail(Failure(where=where, type="TimedOut", message=f"not done within {budget_s:g} s"))
+            await self._try(live, where, step(live))
         live.services.policy.forget(live.session_id)
         live.advance(Stage.CANCELLED if cancelled else final_stage(live))
         await self._report(live)
@@ -245,10 +274,18 @@ class Pipeline:
             self._unreported.append(error)
 
 
-async def _build_and_judge(live: LiveSession) -> None:
+async def _build_and_judge(live: LiveSession, deadline: asyncio.Timeout) -> None:
     await build(live)
     blame(live)
+    if live.failure is None and live.evaluator_setup is not None:
+        with paused(deadline):  # its own budgets limit it
+            await live.evaluator_setup.ready()
     await judge(live)
+
+
+async def _end_evaluator(live: LiveSession) -> None:
+    if live.evaluator_setup is not None:
+        await live.evaluator_setup.end()
 
 
 async def _build_if_missing(live: LiveSession) -> None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from polar import registry
 from polar.audit.certificate import examine
@@ -16,13 +19,14 @@ from polar.builders.labels import check_call_rewards, check_rewards, counted, la
 from polar.errors import SessionError, WorkspaceUnusable, boundary
 from polar.evaluators.base import Evaluator, Evidence, HarnessOutput, score_of
 from polar.runtimes.base import Runtime
+from polar.runtimes.host.threads import in_thread
 from polar.session.files.keep import shortened
 from polar.session.files.patch import PATCH
 from polar.session.live import LiveSession
-from polar.session.own_runtime import request_of, start_own_runtime
 from polar.session.plugins import call, call_foreign, expect, runtime_for
 from polar.session.staleness import is_stale
 from polar.session.verdict import verdict
+from polar.store.paths import SessionPaths
 from polar.store.seal import sealed
 from polar.store.trajectories import write_trajectory
 from polar.types import (
@@ -73,19 +77,12 @@ async def judge(live: LiveSession) -> None:
 
 
 async def _evaluate(live: LiveSession) -> None:
-    assert live.trajectory is not None, "the traces come before the verdict"
+    assert live.trajectory is not None and live.evaluator_setup is not None, "RUNNING and the traces come first"
     spec = live.task.evaluator
-    evaluator: Evaluator = await call_foreign("evaluator", spec, registry.make, "evaluator", spec)
-    request = await call_foreign("evaluator", spec, request_of, evaluator, live.task)
-    with boundary("evaluator"):
-        own_runtime = None if request is None else await start_own_runtime(live, request)
-    evidence = _evidence(live, own_runtime)
+    prepared = await live.evaluator_setup.ready()
+    evidence = _evidence(live, prepared.own_runtime)
     try:
-        with boundary("evaluator"):
-            score = score_of(await call_foreign("evaluator", spec, evaluator.evaluate, evidence), spec.name)
-            check_rewards(score, live.trajectory)
-            check_call_rewards(score, live.calls)
-            live.score = score
+        live.score = await scored(spec, prepared.evaluator, evidence)
     except SessionError as error:
         if not isinstance(error.__cause__, WorkspaceUnusable):
             raise
@@ -93,10 +90,21 @@ async def _evaluate(live: LiveSession) -> None:
         blame(live)
 
 
+async def scored(spec: Spec, evaluator: Evaluator, evidence: Evidence) -> Score:
+    """The evaluator's checked verdict. Raises a `SessionError` if there is none."""
+    with boundary("evaluator"):
+        if evidence.logs is not None:
+            await in_thread(evidence.logs.mkdir, parents=True, exist_ok=True)
+        returned = await call_foreign("evaluator", spec, evaluator.evaluate, evidence)
+        score = score_of(returned, spec.name)
+        check_rewards(score, evidence.trajectory)
+        check_call_rewards(score, evidence.calls)
+        return score
+
+
 def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
     assert live.runtime is not None and live.trajectory is not None, "the traces come before the verdict"
-    spec, logs = live.task.evaluator, live.paths.logs
-    files = {name: path if (path := logs / f"harness.{name}").is_file() else None for name in ("stdout", "stderr")}
+    spec = live.task.evaluator
     return Evidence(
         task=live.task,
         runtime=runtime_for("evaluator", spec, live.runtime),
@@ -106,10 +114,16 @@ def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
         patch=live.paths.patch if PATCH in live.kept else None,
         calls=live.calls,
         own_runtime=None if own_runtime is None else runtime_for("evaluator", spec, own_runtime),
-        output=HarnessOutput(live.stdout_tail, live.stderr_tail, **files),
+        output=HarnessOutput(live.stdout_tail, live.stderr_tail, **output_files(live.paths)),
         stage_s=dict(live.stage_s),
         logs=live.paths.evaluator_logs,
     )
+
+
+def output_files(paths: SessionPaths) -> dict[str, Path | None]:
+    """Where the harness's whole output is."""
+    files = {name: paths.logs / f"harness.{name}" for name in ("stdout", "stderr")}
+    return {name: path if path.is_file() else None for name, path in files.items()}
 
 
 async def write(live: LiveSession) -> None:
@@ -178,6 +192,13 @@ def final_stage(live: LiveSession) -> Stage:
     if live.timed_out:
         return Stage.TIMED_OUT
     return Stage.FAILED if live.failure else Stage.COMPLETED
+
+
+def has_failed(live: LiveSession) -> bool:
+    """Whether the run surely ended in a failure, as known before its calls are built into traces."""
+    calls = live.services.slots.outcome(live.session_id)
+    outcome = msgspec.structs.replace(live.outcome, calls=calls, reached_model=True)
+    return live.failure is not None or verdict(outcome) is not None
 
 
 def blame(live: LiveSession) -> None:

@@ -97,6 +97,7 @@ class RunPaths:
         artifacts/             files of the workspace that the task keeps
         patch.diff             changes in the workspace, if the task keeps them
         traces.msgpack         the trajectory
+      rescores/<id>/           scores that other evaluators gave later, and their logs
     ```
     """
 
@@ -134,6 +135,16 @@ class RunPaths:
     @property
     def sessions(self) -> Path:
         return self.root / "sessions"
+
+    @property
+    def rescores(self) -> Path:
+        """Each folder in it has the layout of a run."""
+        return self.root / "rescores"
+
+    @property
+    def scores(self) -> Path:
+        """Of a folder in `rescores`: one score per line."""
+        return self.root / "scores.jsonl"
 
     def session(self, session_id: str) -> SessionPaths:
         return SessionPaths(self.sessions / _checked(session_id))

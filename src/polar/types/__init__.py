@@ -30,7 +30,15 @@ from polar.types.profile import (
     ToolRule,
     VolatileLine,
 )
-from polar.types.result import NO_TOKEN_IDS, Failure, Score, SessionResult, UntrainableReason
+from polar.types.result import (
+    NO_TOKEN_IDS,
+    Failure,
+    LaterScore,
+    Score,
+    ScorePart,
+    SessionResult,
+    UntrainableReason,
+)
 from polar.types.service import (
     CancelReply,
     Drain,
@@ -126,6 +134,7 @@ __all__ = [
     "Keep",
     "KindRule",
     "LastWordRule",
+    "LaterScore",
     "Lease",
     "LeaseReply",
     "LeaseRequest",
@@ -147,6 +156,7 @@ __all__ = [
     "Retention",
     "Sampling",
     "Score",
+    "ScorePart",
     "Selection",
     "Session",
     "SessionResult",

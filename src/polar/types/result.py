@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import AliasChoices, ConfigDict, Field, FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
 from polar.types.session import EarlierAttempt, Stage
+from polar.types.task import Spec
 from polar.types.trace import TrajectoryStatistics
 
 
@@ -22,17 +23,36 @@ class Score(Strict):
     """By call id. For the tokens of these calls they replace the reward of the trace or of the session."""
     metrics: dict[str, float] = {}
     reasons: tuple[str, ...] = ()
+    parts: dict[str, ScorePart] = {}
+    """By name: the scores from which an evaluator made this one."""
 
-    def finite(self) -> Score:
+    def finite(self) -> Self:
         """Without metrics that are NaN or infinite, which JSON cannot express; the reasons name them."""
         metrics = {name: value for name, value in self.metrics.items() if math.isfinite(value)}
         lost = sorted(self.metrics.keys() - metrics.keys())
         reasons = (*self.reasons, *(f"metric {name} was not a finite number" for name in lost))
-        return self.model_copy(update={"metrics": metrics, "reasons": reasons})
+        parts = {name: part.finite() for name, part in self.parts.items()}
+        return self.model_copy(update={"metrics": metrics, "reasons": reasons, "parts": parts})
 
-    def without_reward(self) -> Score:
-        """Keeps metrics and reasons."""
-        return self.model_copy(update={"reward": None, "trace_rewards": None, "call_rewards": None})
+    def without_reward(self) -> Self:
+        """Keeps metrics and reasons, of its parts too."""
+        parts = {name: part.without_reward() for name, part in self.parts.items()}
+        return self.model_copy(
+            update={"reward": None, "trace_rewards": None, "call_rewards": None, "parts": parts}
+        )
+
+
+class ScorePart(Score):
+    """One of the scores from which another is made."""
+
+    weight: FiniteFloat = 1.0
+
+    @classmethod
+    def of(cls, score: Score, weight: float = 1.0) -> ScorePart:
+        return cls.model_validate(score.model_dump() | {"weight": weight})
+
+
+Score.model_rebuild()
 
 
 class Failure(Strict):
@@ -162,3 +182,29 @@ class SessionResult(Strict):
     def broken_off_stale(self) -> bool:
         """Ended because it was stale; it is not run again."""
         return self.failure is not None and self.failure.where == "policy"
+
+
+class LaterScore(Strict):
+    """What an evaluator said of a stored session later (`polar rescore`). The session's own result stays as it is;
+    this stands beside it."""
+
+    session_id: Id
+    attempt: int
+    result_seal: str
+    """Of the result that was there: the seal below covers it, so a later score of another result is noticed."""
+    evaluator: Spec
+    score: Score | None = None
+    failure: Failure | None = None
+    """Why there is no verdict, or what the agent did that scores 0.0."""
+    notes: tuple[str, ...] = ()
+    """What could not be restored of the session's workspace."""
+    made_at: float
+    """Unix seconds."""
+    versions: dict[str, str] = {}
+    seal: str = ""
+    """Digest of all the above (`store/seal.py`)."""
+
+    @property
+    def reward(self) -> float | None:
+        """None: there is no verdict, which is not a reward of zero."""
+        return None if self.score is None else self.score.reward

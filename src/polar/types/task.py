@@ -57,6 +57,9 @@ class Budgets(Strict):
     wait_s: float = Field(default=3600.0, gt=0)
     """Limit of this waiting, in total. Beyond it the session fails through infrastructure."""
     postrun_s: float = Field(default=300.0, gt=0)
+    evaluator_init_s: float = Field(default=300.0, gt=0)
+    """To start an evaluator's own runtime, all tries together. While POSTRUN waits for that, `postrun_s` does not
+    pass."""
     max_calls: int | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
     """Sampled tokens of the whole session."""

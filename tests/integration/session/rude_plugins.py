@@ -98,6 +98,16 @@ class WaitingEvaluator(RudeEvaluator):
             Path(self._how, "cancelled").touch()
 
 
+def rude_function(evidence: Evidence, how: str = "") -> Any:
+    asyncio.run(evidence.runtime.get("answer.txt"))
+    return DEEDS[how]()
+
+
+async def rude_coroutine(evidence: Evidence, how: str = "") -> Any:
+    await evidence.runtime.get("answer.txt")
+    return DEEDS[how]()
+
+
 class RudeBuilder:
     Options: type[BaseModel] = Options
 

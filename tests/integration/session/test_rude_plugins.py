@@ -41,7 +41,10 @@ async def beside_a_good_one(workshop: Workshop, task: TaskRequest) -> SessionRes
     return workshop.results["rude-0"]
 
 
-@pytest.mark.parametrize("plugin", ["RudeEvaluator", "PlainEvaluator"])
+EVALUATORS = ["RudeEvaluator", "PlainEvaluator", "rude_function", "rude_coroutine"]
+
+
+@pytest.mark.parametrize("plugin", EVALUATORS)
 @pytest.mark.parametrize(
     ("how", "reward"), [("returns half", 0.5), ("returns True", 1.0), ("returns a whole number", 1.0)]
 )
@@ -75,7 +78,7 @@ async def test_an_evaluator_without_a_verdict_fails_its_session(
     assert not result.failure.agent and result.statistics.trainable_tokens > 0
 
 
-@pytest.mark.parametrize("plugin", ["RudeEvaluator", "PlainEvaluator"])
+@pytest.mark.parametrize("plugin", EVALUATORS)
 async def test_an_evaluator_that_blocks_is_left_behind(
     workshop: Workshop, plugin: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,16 @@ async def test_places_of_a_dead_run_go_and_its_logs_stay(tmp_path: Path) -> None
     assert not paths.owner.exists()
 
 
+async def test_the_place_of_an_evaluators_own_runtime_goes_too(tmp_path: Path) -> None:
+    paths = run_with_a_place(tmp_path, "dead")
+    paths.session("s-1").place.rename(paths.session("s-1").evaluator_place)
+    paths.owner.write_text(f"{owner_scope()} {dead_process()}\n")
+
+    await sweep(tmp_path)
+
+    assert not paths.session("s-1").evaluator_place.exists() and not paths.owner.exists()
+
+
 async def test_a_living_run_is_left_alone(tmp_path: Path) -> None:
     paths = run_with_a_place(tmp_path, "living")
     claim(paths)
@@ -55,6 +65,16 @@ async def test_nodes_of_a_dead_service_are_found_in_its_run(tmp_path: Path) -> N
 
     assert not paths.session("s-1").place.exists()
     assert not paths.owner.exists()
+
+
+async def test_a_killed_rescore_is_found_in_its_run(tmp_path: Path) -> None:
+    run = RunPaths.create(tmp_path, "run")
+    paths = run_with_a_place(run.rescores, "rescore")
+    paths.owner.write_text(f"{owner_scope()} {dead_process()}\n")
+
+    await sweep(tmp_path)
+
+    assert not paths.session("s-1").place.exists()
 
 
 def test_a_run_is_released_when_no_place_is_left(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from polar.cli.options import JsonOption, RunOption, SessionArgument
+from polar.cli.options import JsonOption, RunOption, SessionArgument, options_of
 from polar.cli.output import console, counted, number, print_json, print_table, visible
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def replay(  # noqa: PLR0913 - each is an option of the command
     from polar.runs.stored import load_session, runs_dir_of
     from polar.store.trajectories import write_trajectory
 
-    options = _options_of(option or [])
+    options = options_of(option or [])
     stored = load_session(runs_dir_of(ctx.obj), run, session)
     spec = _spec(stored, builder, options)
     rebuilt = _build(stored, spec)
@@ -46,22 +46,6 @@ def replay(  # noqa: PLR0913 - each is an option of the command
         write_trajectory(saved, rebuilt)
     report = _report(stored, spec, rebuilt, saved)
     print_json(report) if json else _print_report(report)
-
-
-def _options_of(pairs: list[str]) -> dict[str, Any]:
-    """Values that are valid JSON are read as JSON, others as text."""
-    import orjson
-
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"{pair!r} is not key=value", param_hint="--option")
-        try:
-            options[key] = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            options[key] = value
-    return options
 
 
 def _spec(stored: StoredSession, builder: str | None, options: dict[str, Any]) -> Spec:

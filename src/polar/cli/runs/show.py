@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from polar.cli.service.remote_sessions import ServerSession
     from polar.runs.stored import StoredSession
-    from polar.types import Call, SessionResult, Staleness, Trace
+    from polar.types import Call, Score, SessionResult, Staleness, Trace
 
     ShownSession = StoredSession | ServerSession
 
@@ -169,13 +169,25 @@ def _short(call_id: str, session_id: str) -> str:
     return visible(call_id.removeprefix(f"{session_id}."))
 
 
+def _metrics(score: Score) -> str:
+    return visible("".join(f"  {name} {value:g}" for name, value in score.metrics.items()))
+
+
+def _print_reasons(score: Score, indent: str) -> None:
+    """Why it is so, then the same of each part."""
+    for reason in score.reasons:
+        console().print(f"{indent}{visible(reason)}")
+    for name, part in score.parts.items():
+        head = f"{visible(name)}: reward {number(part.reward)}, weight {part.weight:g}"
+        console().print(f"{indent}{head}{_metrics(part)}")
+        _print_reasons(part, indent=f"{indent}  ")
+
+
 def _print_verdict(result: SessionResult) -> None:
     out, statistics = console(), result.statistics
     if result.score is not None:
-        metrics = "".join(f"  {name} {value:g}" for name, value in result.score.metrics.items())
-        out.print(f"\nreward {number(result.reward)}{visible(metrics)}")
-        for reason in result.score.reasons:
-            out.print(f"  {visible(reason)}")
+        out.print(f"\nreward {number(result.reward)}{_metrics(result.score)}")
+        _print_reasons(result.score, indent="  ")
     if result.failure is not None:
         failure = result.failure
         cause = "caused by the agent" if failure.agent else "infrastructure"

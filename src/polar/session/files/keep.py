@@ -28,7 +28,7 @@ def make_empty(paths: SessionPaths) -> None:
     """Creates the session's folder, and removes files that an earlier attempt has kept."""
     paths.create()
     paths.patch.unlink(missing_ok=True)
-    for folder in (paths.artifacts, paths.logs / HARNESS_HOME):
+    for folder in (paths.artifacts, paths.logs / HARNESS_HOME, paths.evaluator_logs):
         remove_tree(folder)
 
 
