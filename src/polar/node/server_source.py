@@ -233,7 +233,8 @@ class ServerSource:
 
     def _cancel(self, entry: LeaseEntry, disposition: Disposition) -> None:
         if disposition > entry.disposition:
-            log.info("session %s, attempt %d: %s", entry.session_id, entry.attempt, disposition.name.lower())
+            if not entry.delivering:
+                log.info("session %s, attempt %d: %s", entry.session_id, entry.attempt, disposition.name.lower())
             entry.disposition = disposition
             self.controls.cancel(entry.session_id)
 
@@ -274,7 +275,7 @@ class ServerSource:
                 await self._deliver(entry, partial(upload, bare_upload(result, str(error))))
 
     async def _deliver(self, entry: LeaseEntry, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        back_off = BackOff()
+        back_off, entry.delivering = BackOff(), True
         while not entry.lost and not self._given_up.is_set():
             try:
                 if await unless(self._given_up, send()):
