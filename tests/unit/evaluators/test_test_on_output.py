@@ -26,7 +26,7 @@ def runtime(tmp_path: Path) -> FolderRuntime:
 
 
 async def verdict(runtime: FolderRuntime, **options: Any) -> Score:
-    return await evaluator(**options).evaluate(evidence(runtime))
+    return await evaluator(**({"where": "session"} | options)).evaluate(evidence(runtime))
 
 
 async def test_exit_code_zero_is_what_is_expected_by_default(runtime: FolderRuntime) -> None:
