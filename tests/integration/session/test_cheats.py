@@ -6,13 +6,14 @@ in the agent's own runtime, which does not defend against them: there they earn 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cheats import BASE, CHEATS, PYTEST, RIGHT, SCRIPT, UNDEFENDED, Cheat
+from cheats import BASE, CHEATS, HONEST, UNDEFENDED, Cheat
 from test_verdicts_in_runtimes import AGENT
 from workshop import Workshop, shell_task
 
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.check
 IMAGE = "polar-pytest"
 PACKAGES = ("git", "python3", "python3-pytest")
 CONTAINED = ("bubblewrap", "docker", "apptainer")
-HONEST = {"honest script": Cheat(RIGHT, SCRIPT), "honest tests": Cheat(RIGHT, PYTEST)}
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def task_of(name: str, cheat: Cheat, runtime: dict[str, Any], base: Path, **opti
     script = cheat.script.replace("{python}", python)
     return shell_task(
         f"bash agent.sh >/dev/null 2>&1\n{script}\n:",
-        task_id=name.replace(" ", "-").replace("'", ""),
+        task_id=re.sub(r"[^\w-]+", "-", name),
         runtime=runtime,
         workspace={"folder": str(base)},
         files={"agent.sh": AGENT.replace("echo hello >answer.txt", "")},
