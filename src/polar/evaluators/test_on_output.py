@@ -34,6 +34,8 @@ NOT_FOUND = 127
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=")
 SHELL_SIGNS = frozenset("$`(){};&|<>!")
 
+MAKEFILES = ("GNUmakefile", "Makefile", "makefile")
+
 MAKE_WAY = """chmod u+rwx . 2>/dev/null
 find . ${HOME:+"$HOME"} ${TMPDIR:+"$TMPDIR"} -xdev -type p -exec rm -f {} + 2>/dev/null
 for path do
@@ -97,7 +99,9 @@ class OutputExpectations(Strict):
     allowed: tuple[str, ...] = ()
     """Patterns of protected files that the agent may change."""
     orderly_end: bool = True
-    """Whether Python scripts of the evaluator's have to run to their end for a reward. Only with `own`."""
+    """Whether a reward needs proof that the command ran to its end: a Python script of the task's by its last
+    line, pytest by its report. Without, for tests that run where they see no variable of the command's. Only with
+    `own`."""
     cap_bytes: ByteSize = Field(default=ByteSize(CAP_BYTES), gt=0)
     """Size limit of the workspace. Only with `own`."""
 
@@ -170,8 +174,11 @@ class TestOnOutput:
     @property
     def _rules(self) -> WorkRules:
         options = self._options
-        tests = frozenset(test_id.partition("::")[0] for test_id in options.expect_tests)
-        return WorkRules(options.protected, options.allowed, frozenset(options.files), tests)
+        tests = {test_id.partition("::")[0] for test_id in options.expect_tests}
+        makefiles = MAKEFILES if self._program == "make" else ()
+        return WorkRules(
+            options.protected, options.allowed, frozenset(options.files), frozenset({*tests, *makefiles})
+        )
 
     async def _scripts(self, runtime: Runtime) -> dict[str, str]:
         """The task's own Python files that the command may run, each with a line that notes its end."""
@@ -185,17 +192,18 @@ class TestOnOutput:
 
     def _false_proofs(self, score: Score, seen: Testimony, scripts: dict[str, str], laid: LaidWork) -> list[str]:
         """Why a good result cannot be believed."""
-        if not score.reward:
+        if not score.reward or not self._options.orderly_end:
             return []
+        if not seen.is_intact:
+            return ["tampering: the tested code removed the evaluator's notes"]
         judges = Judges(seen.workspace, scripts, frozenset(laid.work))
-        disorder = judges.disorder(seen.processes) if self._options.orderly_end else []
         claimed = outcomes_of(seen.output, self._options.expect_tests)
         missing = [
             f"tampering: pytest's report does not have {test_id} as {outcome}, which its output claims"
             for test_id, outcome in claimed.items()
             if not agrees(test_id, outcome, seen.reports)
         ]
-        return [*disorder, *missing]
+        return [*judges.disorder(seen.processes), *missing]
 
     async def _judge_in_session(self, runtime: Runtime) -> Score:
         await runtime.exec(Command(("sh", "-c", MAKE_WAY, "sh", *self._options.files), log_name="evaluator"))

@@ -171,6 +171,18 @@ async def test_code_that_ends_its_judge_is_tampering(own_runtime: FolderRuntime)
     assert score.reasons[0].startswith("tampering: ")
 
 
+async def test_code_that_removes_the_notes_is_tampering(own_runtime: FolderRuntime) -> None:
+    gone = "import os, shutil\nshutil.rmtree(os.environ['PYTHONPATH'] + '/notes')\n"
+    score = await own_verdict(own_runtime, {"solution.py": gone + END}, **RUN_SCRIPT)
+    assert score.reasons == ("tampering: the tested code removed the evaluator's notes",)
+
+
+async def test_make_uses_the_makefile_of_the_task(own_runtime: FolderRuntime) -> None:
+    (own_runtime.folder / "Makefile").write_text("check:\n\tfalse\n")
+    score = await own_verdict(own_runtime, {"Makefile": "check:\n\ttrue\n"}, command="make check")
+    assert score.reward == 0.0
+
+
 async def test_the_orderly_end_can_be_waived(own_runtime: FolderRuntime) -> None:
     score = await own_verdict(own_runtime, {"solution.py": END}, **RUN_SCRIPT, orderly_end=False)
     assert score.reward == 1.0
@@ -192,7 +204,8 @@ async def test_reports_of_more_than_one_pytest_count(own_runtime: FolderRuntime)
 
 async def test_nothing_of_the_evaluator_is_left_in_the_workspace(own_runtime: FolderRuntime) -> None:
     await own_verdict(own_runtime, {"solution.py": RIGHT}, **RUN_SCRIPT)
-    assert sorted(path.name for path in own_runtime.folder.iterdir()) == ["check.py", "solution.py", "tests"]
+    left = {path.name for path in own_runtime.folder.iterdir()} - {"__pycache__"}
+    assert left == {"check.py", "solution.py", "tests"}
 
 
 async def test_a_missing_command_in_the_own_runtime_is_an_error(own_runtime: FolderRuntime) -> None:

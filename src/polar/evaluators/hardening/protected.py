@@ -7,6 +7,7 @@ packages and git's objects: the base's are used, and their change is no tamperin
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 import sys
 import tomllib
@@ -17,15 +18,20 @@ from typing import Any
 
 import msgspec
 
-PYTEST_FILES = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
+RUNNER_FILE = re.compile(
+    r"conftest\.py|\.?pytest\.(ini|toml)|noxfile\.py|(jest|vitest|karma)\.conf(ig)?\.\w+|\.mocharc.*|\.rspec|phpunit\.xml"
+)
+"""Files that configure a test runner."""
 START_UP_FILES = frozenset({"sitecustomize.py", "usercustomize.py"})
 """Python runs them at its start."""
-TABLES_OF = {"pyproject.toml", "setup.cfg", "tox.ini"}
-"""Files of which only the tables that pytest reads are protected."""
+TABLES_OF = {"pyproject.toml", "setup.cfg", "tox.ini", "package.json"}
+"""Files of which only what a test runner reads is protected."""
+SCRIPTS = ("pretest", "test", "posttest")
+PACKAGE_TABLES = ("jest", "mocha", "ava", "vitest")
 NOT_WORK = frozenset({"__pycache__", ".pytest_cache", "site-packages", "dist-packages"})
 """Folders of caches and of installed packages."""
-TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
-TEST_NAME = re.compile(r"^test_|_test\.\w+$|\.(test|spec)\.\w+$")
+TEST_FOLDERS = frozenset({"test", "tests", "__tests__"})
+TEST_NAME = re.compile(r"^test_|_(test|spec)\.\w+$|\.(test|spec)\.\w+$|^(run[-_])?tests?\.sh$")
 PROGRAM = re.compile(r"(python|pypy)[\d.]*|pytest|py\.test")
 PYTEST_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "xdist", "coverage"})
 SHADOWED = (sys.stdlib_module_names | PYTEST_MODULES) - {"test"}
@@ -147,10 +153,10 @@ def _lines(path: Path | None, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _is_configuration(change: WorkChange, path: PurePosixPath) -> bool:
-    if path.name in PYTEST_FILES | START_UP_FILES or path.suffix == ".pth":
+    if RUNNER_FILE.fullmatch(path.name) or path.name in START_UP_FILES or path.suffix == ".pth":
         return True
     if path.name in TABLES_OF:
-        return _pytest_tables(change.before) != _pytest_tables(change.after)
+        return _runner_tables(change.before) != _runner_tables(change.after)
     if path.name == "entry_points.txt" and path.parent.suffix in (".dist-info", ".egg-info"):
         return _sections(_text(change.before), "pytest11") != _sections(_text(change.after), "pytest11")
     return False
@@ -168,18 +174,26 @@ def _is_shim(change: WorkChange, path: PurePosixPath, rules: WorkRules) -> bool:
     return is_module and name in SHADOWED and str(module.parent) in rules.import_roots
 
 
-def _pytest_tables(path: Path | None) -> Any:
-    """What pytest reads of a configuration file. The whole text, if it cannot be parsed: pytest's own parser may
-    accept more."""
+def _runner_tables(path: Path | None) -> Any:
+    """What a test runner reads of a configuration file. The whole text, if it cannot be parsed: the runner's own
+    parser may accept more."""
     text = _text(path)
-    if path is None or path.name != "pyproject.toml":
-        return _sections(text, "pytest") + _sections(text, "entry_points", "pytest11")
+    if path is None or not text:
+        return []
     try:
-        found: Any = tomllib.loads(text)
-        tables = (found.get("tool", {}).get("pytest"), found.get("project", {}).get("entry-points", {}))
-        return [table for table in (tables[0], tables[1].get("pytest11")) if table]
-    except (tomllib.TOMLDecodeError, AttributeError):
+        if path.name == "package.json":
+            found: Any = json.loads(text)
+            scripts = found.get("scripts", {})
+            tables = [*(scripts.get(name) for name in SCRIPTS), *(found.get(name) for name in PACKAGE_TABLES)]
+        elif path.name == "pyproject.toml":
+            found = tomllib.loads(text)
+            plugins = found.get("project", {}).get("entry-points", {})
+            tables = [found.get("tool", {}).get("pytest"), plugins.get("pytest11")]
+        else:
+            return _sections(text, "pytest") + _sections(text, "entry_points", "pytest11")
+    except (ValueError, AttributeError, RecursionError):
         return text
+    return tables if any(tables) else []
 
 
 def _sections(text: str, name: str, containing: str = "") -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from polar.errors import EvaluatorError
+from polar.errors import WorkspaceUnusable
 from polar.evaluators.hardening.judges import PythonProcess
 from polar.evaluators.hardening.junit import CaseName, junit_outcomes
 from polar.runtimes.base import Command, Finished, Runtime
@@ -21,7 +21,6 @@ from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread, to_the_end
 
 GUARD = Path(__file__).with_name("python_guard.py")
-CLEAN_ENV = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 ROOM_BYTES = 64 * 2**20
 """For notes and reports."""
 
@@ -41,6 +40,8 @@ running, and a runtime returns only the end of it."""
 class Testimony(msgspec.Struct, frozen=True):
     finished: Finished
     output: str
+    is_intact: bool = False
+    """Whether the folder is as the node made it, with its notes."""
     workspace: str = "/"
     """Its path without links, as processes inside see it."""
     processes: tuple[PythonProcess, ...] = ()
@@ -61,26 +62,29 @@ class Witness:
         await self._runtime.put(f"{self._name}/sitecustomize.py", GUARD.read_bytes(), home=True)
         room = f"{self._runtime.home}/{self._name}"
         script = ("sh", "-c", RUN, "sh", room, str(self._keep_bytes), "reports" if reports else "")
-        finished = await self._runtime.exec(Command((*script, *argv), CLEAN_ENV | env, log_name="evaluator"))
+        finished = await self._runtime.exec(Command((*script, *argv), env, log_name="evaluator"))
         await self._runtime.kill()
         target = Path(tempfile.mkdtemp(prefix="polar-witness-", dir=self._folder))
         try:
             cap_bytes = self._keep_bytes + ROOM_BYTES
             await self._runtime.fetch(self._name, target / "room", cap_bytes=cap_bytes, home=True)
             return await in_thread(_read, target / "room", finished)
-        except FileNotFoundError as error:
-            raise EvaluatorError(f"the command removed the folder of its notes, {room}: {error}") from error
+        except WorkspaceUnusable:  # the tested code removed or replaced it
+            return Testimony(finished, finished.stdout_tail)
         finally:
             await to_the_end(in_thread(remove_tree, target))
 
 
 def _read(room: Path, finished: Finished) -> Testimony:
-    output, workspace = room / "output", room / "workspace"
-    notes = sorted((room / "notes").glob("*")) if (room / "notes").is_dir() else []
+    guard, output, workspace = room / "sitecustomize.py", room / "output", room / "workspace"
+    if not (workspace.is_file() and guard.is_file() and guard.read_bytes() == GUARD.read_bytes()):
+        return Testimony(finished, finished.stdout_tail)
+    notes = sorted((room / "notes").glob("*"))
     return Testimony(
         finished,
         output.read_text(errors="replace") if output.is_file() else finished.stdout_tail,
-        workspace.read_text().removesuffix("\n") if workspace.is_file() else "/",
+        (room / "notes").is_dir(),
+        workspace.read_text(errors="replace").removesuffix("\n"),
         tuple(process for path in notes if path.suffix != ".xml" and (process := _process(path)) is not None),
         tuple(junit_outcomes(path) for path in notes if path.suffix == ".xml"),
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from polar.errors import EvaluatorError, WorkspaceUnusable
 from polar.evaluators.base import Evidence
-from polar.evaluators.hardening.protected import WorkChange, Kind, WorkRules, kind_of
+from polar.evaluators.hardening.protected import Kind, WorkChange, WorkRules, kind_of
 from polar.runtimes.base import Command, Fetched, Runtime
 from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread, to_the_end

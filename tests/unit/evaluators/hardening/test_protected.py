@@ -116,3 +116,14 @@ def test_a_pattern_without_a_slash_matches_names(tmp_path: Path) -> None:
     assert kind(tmp_path, "deep/Makefile", "x", "y", WorkRules(protected=("Makefile",))) is Kind.TAMPERING
     assert kind(tmp_path, "deep/Makefile", "x", "y", WorkRules(protected=("./Makefile",))) is Kind.WORK
     assert kind(tmp_path, "a/b/c.sh", "x", "y", WorkRules(protected=("a/*.sh",))) is Kind.TAMPERING
+
+
+@pytest.mark.parametrize("path", ["jest.config.js", "vitest.config.mts", ".mocharc.yml", "noxfile.py"])
+def test_runners_of_other_kinds(tmp_path: Path, path: str) -> None:
+    assert kind(tmp_path, path, "x", "y") is Kind.TAMPERING
+
+
+def test_the_scripts_that_npm_test_runs(tmp_path: Path) -> None:
+    before = '{"scripts": {"test": "jest", "build": "x"}}'
+    assert kind(tmp_path, "package.json", before, '{"scripts": {"test": "true"}}') is Kind.TAMPERING
+    assert kind(tmp_path, "package.json", before, '{"scripts": {"test": "jest"}, "a": 1}') is Kind.WORK
