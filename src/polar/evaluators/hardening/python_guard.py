@@ -2,7 +2,7 @@
 
 A copy of this file stands outside the workspace, on PYTHONPATH, beside the folder for its notes. It imports only
 what Python has loaded by then, and nothing of Polar. Tested code runs in the same process and could undo it all:
-it makes a cheat harder and visible, not impossible.
+it makes a cheat harder and visible, not impossible. It runs in Python 3.7 and later.
 """
 
 import atexit
@@ -25,19 +25,18 @@ class Guard:
         self._name = f"{time.time_ns()}-{self._pid}"
         self._exit = sys.exit
         self._hard_exit = os._exit
-        self._excepthook = sys.excepthook
 
     def begin(self) -> None:
         main = sys.argv[0] if sys.argv else ""
         main = main if main in ("", "-c", "-m") else os.path.realpath(main)
         first = "" if MARK in os.environ else "first"
-        self.note("began", str(self._pid), first, main, *getattr(sys, "orig_argv", sys.argv))
+        self.note("began", str(self._pid), first, main, *words())
         os.environ[MARK] = "1"
         self._rename_report()
-        atexit.register(self.note, "ended")
+        atexit.register(self.end)
         sys.exit = self.exit
-        sys.excepthook = self.excepthook
-        sys.addaudithook(self._audit)
+        if hasattr(sys, "addaudithook"):
+            sys.addaudithook(self._audit)
         sys._polar_reached_end = self.reached_end  # pyright: ignore[reportAttributeAccessIssue]
         for module in (os, sys.modules[os.name]):
             module._exit = self.hard_exit  # pyright: ignore[reportAttributeAccessIssue]
@@ -58,7 +57,8 @@ class Guard:
         self.note("reached")
 
     def exit(self, status: object = None) -> None:
-        frame, files = sys._getframe(1), list[str]()  # pyright: ignore[reportPrivateUsage]
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        files: "list[str]" = []  # noqa: UP037 - old Pythons have no list[str]
         while frame is not None and len(files) < MAX_FRAMES:
             files.append(os.path.realpath(frame.f_code.co_filename))
             frame = frame.f_back
@@ -69,9 +69,10 @@ class Guard:
         self.note("hard_exit")
         self._hard_exit(status)
 
-    def excepthook(self, *error: object) -> None:
-        self.note("exception")
-        self._excepthook(*error)  # pyright: ignore[reportArgumentType]
+    def end(self) -> None:
+        if hasattr(sys, "last_type"):  # nothing caught it
+            self.note("exception")
+        self.note("ended")
 
     def _audit(self, event: str, arguments: object) -> None:
         if event == "os.exec":
@@ -85,6 +86,17 @@ class Guard:
             os.environ["PYTEST_ADDOPTS"] = f"{before}{mark}-{self._name}.xml{rest}"
 
 
+def words() -> "list[str]":
+    """The whole command line, also before Python 3.10."""
+    if hasattr(sys, "orig_argv"):
+        return sys.orig_argv
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return sys.argv
+
+
 def run_next() -> None:
     """Runs the `sitecustomize` of the base, which this one hides."""
     for folder in sys.path:
@@ -96,5 +108,6 @@ def run_next() -> None:
 
 
 if __name__ == "sitecustomize":
-    Guard().begin()
+    if hasattr(sys, "argv"):  # Python 3.6 does not know yet what it runs
+        Guard().begin()
     run_next()

@@ -6,6 +6,7 @@ there: no program that the agent may have replaced takes part. What is not work 
 
 from __future__ import annotations
 
+import asyncio
 import filecmp
 import os
 import shutil
@@ -13,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
@@ -67,7 +69,7 @@ async def lay_work(evidence: Evidence, rules: WorkRules, cap_bytes: int = CAP_BY
     try:
         left = await _copied(evidence.runtime, folder / "agent", cap_bytes)
         await _copied_base(evidence.own_runtime, folder / "base", cap_bytes)
-        plan = await in_thread(_planned, folder, left, rules)
+        plan = await _plan(folder, left, rules)
         if not plan.laid.tampering:
             await _lay(evidence.own_runtime, folder / "work", plan)
         if evidence.logs is not None:
@@ -102,7 +104,21 @@ class _Plan(msgspec.Struct, frozen=True):
     """Folders that the agent removed, the deepest first."""
 
 
-def _planned(folder: Path, left: Fetched, rules: WorkRules) -> _Plan:
+async def _plan(folder: Path, left: Fetched, rules: WorkRules) -> _Plan:
+    """When cancelled, waits for the thread to end first: its folder is about to be removed."""
+    cancelled = Event()
+    planning = asyncio.ensure_future(in_thread(_planned, folder, left, rules, cancelled))
+    try:
+        await asyncio.wait([planning])
+    except asyncio.CancelledError:
+        cancelled.set()
+        await to_the_end(asyncio.wait([planning]))
+        planning.exception()  # marks it as retrieved, so that asyncio logs no warning
+        raise
+    return planning.result()
+
+
+def _planned(folder: Path, left: Fetched, rules: WorkRules, cancelled: Event) -> _Plan:
     """Compares `base` and `agent`, and moves the agent's work to `work`."""
     base, agent = _tree(folder / "base"), _tree(folder / "agent")
     installed = _installed(base, agent)
@@ -110,6 +126,8 @@ def _planned(folder: Path, left: Fetched, rules: WorkRules) -> _Plan:
     removed: list[str] = []
     (folder / "work").mkdir()
     for change in _changes(base, agent, left):
+        if cancelled.is_set():
+            break
         kind = kind_of(change, rules, installed)
         paths[kind].append(change.path)
         if kind is Kind.WORK:
