@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,19 @@ import pytest
 from workplace import FolderRuntime, evidence
 
 from polar.errors import ConfigError, EvaluatorError, RuntimeFailure, WorkspaceUnusable
+from polar.evaluators.base import RuntimeRequest
 from polar.evaluators.test_on_output import TestOnOutput
 from polar.registry import make
-from polar.types import Score, Spec
+from polar.types import Score, Spec, TaskRequest
 
 
 def evaluator(**options: Any) -> TestOnOutput:
     return make("evaluator", Spec(name="test_on_output", options=options))
 
 
-@pytest.fixture
-def runtime(tmp_path: Path) -> FolderRuntime:
-    return FolderRuntime(tmp_path)
-
-
 async def verdict(runtime: FolderRuntime, **options: Any) -> Score:
-    return await evaluator(**options).evaluate(evidence(runtime))
+    """Of a command in the session's own runtime."""
+    return await evaluator(**({"where": "session"} | options)).evaluate(evidence(runtime))
 
 
 async def test_exit_code_zero_is_what_is_expected_by_default(runtime: FolderRuntime) -> None:
@@ -82,6 +80,137 @@ async def test_all_expectations_have_to_hold(runtime: FolderRuntime) -> None:
 async def test_files_are_laid_over_those_of_the_agent(runtime: FolderRuntime) -> None:
     (runtime.folder / "check.sh").write_text("exit 0  # the agent's idea of a test")
     assert (await verdict(runtime, command="sh check.sh", files={"check.sh": "exit 1"})).reward == 0.0
+
+
+async def test_where_the_command_runs() -> None:
+    task = TaskRequest(instruction="fix it")
+    assert evaluator(command="true").wants_runtime(task) == RuntimeRequest()
+    assert evaluator(command="true", where="session").wants_runtime(task) is None
+
+
+@pytest.fixture
+def own_runtime(tmp_path: Path) -> FolderRuntime:
+    """The evaluator's own, with the task's base: a bug and its test."""
+    own = FolderRuntime(tmp_path / "own", tail_bytes=4000)
+    (own.folder / "tests").mkdir(parents=True)
+    (own.folder / "solution.py").write_text("def double(x):\n    return x + 2\n")
+    (own.folder / "tests/test_double.py").write_text(TEST_DOUBLE)
+    return own
+
+
+TEST_DOUBLE = """\
+from solution import double
+
+def test_two():
+    assert double(2) == 4
+
+def test_three():
+    assert double(3) == 6
+"""
+RIGHT = "def double(x):\n    return 2 * x\n"
+RUN_TESTS: dict[str, Any] = {
+    "command": [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "tests"],
+    "env": {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    "expect_tests": {f"tests/test_double.py::{name}": "passed" for name in ("test_two", "test_three")},
+}
+CHECK = "from solution import double\nassert double(3) == 6\nprint('all is well')\n"
+RUN_SCRIPT: dict[str, Any] = {
+    "command": [sys.executable, "check.py"],
+    "files": {"check.py": CHECK},
+    "expect_pattern": "^all is well$",
+}
+
+
+async def own_verdict(own: FolderRuntime, work: dict[str, str], **options: Any) -> Score:
+    """Of a command in the evaluator's own runtime; `work` is what the agent wrote over the base."""
+    session = FolderRuntime(own.folder.with_name("session"))
+    shutil.copytree(own.folder, session.folder)
+    for path, text in work.items():
+        (session.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (session.folder / path).write_text(text)
+    return await evaluator(**options).evaluate(evidence(session, own_runtime=own))
+
+
+@pytest.mark.parametrize("judged_by", [RUN_TESTS, RUN_SCRIPT])
+async def test_work_is_judged_in_the_evaluators_own_runtime(
+    own_runtime: FolderRuntime, judged_by: dict[str, Any]
+) -> None:
+    score = await own_verdict(own_runtime, {"solution.py": RIGHT}, **judged_by)
+    assert (score.reward, score.reasons) == (1.0, ())
+
+
+async def test_no_work_is_worth_nothing(own_runtime: FolderRuntime) -> None:
+    score = await own_verdict(own_runtime, {}, **RUN_SCRIPT)
+    assert score.reward == 0.0 and "tampering" not in score.metrics
+
+
+async def test_an_edited_test_is_restored_and_the_work_counts(own_runtime: FolderRuntime) -> None:
+    score = await own_verdict(own_runtime, {"solution.py": RIGHT, "tests/test_double.py": "fail"}, **RUN_SCRIPT)
+    assert score.reward == 1.0
+    assert score.reasons == ("the agent changed tests/test_double.py: the task's own was used",)
+
+
+async def test_tampering_scores_zero_whatever_the_work(own_runtime: FolderRuntime) -> None:
+    work = {"solution.py": RIGHT, "conftest.py": ""}
+    score = await own_verdict(own_runtime, work, **RUN_TESTS)
+    assert (score.reward, score.metrics) == (0.0, {"tampering": 1})
+    assert score.reasons == ("tampering: the agent changed conftest.py, which is the task's",)
+
+
+async def test_a_task_may_allow_a_change(own_runtime: FolderRuntime) -> None:
+    work = {"solution.py": RIGHT, "conftest.py": ""}
+    assert (await own_verdict(own_runtime, work, **RUN_SCRIPT, allowed=["conftest.py"])).reward == 1.0
+
+
+END = "import os\nprint('all is well', flush=True)\nos._exit(0)\n"
+
+
+async def test_code_that_ends_its_judge_is_tampering(own_runtime: FolderRuntime) -> None:
+    score = await own_verdict(own_runtime, {"solution.py": END}, **RUN_SCRIPT)
+    assert score.reward == 0.0 and score.metrics["tampering"] == 1
+    assert score.reasons[0].startswith("tampering: ")
+
+
+async def test_code_that_removes_the_notes_is_tampering(own_runtime: FolderRuntime) -> None:
+    gone = "import os, shutil\nshutil.rmtree(os.environ['PYTHONPATH'] + '/notes')\n"
+    score = await own_verdict(own_runtime, {"solution.py": gone + END}, **RUN_SCRIPT)
+    assert score.reasons == ("tampering: the tested code removed the evaluator's notes",)
+
+
+async def test_make_uses_the_makefile_of_the_task(own_runtime: FolderRuntime) -> None:
+    (own_runtime.folder / "Makefile").write_text("check:\n\tfalse\n")
+    score = await own_verdict(own_runtime, {"Makefile": "check:\n\ttrue\n"}, command="make check")
+    assert score.reward == 0.0
+
+
+async def test_the_orderly_end_can_be_waived(own_runtime: FolderRuntime) -> None:
+    score = await own_verdict(own_runtime, {"solution.py": END}, **RUN_SCRIPT, orderly_end=False)
+    assert score.reward == 1.0
+
+
+async def test_output_that_claims_what_no_report_has(own_runtime: FolderRuntime) -> None:
+    lines = "".join(f"PASSED {test_id}\\n" for test_id in RUN_TESTS["expect_tests"])
+    score = await own_verdict(own_runtime, {}, **RUN_TESTS | {"command": f"printf '{lines}'"})
+    assert score.reward == 0.0
+    assert score.reasons[0].startswith("tampering: pytest's report does not have tests/test_double.py::test_two")
+
+
+async def test_reports_of_more_than_one_pytest_count(own_runtime: FolderRuntime) -> None:
+    run = f"{sys.executable} -m pytest -rA -q -p no:cacheprovider tests -k"
+    command = f"({run} two & {run} three; wait) | grep ^PASSED"
+    score = await own_verdict(own_runtime, {"solution.py": RIGHT}, **RUN_TESTS | {"command": command})
+    assert (score.reward, score.reasons) == (1.0, ())
+
+
+async def test_nothing_of_the_evaluator_is_left_in_the_workspace(own_runtime: FolderRuntime) -> None:
+    await own_verdict(own_runtime, {"solution.py": RIGHT}, **RUN_SCRIPT)
+    left = {path.name for path in own_runtime.folder.iterdir()} - {"__pycache__"}
+    assert left == {"check.py", "solution.py", "tests"}
+
+
+async def test_a_missing_command_in_the_own_runtime_is_an_error(own_runtime: FolderRuntime) -> None:
+    with pytest.raises(EvaluatorError, match="was not found"):
+        await own_verdict(own_runtime, {}, command="no-such-program")
 
 
 SUMMARY = "PASSED t.py::test_a\nFAILED t.py::test_b - assert 0\n"

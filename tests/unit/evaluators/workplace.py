@@ -11,7 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from polar.evaluators.base import Evidence
-from polar.runtimes.base import Command, Finished, SessionFolders
+from polar.runtimes.base import Command, Fetched, Finished, SessionFolders
+from polar.runtimes.files.copies import copy_in, copy_out
+from polar.runtimes.files.folders import read_file
 from polar.types import Strict, TaskRequest, Trajectory, TrajectoryStatistics
 
 
@@ -59,11 +61,18 @@ class FolderRuntime:
     async def put(self, path: str, content: bytes, *, home: bool = False, executable: bool = False) -> None:
         if ".." in path:
             raise ValueError(f"{path} leaves the workspace")
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).write_bytes(content)
+        target = self._base(home=home) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
     async def get(self, path: str) -> bytes:
-        return (self.folder / path).read_bytes()
+        return read_file(self.folder / path)
+
+    async def put_folder(self, source: Path, path: str) -> None:
+        copy_in(source, self.folder / path)
+
+    async def fetch(self, path: str, target: Path, *, cap_bytes: int, home: bool = False) -> Fetched:
+        return copy_out(self._base(home=home) / path, target, cap_bytes)
 
     async def kill(self) -> None: ...
 
@@ -75,11 +84,19 @@ class FolderRuntime:
 
     @property
     def home(self) -> str:
-        return str(self.folder)
+        return str(self._base(home=True))
+
+    def _base(self, *, home: bool) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-home") if home else self.folder
 
 
 def evidence(
-    runtime: FolderRuntime, *, exit_code: int | None = 0, timed_out: bool = False, **statistics: Any
+    runtime: FolderRuntime,
+    *,
+    own_runtime: FolderRuntime | None = None,
+    exit_code: int | None = 0,
+    timed_out: bool = False,
+    **statistics: Any,
 ) -> Evidence:
     counted = TrajectoryStatistics.model_validate(statistics).model_dump()
     return Evidence(
@@ -88,4 +105,5 @@ def evidence(
         trajectory=Trajectory(session_id="s1", builder="prefix_merging", statistics=counted),
         exit_code=exit_code,
         timed_out=timed_out,
+        own_runtime=own_runtime,
     )

@@ -279,7 +279,7 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
             found = await self._container.find(self._bases[home], path)
         except NotADirectoryError as error:
             raise NoSuchFile(f"there is no {path!r}: {error}") from error
-        if found.stat is None:
+        if found.stat is None or (path == "." and await self._container.stat(found.path) is None):
             raise NoSuchFile(f"there is no {path!r}")
         return found
 
