@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cheats import BASE, CHEATS, HONEST, UNDEFENDED, Cheat
-from test_verdicts_in_runtimes import AGENT
+from small_agent import AGENT
 from workshop import Workshop, shell_task
 
 from polar import registry
