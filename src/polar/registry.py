@@ -39,6 +39,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tree": "polar.builders.tree:Tree",
     },
     "evaluator": {
+        "swe_bench": "polar.evaluators.swe_bench.evaluator:SweBench",
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
         "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
     },
