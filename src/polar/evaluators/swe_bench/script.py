@@ -51,9 +51,9 @@ def runnable(script: str, parts: str) -> str:
     lines = script.splitlines()
     start, end = _marked(lines)
     folder = shlex.quote(parts)
-    lines[end] = f"polar_exit_code=$?; exec >{folder}/rest 2>&1"
-    lines[start] = f"exec >{folder}/tests 2>&1"
-    return "\n".join((f"exec >{folder}/setup 2>&1", *lines, 'exit "$polar_exit_code"\n'))
+    lines[end] = f"polar_exit_code=$?; exec >>{folder}/rest 2>&1"
+    lines[start] = f"exec >>{folder}/tests 2>&1"
+    return "\n".join((f"exec >>{folder}/setup 2>&1", *lines, 'exit "$polar_exit_code"\n'))
 
 
 class EvalLog(msgspec.Struct, frozen=True):
