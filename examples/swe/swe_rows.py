@@ -51,7 +51,7 @@ cd "${{TESTBED:-.}}"
 python=python3
 "$python" -c 'import pytest' 2>/dev/null || python={shlex.quote(python)}
 rm -f {bug.test_path}
-git checkout {commit} -- {seen}
+git checkout {commit} -- tests
 git apply -v - <<'{END}'
 {test_patch}{END}
 : '>>>>> Start Test Output'
