@@ -15,6 +15,7 @@ from polar import __version__
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
+from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
@@ -82,6 +83,7 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ctx.obj = runs_dir
 
 
+app.command("tasks")(tasks)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
