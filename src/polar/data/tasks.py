@@ -50,7 +50,9 @@ def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
 def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:
     """Tasks that cannot run, each on a line of its own."""
     lines = [f"{each.where}: {each.why}" for each in skipped[:shown]]
-    more = [f"and {len(skipped) - shown} more; `polar tasks FILE` lists them all"] if len(skipped) > shown else []
+    more = (
+        [f"and {len(skipped) - shown} more; `polar tasks ls FILE` lists them all"] if len(skipped) > shown else []
+    )
     return "\n  ".join([title, *lines, *more])
 
 
