@@ -39,6 +39,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tree": "polar.builders.tree:Tree",
     },
     "evaluator": {
+        "harbor": "polar.evaluators.harbor.evaluator:HarborEvaluator",
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
         "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
     },

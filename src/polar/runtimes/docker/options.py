@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import msgspec
 from pydantic import Field, field_validator
 
 from polar.runtimes.base import Program, SessionFolders
@@ -25,6 +26,7 @@ class DockerOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=tuple(LIMIT_FEATURES),
         contains=("files", "processes", "network"),
+        own_root=True,
         reasons={"disk_bytes": NO_QUOTA},
     )
 
@@ -44,7 +46,7 @@ class DockerOptions(RuntimeOptions):
     @property
     def offered(self) -> Capabilities:
         base = self.capabilities
-        return Capabilities(base.networks, (*base.limits, "disk_bytes"), base.contains) if self.quota else base
+        return msgspec.structs.replace(base, limits=(*base.limits, "disk_bytes")) if self.quota else base
 
     @field_validator("engine")
     @classmethod
