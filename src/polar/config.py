@@ -75,6 +75,23 @@ class NodeConfig(Strict):
     """With less free space, the disk counts as full."""
 
 
+class PermitConfig(Strict):
+    """What the operator of a node lets tasks ask of its machine. By default nothing: a task that asks for more is
+    refused, and the refusal names the setting."""
+
+    build: bool = False
+    """Build the Dockerfiles of tasks. Their commands run as root in containers of the Docker Engine, without the
+    limits of a session."""
+    build_network: bool = False
+    """These builds may use the network."""
+    pull: Literal["never", "missing"] = "never"
+    """missing: get images that are not on this machine from their registry."""
+    mounts: tuple[Path, ...] = ()
+    """Folders that tasks may mount read-only, each with all below it."""
+    prepare_network: bool = False
+    """The prepare steps of a task may use the node's network, before its agent starts."""
+
+
 class ServerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
@@ -97,6 +114,7 @@ class Config(Strict):
     gateway: GatewayConfig = GatewayConfig()
     pools: PoolConfig = PoolConfig()
     node: NodeConfig = NodeConfig()
+    permits: PermitConfig = PermitConfig()
     server: ServerConfig = ServerConfig()
 
 

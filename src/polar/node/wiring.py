@@ -158,6 +158,7 @@ class Node:
             watchers=(self.journal, retrying, *watchers),
             versions=self.versions,
             launcher=self.launcher,
+            permits=self.config.permits,
         )
         journalled = JournalledSource(retrying, self.journal, self.health)
         pipeline = Pipeline(self.config.pools, services, journalled)

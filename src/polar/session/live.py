@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from polar.config import PermitConfig
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.host.supervisor import Launcher
@@ -33,6 +34,8 @@ class Services:
     """Of Polar, engine, model and renderer."""
     launcher: Launcher | None = None
     """Starts commands for runtimes without a supervisor of their own."""
+    permits: PermitConfig = field(default_factory=PermitConfig)
+    """What the operator lets tasks ask of the machine."""
 
 
 @dataclass
