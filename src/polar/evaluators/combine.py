@@ -139,7 +139,9 @@ class Combine:
         """Raises `EvaluatorError` if there is no verdict, and `WorkspaceUnusable`, which is the agent's doing."""
         evaluator = self._evaluators[part.title]
         try:
-            returned: Any = evaluator.evaluate(evidence)
+            # A plain `def` of the user's may run an event loop of its own, which no thread with one allows.
+            ours = registry.is_ours("evaluator", part.spec)
+            returned: Any = evaluator.evaluate(evidence) if ours else await in_thread(evaluator.evaluate, evidence)
             score = score_of(await returned if inspect.isawaitable(returned) else returned, part.title)
         except (EvaluatorError, WorkspaceUnusable, TimeoutError):
             raise
