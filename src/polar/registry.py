@@ -39,4 +39,153 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tree": "polar.builders.tree:Tree",
     },
     "evaluator": {
+        "combine": "polar.evaluators.combine:Combine",
         "harbor": "polar.evaluators.harbor.evaluator:HarborEvaluator",
+        "judge": "polar.evaluators.judge.evaluator:Judge",
+        "session_completion": "polar.evaluators.session_completion:SessionCompletion",
+        "swe_bench": "polar.evaluators.swe_bench.evaluator:SweBench",
+        "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
+    },
+    "engine": {
+        "embedded": "polar.engines.embedded.engine:EmbeddedEngine",
+        "endpoint": "polar.engines.endpoint.engine:EndpointEngine",
+        "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
+        "sglang": "polar.engines.sglang.engine:SglangEngine",
+        "torch": "polar.engines.torch.engine:TorchEngine",
+        "vllm": "polar.engines.vllm.engine:VllmEngine",
+    },
+    "renderer": {
+        "smollm2": "polar.tokens.renderers.smollm2:SmolLM2Renderer",
+        "family": "polar.tokens.renderers.family:FamilyRenderer",
+        "template": "polar.tokens.renderers.template:TemplateRenderer",
+    },
+}
+
+
+METHODS = {"evaluator": "evaluate"}
+"""What a class must have, so that its absence is found before a run."""
+
+
+def ships(kind: str, name: str) -> bool:
+    """Whether the plug-in comes with Polar."""
+    return name in BUILT_IN[kind]
+
+
+def is_ours(kind: str, spec: Spec) -> bool:
+    """Whether the plug-in comes with Polar, and so do those that it is made of (`inner_specs`)."""
+    return ships(kind, spec.name) and all(is_ours(kind, each) for each in _inner_specs(kind, spec))
+
+
+def _inner_specs(kind: str, spec: Spec) -> list[Spec]:
+    try:
+        plugin = find(kind, spec.name)
+        within: Callable[[BaseModel], list[Spec]] | None = getattr(plugin, "inner_specs", None)
+        return within(options_of(kind, plugin, spec.options)) if within else []
+    except PolarError:  # making it reports that
+        return []
+
+
+def find(kind: str, name: str) -> type[Any]:
+    """The class of a plug-in. The error for an unknown name lists the known ones."""
+    known = BUILT_IN[kind]
+    target = known.get(name, name)
+    module_name, _, class_name = target.partition(":")
+    if not module_name or not class_name:
+        raise UnknownPlugin(
+            f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}, or your own as 'module:Class'"
+        )
+    try:
+        loaded = getattr(import_module(module_name), class_name)
+    except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
+        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if kind == "evaluator" and callable(loaded) and not isinstance(loaded, type):
+        return _class_around(loaded, name)
+    if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
+        other = ", or a function of the evidence" if kind == "evaluator" else ""
+        raise UnknownPlugin(
+            f"{kind} {name!r} is not a plug-in: it needs to be a class with an `Options` model{other}"
+        )
+    if (method := METHODS.get(kind)) and not callable(getattr(loaded, method, None)):
+        raise UnknownPlugin(f"{kind} {name!r} has no method `{method}`")
+    return loaded
+
+
+def _class_around(function: Callable[..., Any], name: str) -> type[Any]:
+    """The evaluator class of a plain function, whose further parameters are its options."""
+    options, parameters = _options_around(function, name)
+
+    class FunctionEvaluator:
+        Options: type[BaseModel] = options
+
+        def __init__(self, options: BaseModel) -> None:
+            self._given = {parameter: getattr(options, field) for field, parameter in parameters.items()}
+            self._given |= options.model_extra or {}
+
+        def evaluate(self, evidence: Any) -> Any:
+            return function(evidence, **self._given)
+
+    FunctionEvaluator.__name__ = name
+    return FunctionEvaluator
+
+
+def _options_around(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], dict[str, str]]:
+    """A model of a function's options, and each field's parameter. They differ, because a parameter may have a
+    name that a model's field must not have, such as `json`."""
+    try:
+        evidence, *others = inspect.signature(function).parameters.values()
+    except ValueError as error:  # no parameter, or no signature
+        raise UnknownPlugin(f"evaluator {name!r} must take the evidence as its first argument") from error
+    if evidence.kind in (evidence.KEYWORD_ONLY, evidence.VAR_KEYWORD):
+        raise UnknownPlugin(f"evaluator {name!r} must take the evidence as its first positional argument")
+    named = [each for each in others if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    asked = SimpleNamespace(__annotations__={each.name: each.annotation for each in named})
+    try:
+        hints = get_type_hints(asked, globalns=getattr(function, "__globals__", {}), include_extras=True)
+    except Exception as error:  # an annotation is any expression
+        raise UnknownPlugin(f"evaluator {name!r}: its annotations cannot be read: {error}") from error
+    fields: dict[str, Any] = {
+        f"option_{number}": (
+            Any if each.annotation is each.empty else hints[each.name],
+            Field(default=... if each.default is each.empty else each.default, alias=each.name),
+        )
+        for number, each in enumerate(named)
+    }
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
+    config = ConfigDict(frozen=True, extra="allow" if takes_any else "forbid", arbitrary_types_allowed=True)
+    model = create_model("FunctionOptions", __config__=config, **fields)
+    return model, dict(zip(fields, (each.name for each in named), strict=True))
+
+
+def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseModel:
+    """A plug-in's options, checked against its `Options` model."""
+    model: type[BaseModel] = plugin.Options
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{kind} {plugin.__name__}: {where}: {message}") from error
+
+
+def make(kind: str, spec: Spec) -> Any:
+    """A plug-in from its spec. A plug-in class has an `Options` model and takes one as its argument."""
+    plugin = find(kind, spec.name)
+    return plugin(options_of(kind, plugin, spec.options))
+
+
+def plugin_problems(task: TaskRequest) -> list[str]:
+    """Problems with the plug-ins that a task names, found before anything runs."""
+    found: list[str] = []
+    for kind in ("runtime", "harness", "builder", "evaluator"):
+        spec: Spec = getattr(task, kind)
+        try:
+            plugin = find(kind, spec.name)
+            options = options_of(kind, plugin, spec.options)
+            if hasattr(plugin, "task_problems"):
+                found += [f"{kind}: {problem}" for problem in plugin(options).task_problems(task)]
+        except PolarError as error:
+            found.append(f"{kind}: {error}")
+        except (Exception, SystemExit) as error:  # a user's class may fail in any way, or exit
+            found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
+    return found
