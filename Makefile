@@ -43,6 +43,7 @@ bench: $(VENV)/.dev  ## measurements, each a script of its own
 	$(BIN)/python benchmarks/in_flight.py
 	$(BIN)/python benchmarks/outage.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/prewarm.py
 	$(BIN)/python benchmarks/default_model.py
 	$(BIN)/python benchmarks/runtimes.py --parallel bubblewrap=100 --parallel docker=20
 

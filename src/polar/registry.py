@@ -42,6 +42,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "combine": "polar.evaluators.combine:Combine",
         "judge": "polar.evaluators.judge.evaluator:Judge",
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
+        "swe_bench": "polar.evaluators.swe_bench.evaluator:SweBench",
         "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
     },
     "engine": {

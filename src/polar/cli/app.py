@@ -15,6 +15,7 @@ from polar import __version__
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
+from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
@@ -99,6 +100,7 @@ app.command("up")(up)
 app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
+app.add_typer(tasks, name="tasks")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from polar.config import PermitConfig
 from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.options import RuntimeOptions
 
@@ -44,6 +45,8 @@ class SessionFolders(msgspec.Struct, frozen=True):
     programs: tuple[Program, ...] = ()
     launcher: Launcher | None = None
     """The node's launcher, for a runtime that starts its commands with one. None: the runtime starts its own."""
+    permits: PermitConfig = PermitConfig()
+    """What the operator of the node permits tasks to ask for."""
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from polar import registry
 from polar.back_off import BackOff
+from polar.config import PermitConfig
 from polar.errors import ConfigError, PolarError, RuntimeFailure, SessionError, boundary, failure_of
 from polar.evaluators.base import Evaluator, RuntimeEvaluator, RuntimeRequest
 from polar.runtimes.base import Runtime, SessionFolders
@@ -45,12 +46,15 @@ class EvaluatorSite:
     task: TaskRequest
     paths: SessionPaths
     launcher: Launcher | None = None
+    permits: PermitConfig = field(default_factory=PermitConfig)
 
     @property
     def folders(self) -> SessionFolders:
         """Of the evaluator's own runtime."""
         paths, name = self.paths, f"{self.session_id}.evaluator"
-        return SessionFolders(name, paths.evaluator_place, paths.evaluator_logs, launcher=self.launcher)
+        return SessionFolders(
+            name, paths.evaluator_place, paths.evaluator_logs, launcher=self.launcher, permits=self.permits
+        )
 
 
 @dataclass(frozen=True)

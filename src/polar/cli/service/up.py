@@ -133,7 +133,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
-    from polar.runs.running import INSTALLING, prepare_machine
+    from polar.runs.running import prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -143,8 +143,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
-        progress.phase(INSTALLING)
-        await prepare_machine(tasks)
+        await prepare_machine(tasks, layout.config.permits, progress.phase)
         progress.phase("Starting server and engine (downloads its weights once)")
         try:
             async with service(layout) as address, PolarClient(address) as client:

@@ -41,6 +41,7 @@ from polar.runtimes.host.processes import Family, end
 from polar.runtimes.host.spawn import Job
 from polar.runtimes.host.threads import in_thread, to_the_end
 from polar.runtimes.images.catalog import root_folder
+from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 
 FOLDERS = ("disk", "image", "lower", "root")
@@ -52,6 +53,8 @@ class BubblewrapOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=("cpus", "memory_bytes", "pids", "disk_bytes"),
         contains=("files", "processes", "network"),
+        mounts=True,
+        prepare_network=True,
     )
 
     image: str | None = None
@@ -60,6 +63,10 @@ class BubblewrapOptions(RuntimeOptions):
     workspace: str = Field(default="/work")
     """The workspace's path inside. If the image has a folder there and the task brings no workspace, that folder
     is the workspace."""
+
+    @property
+    def offered(self) -> Capabilities:
+        return msgspec.structs.replace(self.capabilities, own_root=self.image is not None)
 
     @field_validator("workspace")
     @classmethod
@@ -130,7 +137,10 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
             # An overlay could not change files of another user; a copy can.
             base=str(folders.base.resolve()) if folders.base is not None and _is_ours(folders.base) else None,
             disk_bytes=int(self._options.limits.disk_bytes or 0),
-            programs=tuple((str(each.source.resolve()), each.mount_point) for each in folders.programs),
+            programs=(
+                *((str(each.source.resolve()), each.mount_point) for each in folders.programs),
+                *((str(each.source), each.target) for each in node_folders(self._options.mounts)),
+            ),
         )
 
     async def listener(self) -> socket.socket | None:
