@@ -40,6 +40,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "evaluator": {
         "combine": "polar.evaluators.combine:Combine",
+        "harbor": "polar.evaluators.harbor.evaluator:HarborEvaluator",
         "judge": "polar.evaluators.judge.evaluator:Judge",
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
         "swe_bench": "polar.evaluators.swe_bench.evaluator:SweBench",

@@ -27,7 +27,15 @@ sys.path.remove(str(EXAMPLES))
 BUGS = {bug.instance_id: bug for bug in swe_bugs.all_bugs()}
 REPOSITORIES = [repository.name for repository in swe_bugs.repositories()]
 COLUMNS = {
-    *("instance_id", "repo", "version", "base_commit", "environment_setup_commit", "problem_statement", "hints_text"),
+    *(
+        "instance_id",
+        "repo",
+        "version",
+        "base_commit",
+        "environment_setup_commit",
+        "problem_statement",
+        "hints_text",
+    ),
     *("created_at", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"),
     *("image", "eval_script", "log_parser", "eval_type"),
 }
@@ -207,7 +215,9 @@ def test_a_bug_whose_text_is_not_in_the_repository_is_named(tmp_path: Path) -> N
     bug = next(iter(BUGS.values()))
     path = bug.repository.folder / "bugs" / f"{bug.name}.toml"
     changed = tmp_path / "other.toml"
-    changed.write_text(path.read_text() + '\n[[changes]]\nfile = "README.md"\nright = "no such text"\nwrong = ""\n')
+    changed.write_text(
+        path.read_text() + '\n[[changes]]\nfile = "README.md"\nright = "no such text"\nwrong = ""\n'
+    )
     with pytest.raises(swe_bugs.BugError, match=r"other\.toml: .*occurs 0 times in README\.md"):
         swe_bugs.read_bug(bug.repository, changed)
 

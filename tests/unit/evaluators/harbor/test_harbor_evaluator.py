@@ -97,7 +97,10 @@ async def test_a_verifier_that_does_not_end_scores_zero(place: Place) -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("exit 3", "the verifier wrote no reward.txt or reward.json; its exit code was 3; its output ends with 'no'"),
+        (
+            "exit 3",
+            "the verifier wrote no reward.txt or reward.json; its exit code was 3; its output ends with 'no'",
+        ),
         (f"echo maybe >{REWARD}", "reward.txt holds 'maybe', which is not a finite number"),
         ("nonesuch; exit 127", r"test.sh may not have started \(exit code 127\)"),
     ],
