@@ -43,7 +43,7 @@ class ScoreRange(Strict):
 class JudgeOptions(Strict):
     base_url: str
     """Of an OpenAI-compatible API: `/chat/completions` follows it. The operator of the node allows it in
-    `evaluators.endpoints` of its polar.toml."""
+    `permits.endpoints` of its polar.toml."""
     model: str = Field(min_length=1)
     rubric: str | tuple[Criterion, ...] = Field(min_length=1)
     api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
