@@ -6,10 +6,12 @@ import os
 import secrets
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from polar.errors import ConfigError
 from polar.types import Spec, Strict
@@ -75,6 +77,53 @@ class NodeConfig(Strict):
     """With less free space, the disk counts as full."""
 
 
+class PermitConfig(Strict):
+    """What the operator of a node lets tasks ask of its machine. By default nothing: a task that asks for more is
+    refused, and the refusal names the setting."""
+
+    build: bool = False
+    """Build the Dockerfiles of tasks. Their commands run as root in containers of the Docker Engine, without the
+    limits of a session."""
+    build_network: bool = False
+    """These builds may use the network."""
+    pull: Literal["never", "missing"] = "never"
+    """missing: get images that are not on this machine from their registry."""
+    mounts: tuple[Path, ...] = ()
+    """Folders that tasks may mount read-only, each with all below it."""
+    prepare_network: bool = False
+    """The prepare steps of a task may use the node's network, before its agent starts."""
+
+
+class EvaluatorEndpoint(Strict):
+    """An address that evaluators may call from the node; a bare string is the address alone."""
+
+    url: str
+    """Scheme, host and port, and perhaps the beginning of the path: `https://judge.example/v1`."""
+    api_key_env: str | None = None
+    """The variable of the node's environment that a task may name as this endpoint's key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_alone(cls, value: Any) -> Any:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise ValueError(f"{url!r} is not the address of an endpoint; write it as https://host:port/path")
+        return url.rstrip("/")
+
+
+class EvaluatorsConfig(Strict):
+    """What evaluators may do from a node. Tasks are a trainer's, the node's network is its operator's."""
+
+    endpoints: tuple[EvaluatorEndpoint, ...] | None = None
+    """Addresses that they may call. None: any, where the tasks are those of the machine's own user (`polar run`,
+    `polar up` with a server on loopback, `polar rescore`); none at a node of any other rollout server."""
+
+
 class ServerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
@@ -97,7 +146,23 @@ class Config(Strict):
     gateway: GatewayConfig = GatewayConfig()
     pools: PoolConfig = PoolConfig()
     node: NodeConfig = NodeConfig()
+    permits: PermitConfig = PermitConfig()
+    evaluators: EvaluatorsConfig = EvaluatorsConfig()
     server: ServerConfig = ServerConfig()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def for_foreign_tasks(config: Config) -> Config:
+    """The config of a node whose tasks come from others: evaluators call only the addresses that are listed."""
+    if config.evaluators.endpoints is not None:
+        return config
+    return config.model_copy(update={"evaluators": EvaluatorsConfig(endpoints=())})
 
 
 def load(path: Path | None = None) -> Config:

@@ -57,6 +57,10 @@ class RuntimeFailure(PolarError):
     """The runtime could not be started or lost its process."""
 
 
+class NotPermitted(RuntimeFailure):
+    """A task asks for something that the operator of the node has not permitted."""
+
+
 class WorkspaceUnusable(RuntimeFailure):
     """The state of the workspace, which the session's own processes caused, prevents reading or writing a file, or
     running a command there."""

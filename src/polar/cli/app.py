@@ -83,7 +83,6 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ctx.obj = runs_dir
 
 
-app.command("tasks")(tasks)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
@@ -101,6 +100,7 @@ app.command("up")(up)
 app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
+app.add_typer(tasks, name="tasks")
 
 
 def main() -> None:

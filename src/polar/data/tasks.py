@@ -17,8 +17,9 @@ from polar import registry
 from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
 from polar.data.task_sets import SkippedTask, TaskItem, TaskSet
 from polar.errors import ConfigError
+from polar.runtimes.options import RuntimeOptions
 from polar.server.task_checks import file_problems, id_problems
-from polar.types import ID_PATTERN, TaskRequest
+from polar.types import ID_PATTERN, Spec, TaskRequest
 
 LOGGER = logging.getLogger(__name__)
 
@@ -50,7 +51,9 @@ def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
 def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:
     """Tasks that cannot run, each on a line of its own."""
     lines = [f"{each.where}: {each.why}" for each in skipped[:shown]]
-    more = [f"and {len(skipped) - shown} more; `polar tasks FILE` lists them all"] if len(skipped) > shown else []
+    more = (
+        [f"and {len(skipped) - shown} more; `polar tasks ls FILE` lists them all"] if len(skipped) > shown else []
+    )
     return "\n  ".join([title, *lines, *more])
 
 
@@ -84,12 +87,19 @@ def _checked(items: Sequence[TaskItem], problems: Problems) -> list[TaskRequest]
 
 
 def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:
-    """Workspace paths are relative to the task file, wherever the sessions run."""
-    source = task.workspace
-    if source is None:
-        return task
-    paths = {name: str(folder / path) for name in ("folder", "git") if (path := getattr(source, name)) is not None}
-    return task.model_copy(update={"workspace": source.model_copy(update=paths)})
+    """Paths of workspace and runtime are relative to the task file, wherever the sessions run."""
+    update: dict[str, Any] = {"runtime": _located(task.runtime, folder)}
+    if (source := task.workspace) is not None:
+        named = ((name, getattr(source, name)) for name in ("folder", "git"))
+        paths = {name: str(folder / path) for name, path in named if path is not None}
+        update["workspace"] = source.model_copy(update=paths)
+    return task.model_copy(update=update)
+
+
+def _located(spec: Spec, folder: Path) -> Spec:
+    options = registry.options_of("runtime", registry.find("runtime", spec.name), spec.options)
+    paths = options.located(folder) if isinstance(options, RuntimeOptions) else {}
+    return spec.model_copy(update={"options": spec.options | paths}) if paths else spec
 
 
 def named(task: TaskRequest, position: int) -> TaskRequest:

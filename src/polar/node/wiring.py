@@ -157,7 +157,9 @@ class Node:
             paths=self.paths,
             watchers=(self.journal, retrying, *watchers),
             versions=self.versions,
+            endpoints=self.config.evaluators.endpoints,
             launcher=self.launcher,
+            permits=self.config.permits,
         )
         journalled = JournalledSource(retrying, self.journal, self.health)
         pipeline = Pipeline(self.config.pools, services, journalled)

@@ -11,11 +11,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from polar import __version__, registry
+from polar.config import PermitConfig
 from polar.errors import EvaluatorError, SessionError, WorkspaceUnusable, failure_of
 from polar.evaluators.base import Evidence, HarnessOutput, RuntimeRequest
 from polar.node.leftovers import claim, release
@@ -79,6 +80,9 @@ class RescorePlan:
     at_once: int = 2
     write: bool = False
     """Store the scores beside the run's results."""
+    permits: PermitConfig = field(default_factory=PermitConfig)
+    """What the operator of this machine permits the tasks' runtimes; what the run's own config permitted does not
+    count."""
 
     def spec_for(self, task: TaskRequest) -> Spec:
         own, given = task.evaluator, self.options or {}
@@ -102,7 +106,7 @@ async def rescore(
 
     async def one(session: StoredSession, folder: RunPaths) -> Rescored:
         async with turn:
-            done = await _rescore(session, plan.spec_for(session.task), folder, pool)
+            done = await _rescore(session, plan, folder, pool)
             if plan.write and done.later is not None:
                 await in_thread(append_score, folder.scores, done.later)
             on_scored(done)
@@ -128,7 +132,9 @@ async def _folder(run: RunPaths, *, keep: bool) -> AsyncGenerator[RunPaths]:
                 run.rescores.rmdir()
 
 
-async def _rescore(session: StoredSession, spec: Spec, folder: RunPaths, pool: asyncio.Semaphore) -> Rescored:
+async def _rescore(
+    session: StoredSession, plan: RescorePlan, folder: RunPaths, pool: asyncio.Semaphore
+) -> Rescored:
     result = session.result
     trajectory = await in_thread(lambda: session.trajectory)
     if result is None:
@@ -137,7 +143,8 @@ async def _rescore(session: StoredSession, spec: Spec, folder: RunPaths, pool: a
         return Rescored(session, skipped=f"it is not judged: {result.failure.where}: {result.failure.type}")
     if trajectory is None:
         return Rescored(session, skipped="it has no traces")
-    attempt = _Attempt(session, result, spec, folder.session(session.session_id), trajectory)
+    spec, paths = plan.spec_for(session.task), folder.session(session.session_id)
+    attempt = _Attempt(session, result, spec, paths, trajectory, plan.permits)
     return Rescored(session, await attempt.score(pool))
 
 
@@ -151,6 +158,7 @@ class _Attempt:
     paths: SessionPaths
     """Where the runtimes work now; the session's own are `stored`."""
     trajectory: Trajectory
+    permits: PermitConfig
 
     @property
     def stored(self) -> SessionPaths:
@@ -189,7 +197,7 @@ class _Attempt:
         )
 
     async def _evaluate(self, teardown: AsyncExitStack, pool: asyncio.Semaphore, notes: list[str]) -> Score:
-        site = EvaluatorSite(self.session.session_id, self.task, self.paths)
+        site = EvaluatorSite(self.session.session_id, self.task, self.paths, permits=self.permits)
         setup = EvaluatorSetup(site, pool)
         teardown.push_async_callback(setup.end)
         setup.begin()
@@ -207,6 +215,7 @@ class _Attempt:
             own_runtime=None if own is None else runtime_for("evaluator", self.spec, own),
             output=await in_thread(_output_of, self.stored),
             stage_s=dict(self.result.stage_s),
+            endpoints=None,  # who rescores a run chooses the evaluator
             logs=self.paths.evaluator_logs,
         )
         budget_s = self.task.budgets.postrun_s
@@ -218,7 +227,8 @@ class _Attempt:
 
     async def _restored(self, teardown: AsyncExitStack, notes: list[str]) -> Runtime:
         """If it cannot be restored, only an evaluator that uses it fails."""
-        folders = SessionFolders(self.session.session_id, self.paths.place, self.paths.logs)
+        paths = self.paths
+        folders = SessionFolders(self.session.session_id, paths.place, paths.logs, permits=self.permits)
         budget_s = self.task.budgets.init_s
         try:
             kept = kept_workspace(self.result, self.stored)

@@ -6,21 +6,23 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from polar import config as configuration
 from polar import registry
-from polar.config import Config
+from polar.config import Config, PermitConfig
 from polar.data.source import TaskFileSource
 from polar.data.tasks import check_tasks, read_tasks
-from polar.errors import ConfigError
+from polar.errors import ConfigError, RuntimeFailure
 from polar.harnesses.programs.install import install
 from polar.node import open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.stored import StoredRun, read_run_async
+from polar.runtimes.builtin import BuiltinRuntime
+from polar.runtimes.options import RuntimeOptions
 from polar.session.base import Watcher
 from polar.store.paths import RunPaths, RunRecord
-from polar.types import SessionResult, Stage, TaskRequest, Trajectory
+from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
 
 Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
 """A task file, or the tasks themselves; a mapping has the fields of a `TaskRequest`."""
@@ -112,8 +114,7 @@ async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], o
     record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
     paths.write_record(record)
     await sweep(paths.root.parent)
-    observer.phase(INSTALLING)
-    await prepare_machine(tasks)
+    await prepare_machine(tasks, config.permits, observer.phase)
     observer.phase("Starting the engine (downloads its weights once)")
     try:
         async with open_node(config, paths) as node:
@@ -133,14 +134,30 @@ def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:
     return [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in found]
 
 
-async def prepare_machine(tasks: Sequence[TaskRequest]) -> None:
-    """Before the first session: fails if a runtime is missing here, and downloads the harnesses, so that no
-    session's set-up time includes a download."""
+async def prepare_machine(
+    tasks: Sequence[TaskRequest], permits: PermitConfig, tell: Callable[[str], None]
+) -> None:
+    """Before the first session: fails if a runtime is missing here or a task asks for what the operator has not
+    permitted. Downloads the harnesses and images, so that no session's set-up time includes a download."""
     for name in sorted({task.runtime.name for task in tasks}):
         if missing := await registry.find("runtime", name).lacking():
             raise ConfigError(f"runtime {name}: {missing}")
+    for spec in {task.runtime.model_dump_json(): task.runtime for task in tasks}.values():
+        runtime = registry.make("runtime", spec)
+        if isinstance(runtime, BuiltinRuntime):
+            await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), spec, permits, tell)
+    tell(INSTALLING)
     packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
     await install(tuple(sorted(packs, key=lambda pack: pack.package)))
+
+
+async def _provide(
+    runtime: BuiltinRuntime[RuntimeOptions], spec: Spec, permits: PermitConfig, tell: Callable[[str], None]
+) -> None:
+    try:
+        await runtime.provide(permits, tell)
+    except RuntimeFailure as error:
+        raise ConfigError(f"runtime {spec.name}: {error}") from error
 
 
 def _config(source: ConfigSource) -> Config:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from polar.config import PermitConfig
 from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.options import RuntimeOptions
 
@@ -44,6 +45,8 @@ class SessionFolders(msgspec.Struct, frozen=True):
     programs: tuple[Program, ...] = ()
     launcher: Launcher | None = None
     """The node's launcher, for a runtime that starts its commands with one. None: the runtime starts its own."""
+    permits: PermitConfig = PermitConfig()
+    """What the operator of the node permits tasks to ask for."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -145,3 +148,13 @@ class Runtime(Protocol):
 
     @property
     def home(self) -> str: ...
+
+
+@runtime_checkable
+class PreparingRuntime(Protocol):
+    """A runtime that may open the network for the prepare steps only (`RuntimeOptions.prepare_network`)."""
+
+    async def prepared(self) -> None:
+        """Called once, after the last prepare step. Ends every process if only these steps had the network, and
+        closes it."""
+        ...

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from polar.errors import RuntimeFailure
+from polar.config import PermitConfig
+from polar.errors import NotPermitted, RuntimeFailure
 from polar.runtimes.base import HOME, Finished, Program, SessionFolders
 from polar.runtimes.files.folders import remove_tree, take_root
 from polar.runtimes.host.cgroups import Cgroup
@@ -29,7 +30,19 @@ class BuiltinRuntime(Generic[OptionsT]):
         self._spawner: Spawner | None = None
         self._cgroup = Cgroup({})
         self._stopped = False
+        self._is_preparing = options.opens_network
+        """Until `prepared`, commands have the node's network."""
         self._stopping = asyncio.Lock()
+
+    async def provide(self, permits: PermitConfig, tell: Callable[[str], None]) -> None:
+        """Before the first session: gets what all sessions with these options need, such as an image. Raises
+        `NotPermitted` if they ask for more than the operator permits."""
+        await in_thread(_check_permits, self._options, permits)
+
+    async def prepared(self) -> None:
+        if self._is_preparing:
+            self._alive()
+            await to_the_end(self._close_network())
 
     async def kill(self) -> None:
         if self._folders is not None:
@@ -50,8 +63,10 @@ class BuiltinRuntime(Generic[OptionsT]):
         return HOME
 
     async def _take_folders(self, folders: SessionFolders, names: Collection[str]) -> SessionFolders:
-        """Creates the folders `names` under the session's root. If a node died here, ends and removes what it left
-        of this session first. Runs to the end even when cancelled, so that `stop` knows what to remove."""
+        """Checks the permits, and creates the folders `names` under the session's root. If a node died here, ends
+        and removes what it left of this session first. Runs to the end even when cancelled, so that `stop` knows
+        what to remove."""
+        await in_thread(_check_permits, self._options, folders.permits)
         await to_the_end(self._take(folders, names))
         return self._started()
 
@@ -69,6 +84,15 @@ class BuiltinRuntime(Generic[OptionsT]):
     async def _run_job(self, job: Job) -> Finished:
         assert self._spawner is not None, "the runtime is started"
         return await self._spawner.run(job)
+
+    async def _close_network(self) -> None:
+        """No process that had the network lives on."""
+        await self._kill()
+        self._is_preparing = False
+
+    def _check_prepared(self) -> None:
+        if self._is_preparing:
+            raise RuntimeFailure("the network of the prepare steps is still open")
 
     async def _kill(self) -> None:
         raise NotImplementedError
@@ -99,6 +123,11 @@ class BuiltinRuntime(Generic[OptionsT]):
 def file_mode(*, home: bool, executable: bool) -> int:
     """Of a file that `put` writes: what is in the home is private."""
     return (0o700 if home else 0o755) if executable else (0o600 if home else 0o644)
+
+
+def _check_permits(options: RuntimeOptions, permits: PermitConfig) -> None:
+    if refused := options.refused_by(permits):
+        raise NotPermitted("; ".join(refused))
 
 
 def _take(folders: SessionFolders, names: Collection[str]) -> tuple[Path, bool]:

@@ -1,4 +1,4 @@
-"""What a task may ask of a runtime: network access and limits.
+"""What a task may ask of a runtime: network access, limits, and what the operator of the node has to permit.
 
 Each runtime declares its capabilities beside its options, so a spec that asks for more is refused when the task is
 submitted.
@@ -6,11 +6,14 @@ submitted.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from pydantic import ByteSize, Field, model_validator
 
+from polar.config import PermitConfig
+from polar.runtimes.mounts import ReadOnlyMount, mount_refusals, wrong_targets
 from polar.types import Strict
 
 Network = Literal["gateway_only", "open", "none"]
@@ -47,8 +50,15 @@ class Capabilities(msgspec.Struct, frozen=True):
     limits: tuple[str, ...] = ()
     """Fields of `Limits` that the runtime can enforce."""
     contains: tuple[Containment, ...] = ()
+    own_root: bool = False
+    """A session can make folders anywhere, such as /tests, and none of them is the node's."""
     reasons: dict[str, str] = {}
-    """Why something is missing, by `network` or the limit's name; shown in the refusal."""
+    """Why something is missing, by `network`, `mounts`, `prepare_network` or the limit's name; shown in the
+    refusal."""
+    mounts: bool = False
+    """Can mount folders of the node read-only."""
+    prepare_network: bool = False
+    """Can open the network for the prepare steps only."""
 
 
 class RuntimeOptions(Strict):
@@ -56,6 +66,11 @@ class RuntimeOptions(Strict):
 
     network: Network | None = None
     """None: the strictest that the runtime can enforce."""
+    prepare_network: Literal["open"] | None = None
+    """The network of the prepare steps, while no agent is there. None: the same as the session's. The operator has
+    to permit it."""
+    mounts: tuple[ReadOnlyMount, ...] = Field(default=(), max_length=50)
+    """Folders of the node to mount read-only. The operator has to permit them."""
     limits: Limits = Limits()
     output_cap_bytes: int = Field(default=10 * 2**20, gt=0)
     """Of each log file."""
@@ -73,6 +88,24 @@ class RuntimeOptions(Strict):
         """Overridden where capabilities depend on other options."""
         return self.capabilities
 
+    @property
+    def opens_network(self) -> bool:
+        """Whether only the prepare steps have the node's network."""
+        return self.prepare_network is not None and self.network_mode != "open"
+
+    def refused_by(self, permits: PermitConfig) -> list[str]:
+        """What these options ask for and the operator has not permitted."""
+        found = mount_refusals(self.mounts, permits.mounts)
+        if self.prepare_network is not None and not permits.prepare_network:
+            found.append("prepare_network: the node's setting permits.prepare_network is off")
+        return found
+
+    def located(self, folder: Path) -> dict[str, Any]:
+        """The options that name paths of the node, with relative ones made absolute from `folder`."""
+        if not self.mounts:
+            return {}
+        return {"mounts": [{"source": str(folder / each.source), "target": each.target} for each in self.mounts]}
+
     @model_validator(mode="after")
     def _is_possible(self) -> RuntimeOptions:
         offered = self.offered
@@ -81,6 +114,11 @@ class RuntimeOptions(Strict):
                 f"this runtime cannot enforce network {self.network!r}, only {' or '.join(offered.networks)}"
                 + _because(offered, "network")
             )
+        for name in ("mounts", "prepare_network"):
+            if getattr(self, name) and not getattr(offered, name):
+                raise ValueError(f"this runtime does not support {name}" + _because(offered, name))
+        if wrong := wrong_targets(self.mounts, getattr(self, "workspace", "/work")):
+            raise ValueError("; ".join(wrong))
         for name in self.limits.asked:
             if name not in offered.limits:
                 can = f"only {', '.join(offered.limits)}" if offered.limits else "nor any other limit"
@@ -89,5 +127,6 @@ class RuntimeOptions(Strict):
 
 
 def _because(offered: Capabilities, what: str) -> str:
-    reason = offered.reasons.get(what) or offered.reasons.get("limits" if what != "network" else "")
+    others = ("network", "mounts", "prepare_network")
+    reason = offered.reasons.get(what) or offered.reasons.get("limits" if what not in others else "")
     return f": {reason}" if reason else ""

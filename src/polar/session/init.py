@@ -96,8 +96,9 @@ async def _start(live: LiveSession, programs: tuple[Program, ...]) -> Runtime:
         live.teardown.push_async_callback(runtime.stop)
         paths = live.paths
         await in_thread(make_empty, paths)
-        launcher = live.services.launcher
-        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, base, programs, launcher))
+        services = live.services
+        given = (base, programs, services.launcher, services.permits)
+        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, *given))
     return runtime
 
 

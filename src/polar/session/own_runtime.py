@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from polar import registry
 from polar.back_off import BackOff
+from polar.config import PermitConfig
 from polar.errors import ConfigError, PolarError, RuntimeFailure, SessionError, boundary, failure_of
 from polar.evaluators.base import Evaluator, RuntimeEvaluator, RuntimeRequest
 from polar.runtimes.base import Runtime, SessionFolders
 from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.options import RuntimeOptions
-from polar.session.files.workspace import WorkspaceError, base_of, prepare
+from polar.session.files.workspace import WorkspaceError, base_of, end_preparation, prepare
 from polar.session.plugins import call_foreign, expect
 from polar.store.paths import SessionPaths
 from polar.types import Failure, Spec, TaskRequest
@@ -45,12 +46,15 @@ class EvaluatorSite:
     task: TaskRequest
     paths: SessionPaths
     launcher: Launcher | None = None
+    permits: PermitConfig = field(default_factory=PermitConfig)
 
     @property
     def folders(self) -> SessionFolders:
         """Of the evaluator's own runtime."""
         paths, name = self.paths, f"{self.session_id}.evaluator"
-        return SessionFolders(name, paths.evaluator_place, paths.evaluator_logs, launcher=self.launcher)
+        return SessionFolders(
+            name, paths.evaluator_place, paths.evaluator_logs, launcher=self.launcher, permits=self.permits
+        )
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,8 @@ async def runtime_from_base(
             for path, text in task.files.items():
                 await runtime.put(path, text.encode())
             await prepare(runtime, task)
+        else:
+            await end_preparation(runtime)
         yield runtime
     finally:
         await runtime.stop()

@@ -171,7 +171,8 @@ class Pipeline:
 
     def _set_up_evaluator(self, live: LiveSession) -> None:
         """An agent that can reach the node's files never works beside the evaluator's runtime."""
-        site = EvaluatorSite(live.session_id, live.task, live.paths, self._services.launcher)
+        services = self._services
+        site = EvaluatorSite(live.session_id, live.task, live.paths, services.launcher, services.permits)
         live.evaluator_setup = EvaluatorSetup(site, self._evaluator)
         live.teardown.push_async_callback(live.evaluator_setup.end)
         if self._prewarms and is_contained(live.task.runtime):

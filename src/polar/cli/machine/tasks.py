@@ -1,4 +1,4 @@
-"""`polar tasks FILE`: what a task file holds, and what of it cannot run, before anything runs."""
+"""`polar tasks ls FILE`: what a task file holds, and what of it cannot run, before anything runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
 EXIT_SKIPPED = 1
 
+tasks = typer.Typer(no_args_is_help=True, help="Task files: list and check what they hold.")
 
-def tasks(
+
+@tasks.callback()
+def _group() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Keeps `ls` a command of its own while it is the only one."""
+
+
+@tasks.command("ls")
+def ls(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
     json: JsonOption = False,
 ) -> None:
@@ -26,7 +34,7 @@ def tasks(
     Exit codes: 0 if every task can run, 1 if some are left out, 2 if the file
     is refused.
 
-        polar tasks examples/demo.toml
+        polar tasks ls examples/demo.toml
     """
     from polar.data.tasks import read_task_set
 

@@ -47,12 +47,13 @@ def rescore(  # noqa: PLR0913 - each is an option of the command
     needs tasks that kept it: keep.artifacts = ["."] or keep.patch = true. Exit code 1 if
     a session could not be scored.
     """
+    from polar import config
     from polar.runs.rescore import RescorePlan
     from polar.runs.stored import load_run
 
     stored = load_run(run, runs_dir=ctx.obj)
     chosen = [stored[each] for each in dict.fromkeys(session or ())] or list(stored)
-    plan = RescorePlan(evaluator, options_of(option or []), at_once, write)
+    plan = RescorePlan(evaluator, options_of(option or []), at_once, write, config.load().permits)
     done = _rescore(stored, chosen, plan, quiet=json)
     report = _report(stored, plan, done)
     print_json(report) if json else _print(report)

@@ -91,18 +91,20 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
     from polar.cli.service.gateway import Worker
     from polar.cli.service.processes import running
     from polar.cli.service.server import ServerChild
+    from polar.config import is_loopback
 
     def log(name: str) -> Path | None:
         return layout.logs / f"{name}.log" if layout.logs else None
 
     with tempfile.TemporaryDirectory(prefix="polar-up-") as scratch:
         file, options = layout.config_file, layout.log_options
+        own_tasks = is_loopback(layout.config.server.host)
         address_file = Path(scratch, "address")
         child = ServerChild(layout.port, layout.database, file, address_file, log("server"), options)
         async with running(child.program()):
             address = await child.address()
             workers = (
-                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options)
+                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options, own_tasks)
                 for n in range(1, layout.workers + 1)
             )
             async with running(*(worker.program() for worker in workers)):
@@ -131,7 +133,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
-    from polar.runs.running import INSTALLING, prepare_machine
+    from polar.runs.running import prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -141,8 +143,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
-        progress.phase(INSTALLING)
-        await prepare_machine(tasks)
+        await prepare_machine(tasks, layout.config.permits, progress.phase)
         progress.phase("Starting server and engine (downloads its weights once)")
         try:
             async with service(layout) as address, PolarClient(address) as client:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
@@ -27,7 +27,7 @@ def _parsed_list(value: Any) -> Any:
             return json.loads(value)
         except ValueError as error:
             raise ValueError(f"neither a list nor a list as JSON: {error}") from error
-    return list(cast("Any", value)) if hasattr(value, "tolist") else value
+    return list(value) if hasattr(value, "tolist") else value
 
 
 TestIds = Annotated[tuple[str, ...], BeforeValidator(_parsed_list)]
@@ -59,7 +59,7 @@ class SweRow(BaseModel):
     test_command: str = ""
     """For a row without `eval_script`: the command, to which the files of `test_patch` are added."""
     log_parser: str = ""
-    """A name in `swebench.harness.log_parsers.PARSER_REGISTRY`. Empty: `parse_log_pytest` if the ids are pytest's."""
+    """A name in swebench's `PARSER_REGISTRY`. Empty: `parse_log_pytest`, if the ids are pytest's."""
     eval_type: Literal["pass_and_fail", "fail_only"] = "pass_and_fail"
     image: str = ""
     """An image with the repository in /testbed. Empty or `none`: the repository is a bundle or clone."""

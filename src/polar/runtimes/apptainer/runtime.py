@@ -49,6 +49,7 @@ from polar.runtimes.host.netns_listener import open_listener
 from polar.runtimes.host.spawn import Child, Job, complaint_of
 from polar.runtimes.host.threads import in_thread, to_the_end
 from polar.runtimes.images.catalog import root_folder
+from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import Capabilities, RuntimeOptions
 
 FOLDERS = ("work", "home", "scratch", "layer", "state")
@@ -62,7 +63,10 @@ class ApptainerOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=("cpus", "memory_bytes", "pids"),
         contains=("files", "processes", "network"),
+        own_root=True,
         reasons={"disk_bytes": "a session writes to folders of the node, which have no quota"},
+        mounts=True,
+        prepare_network=True,
     )
 
     image: str = "polar-base"
@@ -118,6 +122,7 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         await end_instance(_instance_id(folders))
 
     async def listener(self) -> socket.socket | None:
+        self._check_prepared()
         if self._options.network_mode != "gateway_only":
             return None
         return await open_listener((await self._running()).pid, user=True)
@@ -191,9 +196,10 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
             mounts = [
                 Mount(root / "work", self.workspace),
                 *(Mount(each.source, each.mount_point, read_only=True) for each in folders.programs),
+                *(Mount(each.source, each.target, read_only=True) for each in node_folders(self._options.mounts)),
             ]
             flags = (
-                *containment_flags(mounts, network=self._options.network_mode == "open"),
+                *containment_flags(mounts, network=self._options.network_mode == "open" or self._is_preparing),
                 *("--home", f"{root / 'home'}:{HOME}", "--workdir", str(root / "scratch")),
                 *("--overlay", str(root / "layer"), "--pid-file", str(pid_file)),
             )

@@ -41,6 +41,7 @@ from polar.runtimes.host.processes import Family, end
 from polar.runtimes.host.spawn import Job
 from polar.runtimes.host.threads import in_thread, to_the_end
 from polar.runtimes.images.catalog import root_folder
+from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 
 FOLDERS = ("disk", "image", "lower", "root")
@@ -52,6 +53,8 @@ class BubblewrapOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=("cpus", "memory_bytes", "pids", "disk_bytes"),
         contains=("files", "processes", "network"),
+        mounts=True,
+        prepare_network=True,
     )
 
     image: str | None = None
@@ -60,6 +63,10 @@ class BubblewrapOptions(RuntimeOptions):
     workspace: str = Field(default="/work")
     """The workspace's path inside. If the image has a folder there and the task brings no workspace, that folder
     is the workspace."""
+
+    @property
+    def offered(self) -> Capabilities:
+        return msgspec.structs.replace(self.capabilities, own_root=self.image is not None)
 
     @field_validator("workspace")
     @classmethod
@@ -130,11 +137,15 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
             # An overlay could not change files of another user; a copy can.
             base=str(folders.base.resolve()) if folders.base is not None and _is_ours(folders.base) else None,
             disk_bytes=int(self._options.limits.disk_bytes or 0),
-            programs=tuple((str(each.source.resolve()), each.mount_point) for each in folders.programs),
+            programs=(
+                *((str(each.source.resolve()), each.mount_point) for each in folders.programs),
+                *((str(each.source), each.target) for each in node_folders(self._options.mounts)),
+            ),
         )
 
     async def listener(self) -> socket.socket | None:
         self._alive()
+        self._check_prepared()
         return await self._holder.listen() if self._options.network_mode == "gateway_only" else None
 
     async def exec(self, command: Command) -> Finished:
@@ -142,7 +153,8 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         cwd = await self._holder.folder(self.workspace, command.cwd)
         env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        bwrap = BwrapCommand(options(folders.root, env, cwd, self._hidden))
+        chosen = options(folders.root, env, cwd, self._hidden, name_servers=self._is_preparing)
+        bwrap = BwrapCommand(chosen)
         job = Job(
             argv=self._argv(bwrap, command.argv),
             env=marker(folders.root),
@@ -171,7 +183,8 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         return finished
 
     def _argv(self, bwrap: BwrapCommand, argv: tuple[str, ...]) -> tuple[str, ...]:
-        joined = ("--user", "--preserve-credentials", "--mount", "--net")
+        network = () if self._is_preparing else ("--net",)  # without it, the command stays in the node's network
+        joined = ("--user", "--preserve-credentials", "--mount", *network)
         return self._cgroup.entering(
             (
                 *self._process_limit(),

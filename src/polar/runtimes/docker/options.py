@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+import msgspec
+from pydantic import Field, field_validator, model_validator
 
+from polar.config import PermitConfig
 from polar.runtimes.base import Program, SessionFolders
 from polar.runtimes.host.processes import owner, owner_scope
+from polar.runtimes.mounts import NodeFolder, node_folders
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, Limits, RuntimeOptions
+from polar.types import Strict
 
 LIMIT_FEATURES = {"cpus": "CpuCfsQuota", "memory_bytes": "MemoryLimit", "pids": "PidsLimit"}
 """The field of the Docker Engine's /info that each limit needs."""
@@ -20,16 +25,42 @@ Capability = Literal[
 """Capabilities that installing packages and running servers need."""
 
 
+class DockerBuild(Strict):
+    """A Dockerfile and its context. The image is built once for each content, by the first session that needs
+    it."""
+
+    context: str = Field(min_length=1)
+    """A folder of the node; in a task file, relative to it. Its `.dockerignore` counts."""
+    dockerfile: str = Field(default="Dockerfile", min_length=1)
+    """Relative to the context."""
+    target: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    """The stage to build. None: the last."""
+    args: dict[str, str] = {}
+    """Values of the Dockerfile's `ARG`s."""
+
+    @field_validator("dockerfile")
+    @classmethod
+    def _is_in_context(cls, path: str) -> str:
+        if path.startswith("/") or ".." in PurePosixPath(path).parts or "\0" in path:
+            raise ValueError("must be a relative path inside the context")
+        return str(PurePosixPath(path))
+
+
 class DockerOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
         networks=("gateway_only", "open", "none"),
         limits=tuple(LIMIT_FEATURES),
         contains=("files", "processes", "network"),
+        own_root=True,
         reasons={"disk_bytes": NO_QUOTA},
+        mounts=True,
+        prepare_network=True,
     )
 
     image: str = Field(default="polar-base", pattern=r"^[A-Za-z0-9][\w./:@-]*$")
-    """Must be on the Docker Engine already: nothing is pulled. It needs `sh`, `tail` and `id`."""
+    """Pulled if it is missing and the operator permits that. It needs `sh`, `tail` and `id`."""
+    build: DockerBuild | None = None
+    """Instead of `image`: a Dockerfile. The operator has to permit it."""
     workspace: str = Field(default="/work", pattern=r"^(/[\w.@+-]*[\w@+-][\w.@+-]*)+$")
     """The workspace's path inside, created if missing. It starts with what the image has there."""
     user: str | None = None
@@ -44,7 +75,25 @@ class DockerOptions(RuntimeOptions):
     @property
     def offered(self) -> Capabilities:
         base = self.capabilities
-        return Capabilities(base.networks, (*base.limits, "disk_bytes"), base.contains) if self.quota else base
+        return msgspec.structs.replace(base, limits=(*base.limits, "disk_bytes")) if self.quota else base
+
+    def refused_by(self, permits: PermitConfig) -> list[str]:
+        found = super().refused_by(permits)
+        if self.build is not None and not permits.build:
+            found.append("build: the node's setting permits.build is off")
+        return found
+
+    def located(self, folder: Path) -> dict[str, Any]:
+        paths = super().located(folder)
+        if self.build is None:
+            return paths
+        return paths | {"build": self.build.model_dump() | {"context": str(folder / self.build.context)}}
+
+    @model_validator(mode="after")
+    def _has_one_image(self) -> DockerOptions:
+        if self.build is not None and "image" in self.model_fields_set:
+            raise ValueError("give either image or build")
+        return self
 
     @field_validator("engine")
     @classmethod
@@ -82,9 +131,15 @@ def why_no_limits(limits: Limits, info: dict[str, Any]) -> str:
     return ""
 
 
-def container_config(options: DockerOptions, folders: SessionFolders, image: dict[str, Any]) -> dict[str, Any]:
-    """The body of the call that creates the container; `image` is the image's configuration. The container's own
-    process only waits, and its init reaps orphans."""
+class EngineImage(msgspec.Struct, frozen=True):
+    """An image that the Docker Engine has."""
+
+    name: str
+    config: dict[str, Any] = {}
+
+
+def container_config(options: DockerOptions, folders: SessionFolders, image: EngineImage) -> dict[str, Any]:
+    """The body of the call that creates the container. Its own process only waits, and its init reaps orphans."""
     limits = options.limits
     host: dict[str, Any] = {
         "Init": True,
@@ -93,7 +148,10 @@ def container_config(options: DockerOptions, folders: SessionFolders, image: dic
         "CapAdd": list(options.cap_add),
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": limits.pids or DEFAULT_PIDS,
-        "Mounts": [_mount(program) for program in folders.programs],
+        "Mounts": [
+            *(_mount(program) for program in folders.programs),
+            *(_folder_mount(folder) for folder in node_folders(options.mounts)),
+        ],
         "LogConfig": {"Type": "none"},
     }
     if limits.memory_bytes is not None:
@@ -103,7 +161,7 @@ def container_config(options: DockerOptions, folders: SessionFolders, image: dic
     if limits.disk_bytes is not None:
         host["StorageOpt"] = {"size": str(limits.disk_bytes)}
     config = {
-        "Image": options.image,
+        "Image": image.name,
         "Entrypoint": ["tail", "-f", "/dev/null"],
         "Cmd": [],
         "User": options.user or "",
@@ -113,9 +171,21 @@ def container_config(options: DockerOptions, folders: SessionFolders, image: dic
         "HostConfig": host,
     }
     # Podman sets a timer even for a disabled check, so it is named only if the image has one to disable.
-    return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.get("Healthcheck") else config
+    return {**config, "Healthcheck": {"Test": ["NONE"]}} if image.config.get("Healthcheck") else config
 
 
 def _mount(program: Program) -> dict[str, Any]:
     source = str(program.source.resolve())
     return {"Type": "bind", "Source": source, "Target": program.mount_point, "ReadOnly": True}
+
+
+def _folder_mount(folder: NodeFolder) -> dict[str, Any]:
+    # Older Docker Engines make only the outermost of several mounts read-only.
+    options = {"NonRecursive": True}
+    return {
+        "Type": "bind",
+        "Source": str(folder.source),
+        "Target": folder.target,
+        "ReadOnly": True,
+        "BindOptions": options,
+    }

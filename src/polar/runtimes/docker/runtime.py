@@ -8,14 +8,17 @@ the container again with the same files. It has a new network then, and a listen
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
+from polar.config import PermitConfig
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, SessionFolders
 from polar.runtimes.builtin import BuiltinRuntime, file_mode
@@ -23,6 +26,7 @@ from polar.runtimes.docker.api import DockerApi, DockerRefused, connected
 from polar.runtimes.docker.archive import Owner, pack, pack_tree, read_file, unpack
 from polar.runtimes.docker.container import Container, ContainerPath, labelled
 from polar.runtimes.docker.exec import KILLED, Exec, Logs, NotStarted, check_words
+from polar.runtimes.docker.images import SessionImages
 from polar.runtimes.docker.options import DockerOptions, container_config, why_no_limits
 from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.netns_listener import open_listener
@@ -30,7 +34,10 @@ from polar.runtimes.host.processes import PROC, is_dead_owner, owner_scope
 from polar.runtimes.host.threads import in_thread, to_the_end
 from polar.runtimes.options import RuntimeOptions
 
+LOGGER = logging.getLogger("polar.runtimes")
 SCRATCH = "scratch"
+BRIDGE, NONE = "bridge", "none"
+"""Names of the Docker Engine's own networks."""
 SETTLE_S = 1.0
 """How long the Docker Engine may take to notice that a container has ended."""
 NO_ENGINE = "`make docker` installs and starts one; DOCKER_HOST names another"
@@ -69,6 +76,11 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
                 await container.remove()
         return len(dead)
 
+    async def provide(self, permits: PermitConfig, tell: Callable[[str], None]) -> None:
+        await super().provide(permits, tell)
+        async with connected(self._options.engine) as api:
+            await SessionImages(api, permits, tell).image_for(self._options)
+
     async def start(self, folders: SessionFolders) -> None:
         """If a node died here, removes the container that it left of this session first."""
         try:
@@ -81,6 +93,7 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
             raise
 
     async def listener(self) -> socket.socket | None:
+        self._check_prepared()
         if self._options.network_mode == "none":
             return None
         await self._run_container()
@@ -158,14 +171,16 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         return self._started().root / SCRATCH
 
     async def _make(self, api: DockerApi, folders: SessionFolders) -> None:
-        image = await self._image(api)
+        image = await SessionImages(api, folders.permits, LOGGER.info).image_for(self._options)
         await self._check_limits(api)
         for container, _ in await labelled(api, {"polar.home": owner_scope(), "polar.place": str(folders.root)}):
             await container.remove()
         await to_the_end(self._create(api, container_config(self._options, folders, image)))
+        if self._is_preparing:
+            await self._switch_network(NONE, BRIDGE)
         await self._run_container()
-        self._owner = await self._ask_owner(self._options.user or image.get("User", ""))
-        environment = dict(word.partition("=")[::2] for word in image.get("Env") or ())
+        self._owner = await self._ask_owner(self._options.user or image.config.get("User", ""))
+        environment = dict(word.partition("=")[::2] for word in image.config.get("Env") or ())
         self._language = {} if environment.keys() & {"LANG", "LC_ALL"} else {"LANG": "C.UTF-8"}
         self._bases = {
             False: await self._make_folder(self._options.workspace, 0o755),
@@ -174,16 +189,21 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         if folders.base is not None:
             await self.put_folder(folders.base, ".")
 
-    async def _image(self, api: DockerApi) -> dict[str, Any]:
-        name = self._options.image
+    async def _switch_network(self, before: str, after: str) -> None:
         try:
-            return (await api.call("GET", f"/images/{name}/json"))["Config"] or {}
+            await self._container.switch_network(before, after)
         except DockerRefused as error:
-            if error.status != 404:
-                raise
-            raise RuntimeFailure(
-                f"the Docker Engine has no image {name!r}: `polar image build` builds one, `docker pull` gets one"
-            ) from error
+            raise RuntimeFailure(f"this Docker Engine cannot open a network for prepare only: {error}") from error
+
+    async def _close_network(self) -> None:
+        """The container was created without network, so it also gets none when it is started again."""
+        await self._kill()
+        await self._switch_network(BRIDGE, NONE)
+        self._is_preparing = False
+        await self._run_container()
+        if found := await self._container.networks() - {NONE}:
+            await self._kill()
+            raise RuntimeFailure(f"the Docker Engine did not close the network {found.pop()} after prepare")
 
     async def _check_limits(self, api: DockerApi) -> None:
         """A Docker Engine that cannot enforce a limit only logs that and goes on without it."""

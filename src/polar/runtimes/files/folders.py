@@ -117,16 +117,23 @@ def cannot(act: str, name: str, error: OSError) -> RuntimeFailure:
 
 def refuse_mounts(root: Path) -> None:
     """Removing the folder would also empty a file system mounted below, which is not the session's."""
+    resolved = root.resolve()
+    if found := mounted_below(resolved, itself=True):
+        raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")
+
+
+def mounted_below(resolved: Path, *, itself: bool = False) -> str | None:
+    """The first mount point below a resolved folder. `itself`: the folder counts too."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
-        return
-    resolved = root.resolve()
-    below = f"{resolved}/"
+        return None
+    below = f"{resolved}/".replace("//", "/")
     lines = [line for line in lines if resolved.name in line or "\\" in line]  # few; decoding paths is slower
     points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
-    if found := next((point for point in points if f"{point}/".startswith(below)), None):
-        raise RuntimeFailure(f"cannot remove {root}: something is mounted at {found}; unmount it first")
+    return next(
+        (point for point in points if f"{point}/".startswith(below) and (itself or point != str(resolved))), None
+    )
 
 
 def remove_tree(root: Path) -> None:

@@ -36,11 +36,18 @@ number."""
 INHERITED = ("PATH", "LANG", "LC_ALL")
 UNEQUAL_PATHS = "each session sees its workspace at a different path, so prompts of a task's samples may differ"
 CONTAINS_NOTHING = "the local runtime contains nothing; bubblewrap, docker and apptainer do"
+OTHERS = "use bubblewrap, docker or apptainer"
 
 
 class LocalOptions(RuntimeOptions):
     capabilities: ClassVar[Capabilities] = Capabilities(
-        networks=("open",), reasons={"network": CONTAINS_NOTHING, "limits": CONTAINS_NOTHING}
+        networks=("open",),
+        reasons={
+            "network": CONTAINS_NOTHING,
+            "limits": CONTAINS_NOTHING,
+            "mounts": f"it has the node's own files; {OTHERS}",
+            "prepare_network": f"its network is always open; {OTHERS}",
+        },
     )
 
     same_paths: bool = True
