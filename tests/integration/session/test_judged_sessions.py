@@ -133,7 +133,8 @@ async def test_a_real_model_gives_a_verdict_within_the_schema(
     async with llama_server(gguf) as (address, key):
         monkeypatch.setenv("JUDGE_KEY", key)
         workshop.permits = {"endpoints": [{"url": address, "api_key_env": "JUDGE_KEY"}]}
-        spec = judge(f"{address}/v1", api_key_env="JUDGE_KEY", scale={"low": 1, "high": 5}, max_tokens=300)
+        small = {"scale": {"low": 1, "high": 5, "whole": True}, "reason_chars": 80, "max_tokens": 300}
+        spec = judge(f"{address}/v1", api_key_env="JUDGE_KEY", **small)
         await workshop.run(SCRIPT, [agent_task(task_id="a", evaluator=spec)])
     result = workshop.only
     assert result.failure is None and result.reward is not None and 0.0 <= result.reward <= 1.0
