@@ -43,6 +43,7 @@ bench: $(VENV)/.dev  ## measurements, each a script of its own
 	$(BIN)/python benchmarks/in_flight.py
 	$(BIN)/python benchmarks/outage.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/prewarm.py
 	$(BIN)/python benchmarks/default_model.py
 	$(BIN)/python benchmarks/runtimes.py --parallel bubblewrap=100 --parallel docker=20
 
@@ -83,10 +84,10 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev]'
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev,train,trl]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev,train,trl]'
 	@touch $@

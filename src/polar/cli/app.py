@@ -16,6 +16,7 @@ from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
+from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
@@ -101,6 +102,7 @@ app.command("up")(up)
 app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
+app.add_typer(tasks, name="tasks")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Parses the three formats of a task file into plain values, each with its line.
 
-JSONL holds one task per line, JSON one task or a list, TOML `[[tasks]]` and a `[defaults]` table for all of them.
+JSONL holds one task per line, JSON one task or a list, TOML `[[tasks]]` and tables of task sets, with `[defaults]`
+for all of them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+from polar.data.task_sets import SETS, SkippedTask, TaskItem, set_reader
 from polar.errors import ConfigError
 
 SHOWN_PROBLEMS = 10
@@ -20,20 +22,24 @@ MERGED_TABLES = frozenset({"sampling", "budgets", "files", "keep", "metadata"})
 one harness mean nothing to another."""
 
 
-class TaskItem(NamedTuple):
-    where: str
-    value: Any
-
-
 class Problems:
     """What is wrong with a file or a list of tasks, collected so that one error shows all of it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._found: list[str] = []
+        self.skipped: list[SkippedTask] = []
+        """Tasks of sets that cannot run."""
 
     def add(self, where: str, problem: str) -> None:
         self._found.append(f"{where}: {problem}" if where else problem)
+
+    def add_of(self, item: TaskItem, problem: str) -> None:
+        """A problem of one task."""
+        if item.of_set:
+            self.skipped.append(SkippedTask(item.where, problem))
+        else:
+            self.add(item.where, problem)
 
     def raise_if_any(self) -> None:
         if not self._found:
@@ -74,12 +80,12 @@ def _decoded(text: str, problems: Problems, line: int | None = None) -> list[Tas
     return []
 
 
-def _jsonl(text: str, problems: Problems) -> list[TaskItem]:
+def _jsonl(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
     lines = enumerate(text.split("\n"), start=1)  # splitlines would split at U+2028, too
     return [item for number, line in lines if line.strip() for item in _decoded(line, problems, number)]
 
 
-def _json(text: str, problems: Problems) -> list[TaskItem]:
+def _json(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
     items = _decoded(text, problems)
     return _list_items(text) if items and isinstance(items[0].value, list) else items
 
@@ -99,15 +105,17 @@ def _list_items(text: str) -> list[TaskItem]:
         items.append(TaskItem(f"line {line}", value))
 
 
-def _toml(text: str, problems: Problems) -> list[TaskItem]:
+def _toml(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problems.add("", f"not TOML: {_reason(error)}")
         return []
     tasks, defaults = document.pop("tasks", []), document.pop("defaults", {})
+    sets = {name: document.pop(name) for name in SETS if name in document}
     for key in document:
-        problems.add("", f"unknown table {key!r}; a task file holds [[tasks]] and [defaults]")
+        known = "[[tasks]], [defaults] and the task sets " + " and ".join(f"[{name}]" for name in SETS)
+        problems.add("", f"unknown table {key!r}; a task file holds {known}")
     if not isinstance(tasks, list):
         problems.add("tasks", "must be a list of tables; begin each with [[tasks]]")
         return []
@@ -116,7 +124,24 @@ def _toml(text: str, problems: Problems) -> list[TaskItem]:
         return []
     found, under = cast("list[Any]", tasks), cast("dict[str, Any]", defaults)
     places = _toml_places(text, len(found))
-    return [TaskItem(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
+    own = [TaskItem(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
+    return [
+        *own,
+        *(item for name, table in sets.items() for item in _of_set(name, table, under, folder, problems)),
+    ]
+
+
+def _of_set(name: str, table: Any, defaults: dict[str, Any], folder: Path, problems: Problems) -> list[TaskItem]:
+    if not isinstance(table, dict):
+        problems.add(name, f"must be a table: [{name}]")
+        return []
+    try:
+        items, skipped = set_reader(name)(cast("dict[str, Any]", table), folder)
+    except ConfigError as error:
+        problems.add(f"[{name}]", str(error))
+        return []
+    problems.skipped.extend(skipped)
+    return [TaskItem(item.where, _over(defaults, item.value), of_set=True) for item in items]
 
 
 def _toml_places(text: str, count: int) -> list[str]:
@@ -143,7 +168,7 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_PARSERS: dict[str, Callable[[str, Problems], list[TaskItem]]] = {
+_PARSERS: dict[str, Callable[[str, Problems, Path], list[TaskItem]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
@@ -156,4 +181,4 @@ def parse(path: Path, text: str, problems: Problems) -> list[TaskItem]:
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         raise ConfigError(f"{path}: a task file ends in {', '.join(_PARSERS)}, not {path.suffix or 'nothing'!r}")
-    return parser(text, problems)
+    return parser(text, problems, path.absolute().parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,22 +14,55 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from polar import registry
-from polar.data.task_formats import Problems, TaskItem, parse
+from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
+from polar.data.task_sets import SkippedTask, TaskItem, TaskSet
 from polar.errors import ConfigError
 from polar.runtimes.options import RuntimeOptions
 from polar.server.task_checks import file_problems, id_problems
 from polar.types import ID_PATTERN, Spec, TaskRequest
 
+LOGGER = logging.getLogger(__name__)
+
 MAX_FILE_BYTES = 32 * 2**20
 
 
 def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
-    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once."""
+    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once. A warning lists the
+    tasks of sets that cannot run."""
+    tasks, skipped = read_task_set(path, max_bytes=max_bytes)
+    if skipped:
+        count = f"{len(skipped)} of {len(tasks) + len(skipped)}"
+        LOGGER.warning("%s", listed(f"{path}: {count} tasks cannot run and are left out:", skipped))
+    return tasks
+
+
+def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
+    """The same without the warning, and with what is left out."""
     problems = Problems(str(path))
     tasks = _checked(parse(path, _text_of(path, max_bytes), problems), problems)
+    skipped = _one_each(problems.skipped)
+    if not tasks and skipped:
+        raise ConfigError(listed(f"{path}: nothing was run, because no task can:", skipped))
     if not tasks:
         raise ConfigError(f"{path}: the file holds no task")
-    return [_with_absolute_paths(task, path.absolute().parent) for task in tasks]
+    return TaskSet([_with_absolute_paths(task, path.absolute().parent) for task in tasks], skipped)
+
+
+def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:
+    """Tasks that cannot run, each on a line of its own."""
+    lines = [f"{each.where}: {each.why}" for each in skipped[:shown]]
+    more = (
+        [f"and {len(skipped) - shown} more; `polar tasks ls FILE` lists them all"] if len(skipped) > shown else []
+    )
+    return "\n  ".join([title, *lines, *more])
+
+
+def _one_each(skipped: Sequence[SkippedTask]) -> tuple[SkippedTask, ...]:
+    """All problems of a task in one line."""
+    problems: dict[str, list[str]] = {}
+    for where, why in skipped:
+        problems.setdefault(where, []).append(why)
+    return tuple(SkippedTask(where, "; ".join(whys)) for where, whys in problems.items())
 
 
 def check_tasks(tasks: Sequence[TaskRequest | Mapping[str, Any]]) -> list[TaskRequest]:
@@ -48,7 +82,8 @@ def _checked(items: Sequence[TaskItem], problems: Problems) -> list[TaskRequest]
     ]
     _refuse_duplicates(tasks, problems)
     problems.raise_if_any()
-    return [task for _, task in tasks]
+    skipped = {where for where, _ in problems.skipped}
+    return [task for item, task in tasks if not (item.of_set and item.where in skipped)]
 
 
 def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:
@@ -96,22 +131,22 @@ def _text_of(path: Path, max_bytes: int) -> str:
 def _task_of(item: TaskItem, position: int, problems: Problems) -> TaskRequest | None:
     value: Any = item.value
     if not isinstance(item.value, dict):
-        problems.add(item.where, f"a task is an object with an instruction, not {_short(item.value)}")
+        problems.add_of(item, f"a task is an object with an instruction, not {_short(item.value)}")
         return None
     try:
         # Through JSON again: types are checked strictly, and a value that cannot be sent to another process is
         # refused here.
         task = TaskRequest.model_validate_json(orjson.dumps(value), strict=True)
     except orjson.JSONEncodeError as error:
-        problems.add(item.where, f"holds a value that JSON cannot hold: {error}")
+        problems.add_of(item, f"holds a value that JSON cannot hold: {error}")
         return None
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            problems.add(item.where, _explained(details))
+            problems.add_of(item, _explained(details))
         return None
     task = named(task, position)
     for problem in [*registry.plugin_problems(task), *file_problems(task), *id_problems(task)]:
-        problems.add(item.where, problem)
+        problems.add_of(item, problem)
     return task
 
 
@@ -120,7 +155,7 @@ def _refuse_duplicates(tasks: Sequence[tuple[TaskItem, TaskRequest]], problems: 
     first: dict[str | None, str] = {}
     for item, task in tasks:
         if count[task.task_id] > 1 and first.setdefault(task.task_id, item.where) != item.where:
-            problems.add(item.where, f"task_id: {task.task_id!r} is used at {first[task.task_id]} too; rename one")
+            problems.add_of(item, f"task_id: {task.task_id!r} is used at {first[task.task_id]} too; rename one")
 
 
 def _explained(details: ErrorDetails) -> str:

@@ -50,6 +50,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     limits: tuple[str, ...] = ()
     """Fields of `Limits` that the runtime can enforce."""
     contains: tuple[Containment, ...] = ()
+    own_root: bool = False
+    """A session can make folders anywhere, such as /tests, and none of them is the node's."""
     reasons: dict[str, str] = {}
     """Why something is missing, by `network`, `mounts`, `prepare_network` or the limit's name; shown in the
     refusal."""

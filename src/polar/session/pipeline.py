@@ -250,6 +250,7 @@ class Pipeline:
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
+            ("teardown", _end_evaluator),  # apart, because a runtime that does not stop uses up a deadline
             ("teardown", _tear_down),
             ("store", hide_key),
             ("store", write),

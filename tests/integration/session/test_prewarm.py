@@ -131,6 +131,20 @@ async def test_a_cancelled_session_ends_it(workshop: Workshop) -> None:
     assert workshop.only.stage == Stage.CANCELLED and leftovers(workshop) == []
 
 
+class EndlessStop(SealedRuntime):
+    async def stop(self) -> None:
+        SEEN.append("stop")
+        await asyncio.Event().wait()
+
+
+async def test_two_runtimes_that_do_not_stop_have_a_deadline_each(workshop: Workshop) -> None:
+    task = shell_task("true", **judged(f"{__name__}:EndlessStop", budgets={"postrun_s": 0.5}))
+    async with hang_limit():
+        await workshop.run(SCRIPT, [task])
+    assert workshop.only.failure and not workshop.only.failure.agent
+    assert SEEN.count("stop") == 2
+
+
 async def test_one_that_cannot_start_is_no_fault_of_the_agent(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

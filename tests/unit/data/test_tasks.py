@@ -21,6 +21,9 @@ class Stub:
     class Options(Strict):
         level: int = Field(default=1, ge=1)
 
+    def evaluate(self, evidence: object) -> float:
+        return 0.0
+
 
 STUB = f"{__name__}:Stub"
 STUBS = {"runtime": STUB, "harness": STUB, "builder": STUB, "evaluator": STUB}

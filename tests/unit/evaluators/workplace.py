@@ -64,6 +64,7 @@ class FolderRuntime:
         target = self._base(home=home) / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+        target.chmod(0o755 if executable else 0o644)
 
     async def get(self, path: str) -> bytes:
         return read_file(self.folder / path)

@@ -61,7 +61,8 @@ class Judges(msgspec.Struct, frozen=True):
     workspace: str
     """Its path without links, as processes inside see it."""
     scripts: dict[str, str] = {}
-    """The task's own Python files, with their last line: path in the workspace to text."""
+    """The task's own Python files, with their last line: path in the workspace, or an absolute one elsewhere, to
+    text."""
     work: frozenset[str] = frozenset()
     """Paths that the agent changed."""
 
@@ -102,7 +103,9 @@ class Judges(msgspec.Struct, frozen=True):
         return script not in self.scripts and "except" in process.shown
 
     def _inner(self, path: str) -> str | None:
-        """A path of the workspace; None: it is elsewhere."""
+        """A path of the workspace, or of a script that is elsewhere; None: neither."""
+        if path in self.scripts:
+            return path
         absolute = PurePosixPath(path)
         return str(absolute.relative_to(self.workspace)) if absolute.is_relative_to(self.workspace) else None
 

@@ -67,6 +67,7 @@ class ApptainerOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=("cpus", "memory_bytes", "pids"),
         contains=("files", "processes", "network"),
+        own_root=True,
         reasons={"disk_bytes": "a session writes to folders of the node, which have no quota"},
         mounts=True,
         prepare_network=True,

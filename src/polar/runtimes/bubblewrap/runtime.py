@@ -64,6 +64,10 @@ class BubblewrapOptions(RuntimeOptions):
     """The workspace's path inside. If the image has a folder there and the task brings no workspace, that folder
     is the workspace."""
 
+    @property
+    def offered(self) -> Capabilities:
+        return msgspec.structs.replace(self.capabilities, own_root=self.image is not None)
+
     @field_validator("workspace")
     @classmethod
     def _is_a_folder(cls, path: str) -> str:

@@ -27,7 +27,7 @@ class Downloads(msgspec.Struct, frozen=True):
 def downloads_of(text: str, args: Mapping[str, str]) -> Downloads:
     known, stages = dict[str, str](), {"scratch"}
     images, addresses = dict[str, None](), dict[str, None]()
-    for instruction, words in _instructions(text):
+    for instruction, words in instructions(text):
         plain = [word for word in words if not word.startswith("--")]
         if instruction == "ARG" and len(stages) == 1:  # only those before the first stage count for FROM
             known |= _defaults(plain, args)
@@ -46,7 +46,7 @@ def downloads_of(text: str, args: Mapping[str, str]) -> Downloads:
     return Downloads(tuple(images), tuple(addresses))
 
 
-def _instructions(text: str) -> Iterator[tuple[str, list[str]]]:
+def instructions(text: str) -> Iterator[tuple[str, list[str]]]:
     """Each with its words; the triggers of ONBUILD count as instructions."""
     directive = re.match(r"(?:#[^\n]*\n)*?#\s*escape\s*=\s*(\S)", text, re.IGNORECASE)
     escape = re.escape(directive[1] if directive else "\\")

@@ -51,6 +51,7 @@ class DockerOptions(RuntimeOptions):
         networks=("gateway_only", "open", "none"),
         limits=tuple(LIMIT_FEATURES),
         contains=("files", "processes", "network"),
+        own_root=True,
         reasons={"disk_bytes": NO_QUOTA},
         mounts=True,
         prepare_network=True,

@@ -1,0 +1,1 @@
+"""Keeps snapshots of a folder."""

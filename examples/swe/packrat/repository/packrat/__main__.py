@@ -1,0 +1,7 @@
+"""`python3 -m packrat`."""
+
+import sys
+
+from packrat.cli import main
+
+sys.exit(main())

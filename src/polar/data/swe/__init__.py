@@ -1,0 +1,1 @@
+"""Rows of SWE-bench and data sets like it, as tasks."""

@@ -1,0 +1,1 @@
+"""Scores a session with the verifier of a Harbor task folder."""

@@ -1,0 +1,1 @@
+"""The `swe_bench` evaluator: a patch, the tests of its row, and the official grading."""
