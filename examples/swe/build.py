@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from swe_bugs import Bug, BugError, all_bugs, repositories
-from swe_git import git_of, write_bundle
+from swe_bugs import OWNER, Bug, BugError, all_bugs, repositories
+from swe_git import commit_of, git_of, patches_of, write_bundle
 from swe_harbor import write_folder
 from swe_rows import row_of
 
@@ -30,18 +30,30 @@ def main(words: list[str] | None = None) -> None:
         bugs = [bug for bug in all_bugs() if _is_wanted(bug, options)]
     except BugError as error:
         sys.exit(str(error))
-    held_out = {bug.instance_id for bug in held_out_of(bugs, options.split, options.held_out)}
-    rows = [row_of(bug, options.python) for bug in bugs]
-    (out / "bundles").mkdir(parents=True, exist_ok=True)
-    for bug, row in zip(bugs, rows, strict=True):
-        with git_of(bug) as repository:
-            write_bundle(repository, out / "bundles" / f"{bug.instance_id}.bundle")
-        write_folder(bug, row, out / "harbor" / bug.instance_id, options.image)
+    rows = [
+        row for name in sorted({bug.repository.name for bug in bugs}) for row in _repository(name, bugs, options)
+    ]
     _write(out / "rows.jsonl", rows)
+    held_out = {bug.instance_id for bug in held_out_of(bugs, options.split, options.held_out)}
     if options.split:
         _write(out / "train.jsonl", (row for row in rows if row["instance_id"] not in held_out))
         _write(out / "held_out.jsonl", (row for row in rows if row["instance_id"] in held_out))
     print(f"{len(rows)} bugs in {out}" + (f", {len(held_out)} of them held out" if options.split else ""))
+
+
+def _repository(name: str, bugs: list[Bug], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Writes the bundle of a repository and the Harbor folders of its bugs; returns their rows."""
+    out: Path = options.out
+    of_it = {bug.name: bug for bug in bugs if bug.repository.name == name}
+    with git_of(of_it) as repository:
+        write_bundle(repository, out / "repositories" / f"{OWNER}__{name}.bundle", *of_it)
+        rows = {
+            branch: row_of(bug, commit_of(repository, branch), patches_of(repository, branch, bug), options.python)
+            for branch, bug in of_it.items()
+        }
+    for branch, bug in of_it.items():
+        write_folder(bug, rows[branch], out / "harbor" / bug.instance_id, options.image)
+    return list(rows.values())
 
 
 def held_out_of(bugs: list[Bug], split: str | None, names: list[str]) -> list[Bug]:

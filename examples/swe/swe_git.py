@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,16 +29,17 @@ def git(folder: Path, *words: str, given: bytes = b"") -> str:
 
 
 @contextmanager
-def git_of(bug: Bug) -> Iterator[Path]:
-    """A bare repository whose branch `main` ends with the bug. Its history has the bug from the beginning."""
+def git_of(bugs: Mapping[str, Bug]) -> Iterator[Path]:
+    """A bare repository with a branch for each bug. Its history has the bug from the beginning, and no commit in
+    common with another bug's."""
     with tempfile.TemporaryDirectory(prefix="swe-set-") as folder:
         path = Path(folder)
         git(path, "init", "--quiet", "--bare", "--initial-branch=main", ".")
-        git(path, "fast-import", "--quiet", given=_history(bug))
+        git(path, "fast-import", "--quiet", given=b"".join(_history(branch, bug) for branch, bug in bugs.items()))
         yield path
 
 
-def _history(bug: Bug) -> bytes:
+def _history(branch: str, bug: Bug) -> bytes:
     files = bug.broken
     first = {path: text for path, text in files.items() if path in FIRST_FILES}
     tests = {path: text for path, text in files.items() if path.startswith("tests/")}
@@ -45,17 +47,19 @@ def _history(bug: Bug) -> bytes:
     end = datetime.fromisoformat(bug.created_at).astimezone(UTC)
     steps = ((f"Begin {bug.repository.name}", first), ("Add the library", library), ("Add tests", tests))
     commits = [
-        _commit(subject, end - timedelta(days=9 - 3 * number), new) for number, (subject, new) in enumerate(steps)
+        _commit(branch, subject, end - timedelta(days=9 - 3 * number), new)
+        for number, (subject, new) in enumerate(steps)
     ]
     return b"".join(commits)
 
 
-def _commit(subject: str, when: datetime, new: Files) -> bytes:
-    """A commit of a `git fast-import` stream; it follows the one before."""
+def _commit(branch: str, subject: str, when: datetime, new: Files, after: str = "") -> bytes:
+    """A commit of a `git fast-import` stream, after the one before it on its branch, or after another branch."""
     stamp = f"{AUTHOR} {int(when.timestamp())} +0000"
-    head = f"commit refs/heads/main\nauthor {stamp}\ncommitter {stamp}\n".encode() + _data(subject + "\n")
+    head = f"commit refs/heads/{branch}\nauthor {stamp}\ncommitter {stamp}\n".encode() + _data(subject + "\n")
     files = (f"M 100644 inline {path}\n".encode() + _data(text) for path, text in new.items())
-    return head + b"".join(files) + b"\n"
+    parent = f"from refs/heads/{after}^0\n".encode() if after else b""
+    return head + parent + b"".join(files) + b"\n"
 
 
 def _data(text: str) -> bytes:
@@ -63,27 +67,31 @@ def _data(text: str) -> bytes:
     return f"data {len(content)}\n".encode() + content + b"\n"
 
 
-def base_commit(repository: Path) -> str:
-    return git(repository, "rev-parse", "main").strip()
+def commit_of(repository: Path, branch: str) -> str:
+    return git(repository, "rev-parse", f"refs/heads/{branch}").strip()
 
 
-def write_bundle(repository: Path, target: Path) -> None:
-    git(repository, "bundle", "create", "--quiet", str(target.absolute()), "HEAD", "main")
+def write_bundle(repository: Path, target: Path, *refs: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    git(repository, "bundle", "create", "--quiet", str(target.absolute()), *refs)
 
 
-def patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What `git diff` prints between two states."""
-    with tempfile.TemporaryDirectory(prefix="swe-set-") as folder:
-        path = Path(folder)
-        git(path, "init", "--quiet", ".")
-        _lay(path, before)
-        git(path, "add", ".")
-        _lay(path, after)
-        git(path, "add", "--intent-to-add", ".")
-        return git(path, "diff", "--no-color", "--abbrev=7")
+@dataclass(frozen=True)
+class Patches:
+    gold: str
+    """The fix."""
+    tests: str
+    """Adds the hidden tests."""
 
 
-def _lay(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+def patches_of(repository: Path, branch: str, bug: Bug) -> Patches:
+    """What `git diff` prints from the bug to its fix, and to its hidden tests. Adds branches to the repository."""
+    fixed = {change.file: bug.repository.files[change.file] for change in bug.changes}
+    when = datetime.fromisoformat(bug.created_at).astimezone(UTC)
+    added = {"fixed": fixed, "tested": {bug.test_path: bug.tests}}
+    commits = (_commit(f"{word}/{branch}", word, when, new, branch) for word, new in added.items())
+    git(repository, "fast-import", "--quiet", given=b"".join(commits))
+    gold, tests = (
+        git(repository, "diff", "--no-color", "--abbrev=7", branch, f"{word}/{branch}") for word in added
+    )
+    return Patches(gold, tests)

@@ -29,8 +29,8 @@ def write_folder(bug: Bug, row: dict[str, Any], folder: Path, image: str) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755 if path.suffix == ".sh" else 0o644)
-    with git_of(bug) as repository:
-        write_bundle(repository, folder / "environment" / "repository.bundle")
+    with git_of({"main": bug}) as repository:
+        write_bundle(repository, folder / "environment" / "repository.bundle", "HEAD", "main")
 
 
 def _task(bug: Bug) -> str:

@@ -7,19 +7,13 @@ import shlex
 from typing import Any
 
 from swe_bugs import OWNER, Bug
-from swe_git import base_commit, git_of, patch
+from swe_git import Patches
 
 END = "END_OF_TEST_PATCH"
 
 
-def row_of(bug: Bug, python: str) -> dict[str, Any]:
+def row_of(bug: Bug, commit: str, patches: Patches, python: str) -> dict[str, Any]:
     """`python`: the fallback if the runtime's `python3` has no pytest."""
-    test_patch = patch({}, {bug.test_path: bug.tests})
-    with git_of(bug) as repository:
-        commit = base_commit(repository)
-    changed = {change.file for change in bug.changes}
-    before, after = bug.broken, bug.repository.files
-    gold = patch({path: before[path] for path in changed}, {path: after[path] for path in changed})
     return {
         "instance_id": bug.instance_id,
         "repo": f"{OWNER}/{bug.repository.name}",
@@ -29,20 +23,19 @@ def row_of(bug: Bug, python: str) -> dict[str, Any]:
         "problem_statement": bug.statement,
         "hints_text": "",
         "created_at": bug.created_at,
-        "patch": gold,
-        "test_patch": test_patch,
+        "patch": patches.gold,
+        "test_patch": patches.tests,
         "FAIL_TO_PASS": json.dumps(bug.fail_to_pass),
         "PASS_TO_PASS": json.dumps(bug.pass_to_pass),
         "image": "none",
-        "eval_script": eval_script(bug, commit, test_patch, python),
+        "eval_script": eval_script(bug, commit, patches.tests, python),
         "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
     }
 
 
 def eval_script(bug: Bug, commit: str, test_patch: str, python: str) -> str:
-    """Restores the tests, adds the hidden ones and runs all. Runs in the workspace, or in `TESTBED` if that is
-    set."""
+    """Restores the tests, adds the hidden ones and runs all, in the workspace or in `$TESTBED`."""
     seen = " ".join(sorted({test_id.partition("::")[0] for test_id in bug.repository.test_ids}))
     return f"""\
 #!/bin/bash
@@ -56,8 +49,6 @@ git apply -v - <<'{END}'
 {test_patch}{END}
 : '>>>>> Start Test Output'
 "$python" -m pytest -rA -p no:cacheprovider {seen} {bug.test_path}
-code=$?
 : '>>>>> End Test Output'
 rm -f {bug.test_path}
-exit $code
 """

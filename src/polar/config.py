@@ -6,10 +6,12 @@ import os
 import secrets
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from polar.errors import ConfigError
 from polar.types import Spec, Strict
@@ -75,6 +77,28 @@ class NodeConfig(Strict):
     """With less free space, the disk counts as full."""
 
 
+class PermittedEndpoint(Strict):
+    """An address that evaluators may call from the node; a bare string is the address alone."""
+
+    url: str
+    """Scheme, host and port, and perhaps the beginning of the path: `https://judge.example/v1`."""
+    api_key_env: str | None = None
+    """The variable of the node's environment that a task may name as this endpoint's key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_alone(cls, value: Any) -> Any:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise ValueError(f"{url!r} is not the address of an endpoint; write it as https://host:port/path")
+        return url.rstrip("/")
+
+
 class PermitConfig(Strict):
     """What the operator of a node lets tasks ask of its machine. By default nothing: a task that asks for more is
     refused, and the refusal names the setting."""
@@ -90,6 +114,10 @@ class PermitConfig(Strict):
     """Folders that tasks may mount read-only, each with all below it."""
     prepare_network: bool = False
     """The prepare steps of a task may use the node's network, before its agent starts."""
+    endpoints: tuple[PermittedEndpoint, ...] | None = None
+    """Addresses that evaluators may call from the node. None: any, where the tasks are those of the machine's own
+    user (`polar run`, `polar up` with a server on loopback, `polar rescore`); none at a node of any other rollout
+    server."""
 
 
 class ServerConfig(Strict):
@@ -116,6 +144,20 @@ class Config(Strict):
     node: NodeConfig = NodeConfig()
     permits: PermitConfig = PermitConfig()
     server: ServerConfig = ServerConfig()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def for_foreign_tasks(config: Config) -> Config:
+    """The config of a node whose tasks come from others: evaluators call only the addresses that are listed."""
+    if config.permits.endpoints is not None:
+        return config
+    return config.model_copy(update={"permits": config.permits.model_copy(update={"endpoints": ()})})
 
 
 def load(path: Path | None = None) -> Config:

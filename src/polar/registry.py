@@ -39,8 +39,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tree": "polar.builders.tree:Tree",
     },
     "evaluator": {
+        "combine": "polar.evaluators.combine:Combine",
         "harbor": "polar.evaluators.harbor.evaluator:HarborEvaluator",
+        "judge": "polar.evaluators.judge.evaluator:Judge",
         "session_completion": "polar.evaluators.session_completion:SessionCompletion",
+        "swe_bench": "polar.evaluators.swe_bench.evaluator:SweBench",
         "test_on_output": "polar.evaluators.test_on_output:TestOnOutput",
     },
     "engine": {
@@ -66,6 +69,20 @@ METHODS = {"evaluator": "evaluate"}
 def ships(kind: str, name: str) -> bool:
     """Whether the plug-in comes with Polar."""
     return name in BUILT_IN[kind]
+
+
+def is_ours(kind: str, spec: Spec) -> bool:
+    """Whether the plug-in comes with Polar, and so do those that it is made of (`inner_specs`)."""
+    return ships(kind, spec.name) and all(is_ours(kind, each) for each in _inner_specs(kind, spec))
+
+
+def _inner_specs(kind: str, spec: Spec) -> list[Spec]:
+    try:
+        plugin = find(kind, spec.name)
+        within: Callable[[BaseModel], list[Spec]] | None = getattr(plugin, "inner_specs", None)
+        return within(options_of(kind, plugin, spec.options)) if within else []
+    except PolarError:  # making it reports that
+        return []
 
 
 def find(kind: str, name: str) -> type[Any]:
@@ -163,7 +180,10 @@ def plugin_problems(task: TaskRequest) -> list[str]:
     for kind in ("runtime", "harness", "builder", "evaluator"):
         spec: Spec = getattr(task, kind)
         try:
-            options_of(kind, find(kind, spec.name), spec.options)
+            plugin = find(kind, spec.name)
+            options = options_of(kind, plugin, spec.options)
+            if hasattr(plugin, "task_problems"):
+                found += [f"{kind}: {problem}" for problem in plugin(options).task_problems(task)]
         except PolarError as error:
             found.append(f"{kind}: {error}")
         except (Exception, SystemExit) as error:  # a user's class may fail in any way, or exit

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polar.data.swe.row import SweRow, files_of
 from polar.evaluators.pytest_report import outcomes_of
+from polar.session.files.repository import checkout_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "swe"
 sys.path.insert(0, str(EXAMPLES))
@@ -27,7 +27,15 @@ sys.path.remove(str(EXAMPLES))
 BUGS = {bug.instance_id: bug for bug in swe_bugs.all_bugs()}
 REPOSITORIES = [repository.name for repository in swe_bugs.repositories()]
 COLUMNS = {
-    *("instance_id", "repo", "version", "base_commit", "environment_setup_commit", "problem_statement", "hints_text"),
+    *(
+        "instance_id",
+        "repo",
+        "version",
+        "base_commit",
+        "environment_setup_commit",
+        "problem_statement",
+        "hints_text",
+    ),
     *("created_at", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"),
     *("image", "eval_script", "log_parser", "eval_type"),
 }
@@ -36,7 +44,7 @@ COLUMNS = {
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("swe")
-    build.main([str(out)])
+    build.main([str(out), "--split", "bug"])
     return out
 
 
@@ -53,24 +61,44 @@ def lay(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def outcomes(folder: Path, ids: list[str]) -> dict[str, str]:
-    """What pytest says of each test; the project's own plug-ins and settings take no part."""
-    command = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider", "tests"]
+RUN = """
+import os, sys, pytest
+for folder in sys.argv[1:]:
+    if os.fork() == 0:
+        os.chdir(folder)
+        os.dup2(os.open("log", os.O_CREAT | os.O_WRONLY), 1)
+        code = pytest.main(["-rA", "-q", "-p", "no:cacheprovider", "tests"])
+        sys.stdout.flush()
+        os._exit(code)
+    os.wait()
+"""
+"""Runs pytest in each folder, in a process of its own that has imported pytest already."""
+
+
+@pytest.fixture(scope="module", params=REPOSITORIES)
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str]]:
+    """What pytest says of each test with each bug of a repository, and with none (an empty name); the project's
+    own plug-ins and settings take no part."""
+    (repository,) = (each for each in swe_bugs.repositories() if each.name == request.param)
+    bugs = repository.bugs()
+    root = tmp_path_factory.mktemp(repository.name)
+    states = {bug.name: lay(root / bug.name, bug.broken | {bug.test_path: bug.tests}) for bug in bugs}
+    states[""] = lay(root / "fixed", repository.files | {bug.test_path: bug.tests for bug in bugs})
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    found = outcomes_of(done.stdout, ids)
-    assert found, done.stdout + done.stderr
-    return {test_id: found.get(test_id, "missing") for test_id in ids}
+    subprocess.run([sys.executable, "-c", RUN, *map(str, states.values())], env=env, check=True)
+    ids = {test_id for bug in bugs for test_id in (*bug.fail_to_pass, *bug.pass_to_pass)}
+    return {name: outcomes_of((folder / "log").read_text(), ids) for name, folder in states.items()}
 
 
-@cache
 def git_out(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def checkout(built: Path, instance_id: str, folder: Path) -> Path:
-    bundle = built / "bundles" / f"{instance_id}.bundle"
+    bundle = built / "harbor" / instance_id / "environment" / "repository.bundle"
     subprocess.run(["git", "clone", "--quiet", str(bundle), str(folder)], check=True)
     return folder
 
@@ -81,22 +109,22 @@ def test_the_set_is_large_enough() -> None:
     assert len({bug.kind for bug in BUGS.values()}) >= 12
 
 
-@pytest.mark.parametrize("name", REPOSITORIES)
-def test_with_all_fixes_every_test_passes(name: str, tmp_path: Path) -> None:
-    (repository,) = (each for each in swe_bugs.repositories() if each.name == name)
-    bugs = repository.bugs()
-    folder = lay(tmp_path, repository.files | {bug.test_path: bug.tests for bug in bugs})
-    ids = sorted({test_id for bug in bugs for test_id in (*bug.fail_to_pass, *bug.pass_to_pass)})
-    seen = outcomes(folder, ids)
-    assert {test_id: outcome for test_id, outcome in seen.items() if outcome != "passed"} == {}
+def bugs_in(outcomes: dict[str, dict[str, str]]) -> list[Any]:
+    return [bug for bug in BUGS.values() if bug.name in outcomes]
 
 
-@pytest.mark.parametrize("instance_id", BUGS)
-def test_with_the_bug_the_tests_of_the_bug_fail_and_no_other(instance_id: str, tmp_path: Path) -> None:
-    bug = BUGS[instance_id]
-    folder = lay(tmp_path, bug.broken | {bug.test_path: bug.tests})
-    wanted = dict.fromkeys(bug.pass_to_pass, "passed") | dict.fromkeys(bug.fail_to_pass, "failed")
-    assert outcomes(folder, list(wanted)) == wanted
+def test_with_all_fixes_every_test_passes(outcomes: dict[str, dict[str, str]]) -> None:
+    ids = {test_id for bug in bugs_in(outcomes) for test_id in (*bug.fail_to_pass, *bug.pass_to_pass)}
+    assert outcomes[""] == dict.fromkeys(ids, "passed")
+
+
+def test_with_a_bug_its_tests_fail_and_no_other(outcomes: dict[str, dict[str, str]]) -> None:
+    bugs = bugs_in(outcomes)
+    wanted = {
+        bug.name: dict.fromkeys(bug.pass_to_pass, "passed") | dict.fromkeys(bug.fail_to_pass, "failed")
+        for bug in bugs
+    }
+    assert {bug.name: outcomes[bug.name] for bug in bugs} == wanted
 
 
 @pytest.mark.parametrize("instance_id", BUGS)
@@ -138,23 +166,38 @@ def test_a_statement_does_not_give_the_fix_away(instance_id: str) -> None:
     assert not [name for name in bug.fails if name in said], "a hidden test"
 
 
+async def test_polar_checks_out_one_bug_of_a_repositorys_bundle(
+    built: Path, rows: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path))
+    row = next(iter(rows.values()))
+    bundle = built / "repositories" / f"{row['repo'].replace('/', '__')}.bundle"
+    folder = await checkout_of(bundle, row["base_commit"])
+    objects = git_out(folder, "cat-file", "--batch-all-objects", "--batch-check").splitlines()
+    commits = [line.split()[0] for line in objects if " commit " in line]
+    assert sorted(commits) == sorted(git_out(folder, "log", "HEAD", "--format=%H").split())
+
+
 def test_rows_have_the_columns_of_swe_bench(rows: dict[str, dict[str, Any]]) -> None:
     assert rows.keys() == BUGS.keys()
     for row in rows.values():
         assert row.keys() == COLUMNS
         assert (row["image"], row["log_parser"], row["eval_type"]) == ("none", "parse_log_pytest", "pass_and_fail")
         assert re.fullmatch(r"[0-9a-f]{40}", row["base_commit"])
+        assert set(files_of(row["patch"])) == {change.file for change in BUGS[row["instance_id"]].changes}
+        SweRow.model_validate(row)
         fail, stay = json.loads(row["FAIL_TO_PASS"]), json.loads(row["PASS_TO_PASS"])
         assert fail and stay and not set(fail) & set(stay)
 
 
-def test_building_twice_gives_the_same_files(built: Path, tmp_path: Path) -> None:
-    def digests(root: Path) -> dict[str, str]:
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-    build.main([str(tmp_path)])
-    assert digests(tmp_path) == digests(built)
+def test_building_again_gives_the_same_files(built: Path, rows: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    build.main([str(tmp_path), "--repository", "sieve"])
+    again = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(again) > 50
+    for line in again.pop(Path("rows.jsonl")).splitlines():
+        row = json.loads(line)
+        assert row == rows[row["instance_id"]]
+    assert [path for path, content in again.items() if (built / path).read_bytes() != content] == []
 
 
 @pytest.mark.parametrize("name", REPOSITORIES)
@@ -183,31 +226,29 @@ def test_the_eval_script_runs_the_tests_of_a_row(
     assert run() == stay | dict.fromkeys(bug.fail_to_pass, "passed")
 
 
-@pytest.mark.parametrize(
-    ("words", "held_out"),
-    [
-        (["--split", "repository", "--held-out", "sieve"], {"sieve"}),
-        (["--split", "repository"], {REPOSITORIES[-1]}),
-        (["--split", "bug"], set(REPOSITORIES)),
-    ],
-)
-def test_splits(words: list[str], held_out: set[str], tmp_path: Path) -> None:
-    build.main([str(tmp_path), *words])
-    parts = [
-        {json.loads(line)["instance_id"] for line in (tmp_path / f"{part}.jsonl").read_text().splitlines()}
+def test_a_split_by_repository() -> None:
+    bugs = list(BUGS.values())
+    assert {bug.repository.name for bug in build.held_out_of(bugs, "repository", ["sieve"])} == {"sieve"}
+    last = build.held_out_of(bugs, "repository", [])
+    assert last == [bug for bug in bugs if bug.repository.name == REPOSITORIES[-1]]
+
+
+def test_a_split_by_bug(built: Path) -> None:
+    train, held_out = (
+        {json.loads(line)["instance_id"] for line in (built / f"{part}.jsonl").read_text().splitlines()}
         for part in ("train", "held_out")
-    ]
-    assert parts[0] | parts[1] == set(BUGS) and not parts[0] & parts[1]
-    assert {BUGS[name].repository.name for name in parts[1]} == held_out
-    if words[1] == "repository":
-        assert not {BUGS[name].repository.name for name in parts[0]} & held_out
+    )
+    assert train | held_out == set(BUGS) and not train & held_out
+    assert {BUGS[name].repository.name for name in held_out} == set(REPOSITORIES)
 
 
 def test_a_bug_whose_text_is_not_in_the_repository_is_named(tmp_path: Path) -> None:
     bug = next(iter(BUGS.values()))
     path = bug.repository.folder / "bugs" / f"{bug.name}.toml"
     changed = tmp_path / "other.toml"
-    changed.write_text(path.read_text() + '\n[[changes]]\nfile = "README.md"\nright = "no such text"\nwrong = ""\n')
+    changed.write_text(
+        path.read_text() + '\n[[changes]]\nfile = "README.md"\nright = "no such text"\nwrong = ""\n'
+    )
     with pytest.raises(swe_bugs.BugError, match=r"other\.toml: .*occurs 0 times in README\.md"):
         swe_bugs.read_bug(bug.repository, changed)
 

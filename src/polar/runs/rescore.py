@@ -215,6 +215,7 @@ class _Attempt:
             own_runtime=None if own is None else runtime_for("evaluator", self.spec, own),
             output=await in_thread(_output_of, self.stored),
             stage_s=dict(self.result.stage_s),
+            endpoints=None,  # who rescores a run chooses the evaluator
             logs=self.paths.evaluator_logs,
         )
         budget_s = self.task.budgets.postrun_s

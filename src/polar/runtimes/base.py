@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -148,3 +148,13 @@ class Runtime(Protocol):
 
     @property
     def home(self) -> str: ...
+
+
+@runtime_checkable
+class PreparingRuntime(Protocol):
+    """A runtime that may open the network for the prepare steps only (`RuntimeOptions.prepare_network`)."""
+
+    async def prepared(self) -> None:
+        """Called once, after the last prepare step. Ends every process if only these steps had the network, and
+        closes it."""
+        ...

@@ -30,12 +30,19 @@ class BuiltinRuntime(Generic[OptionsT]):
         self._spawner: Spawner | None = None
         self._cgroup = Cgroup({})
         self._stopped = False
+        self._is_preparing = options.opens_network
+        """Until `prepared`, commands have the node's network."""
         self._stopping = asyncio.Lock()
 
     async def provide(self, permits: PermitConfig, tell: Callable[[str], None]) -> None:
         """Before the first session: gets what all sessions with these options need, such as an image. Raises
         `NotPermitted` if they ask for more than the operator permits."""
         await in_thread(_check_permits, self._options, permits)
+
+    async def prepared(self) -> None:
+        if self._is_preparing:
+            self._alive()
+            await to_the_end(self._close_network())
 
     async def kill(self) -> None:
         if self._folders is not None:
@@ -77,6 +84,15 @@ class BuiltinRuntime(Generic[OptionsT]):
     async def _run_job(self, job: Job) -> Finished:
         assert self._spawner is not None, "the runtime is started"
         return await self._spawner.run(job)
+
+    async def _close_network(self) -> None:
+        """No process that had the network lives on."""
+        await self._kill()
+        self._is_preparing = False
+
+    def _check_prepared(self) -> None:
+        if self._is_preparing:
+            raise RuntimeFailure("the network of the prepare steps is still open")
 
     async def _kill(self) -> None:
         raise NotImplementedError

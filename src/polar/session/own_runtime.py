@@ -24,7 +24,7 @@ from polar.runtimes.base import Runtime, SessionFolders
 from polar.runtimes.host.supervisor import Launcher
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.options import RuntimeOptions
-from polar.session.files.workspace import WorkspaceError, base_of, prepare
+from polar.session.files.workspace import WorkspaceError, base_of, end_preparation, prepare
 from polar.session.plugins import call_foreign, expect
 from polar.store.paths import SessionPaths
 from polar.types import Failure, Spec, TaskRequest
@@ -150,6 +150,8 @@ async def runtime_from_base(
             for path, text in task.files.items():
                 await runtime.put(path, text.encode())
             await prepare(runtime, task)
+        else:
+            await end_preparation(runtime)
         yield runtime
     finally:
         await runtime.stop()

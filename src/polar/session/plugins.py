@@ -57,7 +57,7 @@ async def call_foreign(
     kind: str, spec: Spec, function: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Like `call`, but without a thread for plug-ins that come with Polar: those neither block nor exit."""
-    if not registry.ships(kind, spec.name):
+    if not registry.is_ours(kind, spec):
         return await call(kind, function, *args, **kwargs)
     with boundary(kind):
         value: Any = function(*args, **kwargs)
@@ -66,7 +66,7 @@ async def call_foreign(
 
 def runtime_for(kind: str, spec: Spec, runtime: Runtime) -> Runtime:
     """The session's runtime in the form that this plug-in can use."""
-    ours = registry.ships(kind, spec.name)
+    ours = registry.is_ours(kind, spec)
     return runtime if ours else cast("Runtime", NodeRuntime(runtime, asyncio.get_running_loop()))
 
 

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from docker_machine import StartDocker, root_tar
 
+from polar.config import PermitConfig
 from polar.runtimes.base import Program, SessionFolders
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
 from polar.runtimes.docker.api import connected
@@ -68,17 +70,22 @@ def docker_image(docker_engine: str | None) -> Iterator[str]:
 
 @pytest.fixture
 async def start_docker(docker_engine: str | None, docker_image: str, tmp_path: Path) -> AsyncIterator[StartDocker]:
-    """Starts a session in a container of its own; takes the runtime's options, and `base` and `programs`."""
+    """Starts a session in a container of its own; takes the runtime's options, and `base`, `programs` and
+    `permits`."""
     started: list[DockerRuntime] = []
 
-    async def start(base: Path | None = None, programs: tuple[Program, ...] = (), **options: Any) -> DockerRuntime:
+    async def start(
+        base: Path | None = None,
+        programs: tuple[Program, ...] = (),
+        permits: PermitConfig | None = None,
+        **options: Any,
+    ) -> DockerRuntime:
         options = {"image": docker_image, "engine": docker_engine, "output_cap_bytes": 1000, **options}
         runtime = DockerRuntime(DockerOptions.model_validate(options))
         folder = tmp_path / f"session-{len(started)}"
         started.append(runtime)
-        await runtime.start(
-            SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, programs)
-        )
+        given = SessionFolders(f"s-{uuid.uuid4().hex}", folder / "root", folder / "logs", base, programs)
+        await runtime.start(msgspec.structs.replace(given, permits=permits or PermitConfig()))
         return runtime
 
     yield start

@@ -106,13 +106,12 @@ async def test_a_failed_build_shows_the_end_of_its_log_and_keeps_it(
 
 
 async def test_a_build_has_no_network_unless_it_is_permitted(build_image: BuildImage, docker_image: str) -> None:
-    shown = (
-        f"FROM {docker_image}\nRUN cat /proc/net/dev > /network # {time.time_ns()}\nRUN ! grep -q eth0 /network\n"
-    )
-    shown = shown.replace("! grep -q eth0 /network", 'case "$(cat /network)" in *eth0*) exit 1;; esac')
-    await build_image(shown)
-    with pytest.raises(RuntimeFailure, match="non-zero code: 1"):
-        await build_image(shown + "# again\n".replace("again", str(time.time_ns())), build_network=True)
+    def looking(at: int) -> str:
+        return f"FROM {docker_image}\nRUN case $(cat /proc/net/dev) in *eth0*) exit 7;; esac # {at}\n"
+
+    await build_image(looking(time.time_ns()))
+    with pytest.raises(RuntimeFailure, match="non-zero code: 7"):
+        await build_image(looking(time.time_ns()), build_network=True)
 
 
 async def test_the_operator_has_to_permit_builds(build_image: BuildImage, docker_image: str) -> None:

@@ -47,8 +47,8 @@ class Workshop:
     async def run(self, script: Script, tasks: Sequence[TaskRequest], during: Any = None, **pools: int) -> Node:
         """Runs the tasks to the end and keeps their results; `during` is started beside them with the node."""
         engine = ScriptedEngine(self.renderer._vocabulary, script)  # pyright: ignore[reportPrivateUsage]
-        parts = {"pools": pools, "node": self.node, "gateway": self.gateway, "permits": self.permits}
-        config = Config.model_validate(parts)
+        tables = {"pools": pools, "node": self.node, "gateway": self.gateway, "permits": self.permits}
+        config = Config.model_validate(tables)
         async with open_node(config, self.paths, engine=engine, renderer=self.renderer) as node:
             source = TaskFileSource(tasks, self._keep)
             if during is None:

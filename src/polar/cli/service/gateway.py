@@ -28,6 +28,7 @@ def gateway(  # noqa: PLR0913
     log_level: LevelOption = LogLevel.INFO,
     log_json: LogJsonOption = False,
     run_id: Annotated[str | None, typer.Option(hidden=True)] = None,
+    own_tasks: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run sessions for a rollout server, with the gateway and engine they need.
 
@@ -42,6 +43,8 @@ def gateway(  # noqa: PLR0913
     logs = LogOptions(log_level, log_json)
     logs.apply()
     chosen = configuration.load(config)
+    if not own_tasks:
+        chosen = configuration.for_foreign_tasks(chosen)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
     runs_dir: Path = ctx.obj or chosen.runs_dir
     configuration.read_secret("node-token")  # if it is missing, fail here and not in every worker
@@ -102,6 +105,8 @@ class Worker:
     config: Path | None
     log: Path | None = None
     log_options: LogOptions = field(default_factory=LogOptions)
+    own_tasks: bool = False
+    """Its tasks are those of this machine's user."""
     run_id: str = field(default="", init=False)
     """Of the current process; each start has a new run folder."""
 
@@ -116,7 +121,8 @@ class Worker:
         self.run_id = f"gateway-{new_run_id()}"
         config = ["--config", str(self.config)] if self.config else []
         start = ["--runs-dir", str(self.runs_dir), "gateway", "--server", self.address, "--run-id", self.run_id]
-        return [*start, *config, *self.log_options.arguments()]
+        own = ["--own-tasks"] if self.own_tasks else []
+        return [*start, *own, *config, *self.log_options.arguments()]
 
     async def clear(self) -> None:
         """Ends the processes that a dead node has left running, and removes their folders."""

@@ -91,18 +91,20 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
     from polar.cli.service.gateway import Worker
     from polar.cli.service.processes import running
     from polar.cli.service.server import ServerChild
+    from polar.config import is_loopback
 
     def log(name: str) -> Path | None:
         return layout.logs / f"{name}.log" if layout.logs else None
 
     with tempfile.TemporaryDirectory(prefix="polar-up-") as scratch:
         file, options = layout.config_file, layout.log_options
+        own_tasks = is_loopback(layout.config.server.host)
         address_file = Path(scratch, "address")
         child = ServerChild(layout.port, layout.database, file, address_file, log("server"), options)
         async with running(child.program()):
             address = await child.address()
             workers = (
-                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options)
+                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options, own_tasks)
                 for n in range(1, layout.workers + 1)
             )
             async with running(*(worker.program() for worker in workers)):

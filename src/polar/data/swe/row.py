@@ -10,7 +10,7 @@ import json
 import re
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from polar.evaluators.swe_bench.script import check_markers
 
@@ -27,7 +27,7 @@ def _parsed_list(value: Any) -> Any:
             return json.loads(value)
         except ValueError as error:
             raise ValueError(f"neither a list nor a list as JSON: {error}") from error
-    return list(cast("Any", value)) if hasattr(value, "tolist") else value
+    return list(value) if hasattr(value, "tolist") else value
 
 
 TestIds = Annotated[tuple[str, ...], BeforeValidator(_parsed_list)]
@@ -59,12 +59,27 @@ class SweRow(BaseModel):
     test_command: str = ""
     """For a row without `eval_script`: the command, to which the files of `test_patch` are added."""
     log_parser: str = ""
-    """A name in `swebench.harness.log_parsers.PARSER_REGISTRY`. Empty: `parse_log_pytest` if the ids are pytest's."""
+    """A name in swebench's `PARSER_REGISTRY`. Empty: `parse_log_pytest`, if the ids are pytest's."""
     eval_type: Literal["pass_and_fail", "fail_only"] = "pass_and_fail"
     image: str = ""
     """An image with the repository in /testbed. Empty or `none`: the repository is a bundle or clone."""
     image_name: str = ""
     """The same, in rows of SWE-smith."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_sets(cls, value: Any) -> Any:
+        """SWE-rebench has the test command and the log parser in a table, and another name for the image."""
+        if not isinstance(value, dict):
+            raise ValueError("a row is an object")
+        row = cast("dict[str, Any]", value)
+        table: Any = row.get("install_config")
+        if isinstance(table, dict):
+            install = cast("dict[str, Any]", table)
+            command: Any = install.get("test_cmd")
+            command = " && ".join(cast("list[str]", command)) if isinstance(command, list) else command
+            row = {"test_command": command, "log_parser": install.get("log_parser")} | row
+        return {"image": row.get("docker_image")} | row
 
     @field_validator("version", "base_commit", "problem_statement", "patch", "test_patch", mode="before")
     @classmethod
@@ -87,6 +102,11 @@ class SweRow(BaseModel):
     @classmethod
     def _has_both_markers(cls, script: str) -> str:
         return check_markers(script) if script else script
+
+    @property
+    def has_bug_patch(self) -> bool:
+        """As in SWE-smith: the patch brings the bug, and the image has the repository without it."""
+        return bool(self.image_name) and not self.base_commit
 
     @property
     def image_of(self) -> str:

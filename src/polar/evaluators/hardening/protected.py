@@ -62,6 +62,8 @@ class WorkRules(msgspec.Struct, frozen=True):
     """Patterns of further files whose change is tampering."""
     allowed: tuple[str, ...] = ()
     """Patterns of files that are work, whatever the other rules say."""
+    allowed_paths: frozenset[str] = frozenset()
+    """Paths of such files."""
     files: frozenset[str] = frozenset()
     """Paths that the evaluator writes over what is there."""
     tests: frozenset[str] = frozenset()
@@ -97,7 +99,7 @@ class WorkChange(msgspec.Struct, frozen=True):
 def kind_of(change: WorkChange, rules: WorkRules, installed: Collection[str] = ()) -> Kind:
     """`installed`: folders of installed packages, such as virtual environments."""
     path = PurePosixPath(change.path)
-    if matches(change.path, rules.allowed):
+    if change.path in rules.allowed_paths or matches(change.path, rules.allowed):
         return Kind.WORK
     if ".git" in path.parts:
         return Kind.TAMPERING if _runs_programs(change, path) else Kind.IGNORED

@@ -25,12 +25,15 @@ ROOM_BYTES = 64 * 2**20
 """For notes and reports."""
 
 RUN = """room=$1 keep=$2 reports=$3; shift 3
-mkdir -p "$room/notes"; pwd -P >"$room/workspace"
+mkdir -p "$room/notes" "$room/parts"; pwd -P >"$room/workspace"
 export PYTHONPATH="$room${PYTHONPATH:+:$PYTHONPATH}"
 if [ -n "$reports" ]; then
     export PYTEST_ADDOPTS="${PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }--junitxml=$room/notes/report.xml"
 fi
 "$@" >"$room/whole"; code=$?
+for part in "$room"/parts/*; do
+    [ ! -f "$part" ] || { tail -c "$keep" "$part" >"$room/cut" && mv -f "$room/cut" "$part"; }
+done
 tail -c "$keep" "$room/whole" >"$room/output"; rm -f "$room/whole"; cat "$room/output"; exit "$code"
 """
 """Runs its arguments. Their output goes to a file, because a pipe would wait for any server that the tests leave
@@ -47,6 +50,8 @@ class Testimony(msgspec.Struct, frozen=True):
     processes: tuple[PythonProcess, ...] = ()
     reports: tuple[dict[CaseName, str], ...] = ()
     """Of each pytest, the outcome of each test case."""
+    parts: dict[str, str] = {}
+    """What the command wrote to the folder `Witness.parts`, by name: the end of each file."""
 
 
 class Witness:
@@ -58,11 +63,25 @@ class Witness:
         self._keep_bytes = keep_bytes
         self._name = f".polar-{secrets.token_hex(16)}"
 
+    @property
+    def parts(self) -> str:
+        """A folder for output that the command keeps apart, as processes inside see it."""
+        return f"{self._runtime.home}/{self._name}/parts"
+
+    async def put(self, name: str, content: bytes) -> str:
+        """Writes a file beside the notes. Returns its path inside."""
+        await self._runtime.put(f"{self._name}/{name}", content, home=True)
+        return f"{self._runtime.home}/{self._name}/{name}"
+
     async def run(self, argv: tuple[str, ...], env: dict[str, str], *, reports: bool) -> Testimony:
         await self._runtime.put(f"{self._name}/sitecustomize.py", GUARD.read_bytes(), home=True)
         room = f"{self._runtime.home}/{self._name}"
         script = ("sh", "-c", RUN, "sh", room, str(self._keep_bytes), "reports" if reports else "")
         finished = await self._runtime.exec(Command((*script, *argv), env, log_name="evaluator"))
+        return await self.testimony(finished)
+
+    async def testimony(self, finished: Finished) -> Testimony:
+        """Reads the folder, also after a command that was broken off. Ends all processes first."""
         await self._runtime.kill()
         target = Path(tempfile.mkdtemp(prefix="polar-witness-", dir=self._folder))
         try:
@@ -78,7 +97,7 @@ class Witness:
 def _read(room: Path, finished: Finished) -> Testimony:
     guard, output, workspace = room / "sitecustomize.py", room / "output", room / "workspace"
     if not (workspace.is_file() and guard.is_file() and guard.read_bytes() == GUARD.read_bytes()):
-        return Testimony(finished, finished.stdout_tail)
+        return Testimony(finished, finished.stdout_tail, parts=_parts(room))
     notes = sorted((room / "notes").glob("*"))
     return Testimony(
         finished,
@@ -87,7 +106,12 @@ def _read(room: Path, finished: Finished) -> Testimony:
         workspace.read_text(errors="replace").removesuffix("\n"),
         tuple(process for path in notes if path.suffix != ".xml" and (process := _process(path)) is not None),
         tuple(junit_outcomes(path) for path in notes if path.suffix == ".xml"),
+        _parts(room),
     )
+
+
+def _parts(room: Path) -> dict[str, str]:
+    return {path.name: path.read_text(errors="replace") for path in (room / "parts").glob("*") if path.is_file()}
 
 
 def _process(path: Path) -> PythonProcess | None:

@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event
 
@@ -27,6 +28,8 @@ from polar.runtimes.host.threads import in_thread, to_the_end
 
 CAP_BYTES = 4 * 2**30
 """Of a workspace."""
+HandedIn = Callable[[Path], Awaitable[None]]
+"""Changes a copy of the base into what the agent handed in."""
 CHUNK = 200
 """Paths in one command."""
 REMOVE = """while [ "$#" -gt 0 ] && [ "$1" != / ]; do rm -rf -- "./$1"; shift; done; shift
@@ -61,22 +64,57 @@ class LaidWork(msgspec.Struct, frozen=True):
 async def lay_work(evidence: Evidence, rules: WorkRules, cap_bytes: int = CAP_BYTES) -> LaidWork:
     """Makes the own runtime's workspace what the agent left, except for what is the task's. If there was
     tampering, nothing is laid. Raises `WorkspaceUnusable` if the agent left no workspace that can be copied."""
-    if evidence.own_runtime is None:
-        raise EvaluatorError("the evaluator asked for a runtime of its own and has none")
+    async with compared_work(evidence, rules, cap_bytes) as work:
+        if not work.laid.tampering:
+            await _lay(own_runtime(evidence), work)
+        return work.laid
+
+
+class ComparedWork(msgspec.Struct, frozen=True):
+    """What the agent changed, and copies of it on the node."""
+
+    laid: LaidWork
+    removed: tuple[str, ...]
+    """Paths of the work that the base has: changed or removed."""
+    empty: tuple[str, ...]
+    """Folders that the agent removed, the deepest first."""
+    base: Path
+    """The task's own workspace."""
+    work: Path
+    """The agent's work alone."""
+
+
+@asynccontextmanager
+async def compared_work(
+    evidence: Evidence, rules: WorkRules, cap_bytes: int = CAP_BYTES, *, handed_in: HandedIn | None = None
+) -> AsyncGenerator[ComparedWork]:
+    """Copies both workspaces to the node and compares them; the copies go with the context. `handed_in` makes the
+    agent's workspace from a copy of the base instead."""
+    own = own_runtime(evidence)
     if evidence.logs is not None:
         evidence.logs.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="polar-work-", dir=evidence.logs))
     try:
-        left = await _copied(evidence.runtime, folder / "agent", cap_bytes)
-        await _copied_base(evidence.own_runtime, folder / "base", cap_bytes)
-        plan = await _plan(folder, left, rules)
-        if not plan.laid.tampering:
-            await _lay(evidence.own_runtime, folder / "work", plan)
+        if handed_in is None:
+            left = await _copied(evidence.runtime, folder / "agent", cap_bytes)
+            await _copied_base(own, folder / "base", cap_bytes)
+        else:
+            left = Fetched()
+            await _copied_base(own, folder / "base", cap_bytes)
+            await to_the_end(in_thread(shutil.copytree, folder / "base", folder / "agent", symlinks=True))
+            await handed_in(folder / "agent")
+        work = await _compare(folder, left, rules)
         if evidence.logs is not None:
-            (evidence.logs / "work.txt").write_text(plan.laid.text(), errors="backslashreplace")
-        return plan.laid
+            (evidence.logs / "work.txt").write_text(work.laid.text(), errors="backslashreplace")
+        yield work
     finally:
         await to_the_end(in_thread(remove_tree, folder))
+
+
+def own_runtime(evidence: Evidence) -> Runtime:
+    if evidence.own_runtime is None:
+        raise EvaluatorError("the evaluator asked for a runtime of its own and has none")
+    return evidence.own_runtime
 
 
 async def _copied(runtime: Runtime, target: Path, cap_bytes: int) -> Fetched:
@@ -97,28 +135,21 @@ async def _copied_base(runtime: Runtime, target: Path, cap_bytes: int) -> None:
         raise EvaluatorError(f"the task's own workspace is larger than cap_bytes ({cap_bytes}): {cut[0]}")
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    laid: LaidWork
-    removed: tuple[str, ...]
-    empty: tuple[str, ...]
-    """Folders that the agent removed, the deepest first."""
-
-
-async def _plan(folder: Path, left: Fetched, rules: WorkRules) -> _Plan:
+async def _compare(folder: Path, left: Fetched, rules: WorkRules) -> ComparedWork:
     """When cancelled, waits for the thread to end first: its folder is about to be removed."""
     cancelled = Event()
-    planning = asyncio.ensure_future(in_thread(_planned, folder, left, rules, cancelled))
+    comparing = asyncio.ensure_future(in_thread(_compared, folder, left, rules, cancelled))
     try:
-        await asyncio.wait([planning])
+        await asyncio.wait([comparing])
     except asyncio.CancelledError:
         cancelled.set()
-        await to_the_end(asyncio.wait([planning]))
-        planning.exception()  # marks it as retrieved, so that asyncio logs no warning
+        await to_the_end(asyncio.wait([comparing]))
+        comparing.exception()  # marks it as retrieved, so that asyncio logs no warning
         raise
-    return planning.result()
+    return comparing.result()
 
 
-def _planned(folder: Path, left: Fetched, rules: WorkRules, cancelled: Event) -> _Plan:
+def _compared(folder: Path, left: Fetched, rules: WorkRules, cancelled: Event) -> ComparedWork:
     """Compares `base` and `agent`, and moves the agent's work to `work`."""
     base, agent = _tree(folder / "base"), _tree(folder / "agent")
     installed = _installed(base, agent)
@@ -138,7 +169,8 @@ def _planned(folder: Path, left: Fetched, rules: WorkRules, cancelled: Event) ->
     laid = LaidWork(*(tuple(paths[kind]) for kind in (Kind.WORK, Kind.TAMPERING, Kind.RESTORED, Kind.IGNORED)))
     gone = [path for path, entry in base.items() if _is_folder(entry) and not _is_folder(agent.get(path))]
     laid = msgspec.structs.replace(laid, left_out=left.left_out)
-    return _Plan(laid, tuple(removed), tuple(sorted(gone, key=len, reverse=True)))
+    empty = tuple(sorted(gone, key=len, reverse=True))
+    return ComparedWork(laid, tuple(removed), empty, folder / "base", folder / "work")
 
 
 def _tree(root: Path) -> dict[str, Path]:
@@ -190,13 +222,13 @@ def _move(source: Path, target: Path) -> None:
     shutil.move(source, target)
 
 
-async def _lay(runtime: Runtime, work: Path, plan: _Plan) -> None:
-    for some in _chunks(plan.removed):
+async def _lay(runtime: Runtime, work: ComparedWork) -> None:
+    for some in _chunks(work.removed):
         await _remove(runtime, (*some, "/"))
-    for some in _chunks(plan.empty):
+    for some in _chunks(work.empty):
         await _remove(runtime, ("/", *some))
-    if any(work.iterdir()):
-        await runtime.put_folder(work, ".")
+    if any(work.work.iterdir()):
+        await runtime.put_folder(work.work, ".")
 
 
 async def _remove(runtime: Runtime, paths: Iterable[str]) -> None:

@@ -2,32 +2,95 @@
 
 An eval script prints one log, in which a marker line begins the tests' output and another ends it. Tested code can
 print markers, too. So the markers become redirections: what the tests print arrives in a file of its own, and the
-node puts the log together. The exit code that the log claims comes from the script's process.
+node puts the log together. The exit code in that log comes from the script's process.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+
+import msgspec
+
+from polar.evaluators.hardening.witness import Testimony
 
 START = ">>>>> Start Test Output"
 END = ">>>>> End Test Output"
 EXIT_CODE = ">>>>> Test Exit Code"
 FORGEABLE = (START, END, EXIT_CODE)
+"""Lines of a log that only the node writes."""
 PYTEST = re.compile(r"\b(pytest|py\.test)\b")
-
-BEGIN = """exec 8>&1 9>&2
-exec >"$POLAR_PARTS/setup" 2>&1
-"""
-TO_TESTS = 'exec >"$POLAR_PARTS/tests" 2>&1'
-TO_REST = 'polar_exit_code=$?; exec >"$POLAR_PARTS/rest" 2>&1'
-FINISH = 'exit "${polar_exit_code:-1}"'
+RUN = ("bash", "-c", 'polar_script=$(cat "$1"); rm -f "$1"; shift; eval "$polar_script"', "bash")
+"""Reads the whole script first: bash reads a file line by line while it runs, so tested code could go on with
+lines of its own."""
 
 
 def check_markers(script: str) -> str:
     """Raises ValueError unless each marker is on exactly one line, the start first."""
-    lines = script.splitlines()
+    _marked(script.splitlines())
+    return script
+
+
+def _marked(lines: list[str]) -> tuple[int, int]:
     starts = [number for number, line in enumerate(lines) if START in line]
     ends = [number for number, line in enumerate(lines) if END in line]
     if len(starts) != 1 or len(ends) != 1 or starts[0] >= ends[0]:
         raise ValueError(f"eval_script needs one line with {START!r}, and after it one with {END!r}")
-    return script
+    return starts[0], ends[0]
+
+
+def uses_pytest(script: str) -> bool:
+    """Whether the test command names it."""
+    lines = script.splitlines()
+    start, end = _marked(lines)
+    return bool(PYTEST.search("\n".join(lines[start + 1 : end])))
+
+
+def runnable(script: str, parts: str) -> str:
+    """The script with its output in the files setup, tests and rest of the folder `parts`."""
+    lines = script.splitlines()
+    start, end = _marked(lines)
+    folder = shlex.quote(parts)
+    lines[end] = f"polar_exit_code=$?; exec >>{folder}/rest 2>&1"
+    lines[start] = f"exec >>{folder}/tests 2>&1"
+    return "\n".join((f"exec >>{folder}/setup 2>&1", *lines, 'exit "$polar_exit_code"\n'))
+
+
+class EvalLog(msgspec.Struct, frozen=True):
+    """What a run of the script printed."""
+
+    setup: str
+    tests: str | None
+    """None: it did not come to the start marker."""
+    rest: str | None
+    """None: it did not come to the end marker."""
+    exit_code: int
+
+    @property
+    def whole(self) -> str:
+        return "\n".join((self.setup, self.graded, self.rest or ""))
+
+    @property
+    def graded(self) -> str:
+        """The tests' output between markers, as the official grading reads it. What ran before and after stays
+        outside: code of the patch may run there, too, such as its setup.py."""
+        tests = _without_markers(self.tests or "")
+        started = f"{START}\n{tests}\n" if self.tests is not None else ""
+        return started + (f"{END}\n{EXIT_CODE}: {self.exit_code}\n" if self.rest is not None else "")
+
+    @property
+    def forged(self) -> tuple[str, ...]:
+        """Markers that something other than the node wrote."""
+        printed = "\n".join((self.setup, self.tests or "", self.rest or ""))
+        return tuple(marker for marker in FORGEABLE if marker in printed)
+
+
+def log_of(seen: Testimony) -> EvalLog:
+    parts = seen.parts
+    return EvalLog(parts.get("setup", ""), parts.get("tests"), parts.get("rest"), seen.finished.exit_code)
+
+
+def _without_markers(text: str) -> str:
+    for marker in FORGEABLE:
+        text = text.replace(marker, marker.replace(">", "|"))
+    return text

@@ -122,6 +122,7 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         await end_instance(_instance_id(folders))
 
     async def listener(self) -> socket.socket | None:
+        self._check_prepared()
         if self._options.network_mode != "gateway_only":
             return None
         return await open_listener((await self._running()).pid, user=True)
@@ -198,7 +199,7 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
                 *(Mount(each.source, each.target, read_only=True) for each in node_folders(self._options.mounts)),
             ]
             flags = (
-                *containment_flags(mounts, network=self._options.network_mode == "open"),
+                *containment_flags(mounts, network=self._options.network_mode == "open" or self._is_preparing),
                 *("--home", f"{root / 'home'}:{HOME}", "--workdir", str(root / "scratch")),
                 *("--overlay", str(root / "layer"), "--pid-file", str(pid_file)),
             )

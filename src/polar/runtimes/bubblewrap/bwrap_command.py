@@ -27,11 +27,14 @@ from polar.runtimes.host.processes import PROC, environment_of, is_dead_owner, o
 from polar.runtimes.host.spawn import Child
 from polar.runtimes.host.system_calls import without_keys
 
+RESOLVER_FILE = "/etc/resolv.conf"
 KEY_LISTS = ("keys", "key-users")
 
 
-def options(root: Path, env: dict[str, str], cwd: str, hidden: Iterable[str]) -> Iterator[str]:
-    """`hidden`: files of /proc to cover."""
+def options(
+    root: Path, env: dict[str, str], cwd: str, hidden: Iterable[str], *, name_servers: bool = False
+) -> Iterator[str]:
+    """`hidden`: files of /proc to cover. `name_servers`: show those of the node."""
     yield from ("--die-with-parent", "--new-session", "--clearenv")
     yield from ("--unshare-user", "--disable-userns", "--cap-drop", "ALL")
     yield from ("--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--unshare-uts")
@@ -41,6 +44,8 @@ def options(root: Path, env: dict[str, str], cwd: str, hidden: Iterable[str]) ->
     for path in hidden:
         yield from ("--ro-bind", "/dev/null", path)
     yield from ("--dev", "/dev", "--bind", str(root / "disk" / "shm"), "/dev/shm", "--remount-ro", "/dev")
+    if name_servers:
+        yield from ("--ro-bind-try", RESOLVER_FILE, RESOLVER_FILE)
     for name, value in env.items():
         yield from ("--setenv", name, value)
     yield from ("--chdir", cwd)

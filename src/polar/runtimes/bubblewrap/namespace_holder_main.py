@@ -152,6 +152,7 @@ def show_system(plan: dict[str, Any]) -> None:
     for name in ETC:
         if os.path.exists(f"/etc/{name}"):
             show(f"/etc/{name}", f"root/etc/{name}")
+    write("root/etc/resolv.conf", b"")
     if not plan["own_network"] and os.path.exists("/etc/resolv.conf"):
         with open("/etc/resolv.conf", "rb") as file:
             write("root/etc/resolv.conf", file.read())

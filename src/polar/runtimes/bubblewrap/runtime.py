@@ -145,6 +145,7 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
 
     async def listener(self) -> socket.socket | None:
         self._alive()
+        self._check_prepared()
         return await self._holder.listen() if self._options.network_mode == "gateway_only" else None
 
     async def exec(self, command: Command) -> Finished:
@@ -152,7 +153,8 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         cwd = await self._holder.folder(self.workspace, command.cwd)
         env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        bwrap = BwrapCommand(options(folders.root, env, cwd, self._hidden))
+        chosen = options(folders.root, env, cwd, self._hidden, name_servers=self._is_preparing)
+        bwrap = BwrapCommand(chosen)
         job = Job(
             argv=self._argv(bwrap, command.argv),
             env=marker(folders.root),
@@ -181,7 +183,8 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         return finished
 
     def _argv(self, bwrap: BwrapCommand, argv: tuple[str, ...]) -> tuple[str, ...]:
-        joined = ("--user", "--preserve-credentials", "--mount", "--net")
+        network = () if self._is_preparing else ("--net",)  # without it, the command stays in the node's network
+        joined = ("--user", "--preserve-credentials", "--mount", *network)
         return self._cgroup.entering(
             (
                 *self._process_limit(),

@@ -72,6 +72,15 @@ class Container:
     async def start(self) -> None:
         await self._api.call("POST", f"{self._path}/start")
 
+    async def switch_network(self, before: str, after: str) -> None:
+        """Call it while no process of the container runs."""
+        body = {"Container": self.id, "Force": True}
+        await self._api.call("POST", f"/networks/{before}/disconnect", body=body)
+        await self._api.call("POST", f"/networks/{after}/connect", body={"Container": self.id})
+
+    async def networks(self) -> set[str]:
+        return set((await self.inspect())["NetworkSettings"]["Networks"])
+
     async def inspect(self) -> dict[str, Any]:
         return await self._api.call("GET", f"{self._path}/json")
 

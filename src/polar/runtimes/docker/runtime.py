@@ -22,7 +22,7 @@ from polar.config import PermitConfig
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, SessionFolders
 from polar.runtimes.builtin import BuiltinRuntime, file_mode
-from polar.runtimes.docker.api import DockerApi, connected
+from polar.runtimes.docker.api import DockerApi, DockerRefused, connected
 from polar.runtimes.docker.archive import Owner, pack, pack_tree, read_file, unpack
 from polar.runtimes.docker.container import Container, ContainerPath, labelled
 from polar.runtimes.docker.exec import KILLED, Exec, Logs, NotStarted, check_words
@@ -36,6 +36,8 @@ from polar.runtimes.options import RuntimeOptions
 
 LOGGER = logging.getLogger("polar.runtimes")
 SCRATCH = "scratch"
+BRIDGE, NONE = "bridge", "none"
+"""Names of the Docker Engine's own networks."""
 SETTLE_S = 1.0
 """How long the Docker Engine may take to notice that a container has ended."""
 NO_ENGINE = "`make docker` installs and starts one; DOCKER_HOST names another"
@@ -91,6 +93,7 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
             raise
 
     async def listener(self) -> socket.socket | None:
+        self._check_prepared()
         if self._options.network_mode == "none":
             return None
         await self._run_container()
@@ -173,6 +176,8 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         for container, _ in await labelled(api, {"polar.home": owner_scope(), "polar.place": str(folders.root)}):
             await container.remove()
         await to_the_end(self._create(api, container_config(self._options, folders, image)))
+        if self._is_preparing:
+            await self._switch_network(NONE, BRIDGE)
         await self._run_container()
         self._owner = await self._ask_owner(self._options.user or image.config.get("User", ""))
         environment = dict(word.partition("=")[::2] for word in image.config.get("Env") or ())
@@ -183,6 +188,22 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         }
         if folders.base is not None:
             await self.put_folder(folders.base, ".")
+
+    async def _switch_network(self, before: str, after: str) -> None:
+        try:
+            await self._container.switch_network(before, after)
+        except DockerRefused as error:
+            raise RuntimeFailure(f"this Docker Engine cannot open a network for prepare only: {error}") from error
+
+    async def _close_network(self) -> None:
+        """The container was created without network, so it also gets none when it is started again."""
+        await self._kill()
+        await self._switch_network(BRIDGE, NONE)
+        self._is_preparing = False
+        await self._run_container()
+        if found := await self._container.networks() - {NONE}:
+            await self._kill()
+            raise RuntimeFailure(f"the Docker Engine did not close the network {found.pop()} after prepare")
 
     async def _check_limits(self, api: DockerApi) -> None:
         """A Docker Engine that cannot enforce a limit only logs that and goes on without it."""

@@ -128,7 +128,7 @@ def mounted_below(resolved: Path, *, itself: bool = False) -> str | None:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
         return None
-    below = f"{resolved}/"
+    below = f"{resolved}/".replace("//", "/")
     lines = [line for line in lines if resolved.name in line or "\\" in line]  # few; decoding paths is slower
     points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines)
     return next(

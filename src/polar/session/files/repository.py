@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from polar.store.cache import cached_folder
 
 BASE_REF = "refs/polar/base"
 SHOWN_REFS = 10
+COMMITS_AT_ONCE = 1000
 
 
 class RepositoryError(PolarError):
@@ -43,6 +45,18 @@ async def checkout_of(source: Path, ref: str) -> Path:
 
     name = f"{commit.sha[:16]}-{_digest(str(source), commit.sha, commit.branch)}"
     return await cached_folder(f"workspaces/{name}", fill)
+
+
+async def missing_commits(source: Path, commits: Sequence[str]) -> set[str]:
+    """Those that the repository or bundle does not have."""
+    origin = await _mirror_of(source) if source.is_file() else source
+    missing: set[str] = set()
+    for at in range(0, len(commits), COMMITS_AT_ONCE):
+        some = commits[at : at + COMMITS_AT_ONCE]
+        found = await _git("-C", str(origin), "cat-file", "--batch-check=%(objecttype)", stdin="\n".join(some))
+        kinds = zip(some, found.splitlines(), strict=True)
+        missing |= {commit for commit, kind in kinds if kind != "commit"}
+    return missing
 
 
 async def _mirror_of(bundle: Path) -> Path:
@@ -110,7 +124,7 @@ async def _check_out(origin: Path, commit: _Commit, folder: Path) -> None:
     await _git(*here, "update-ref", "-d", BASE_REF)
 
 
-async def _git(*arguments: str) -> str:
+async def _git(*arguments: str, stdin: str = "") -> str:
     """What git prints. It reads no other settings than these, and has access to local files only."""
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -126,7 +140,7 @@ async def _git(*arguments: str) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
             *("git", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
@@ -135,7 +149,7 @@ async def _git(*arguments: str) -> str:
     except FileNotFoundError as error:
         raise RepositoryError("workspace.git needs git on the node, but it is not on PATH: install it") from error
     try:
-        output, errors = await process.communicate()
+        output, errors = await process.communicate(stdin.encode() or None)
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polar.back_off import BackOff
 from polar.errors import PolarError
-from polar.runtimes.base import Command, Finished, Runtime
+from polar.runtimes.base import Command, Finished, PreparingRuntime, Runtime
 from polar.session.files.repository import checkout_of
 from polar.types import PrepareStep, TaskRequest, WorkspaceSource
 
@@ -36,6 +36,13 @@ async def base_of(source: WorkspaceSource | None) -> Path | None:
 async def prepare(runtime: Runtime, task: TaskRequest, *, pause_s: float = PAUSE_S) -> None:
     for number, step in enumerate(task.prepare, start=1):
         await _do(runtime, step, number, pause_s)
+    await end_preparation(runtime)
+
+
+async def end_preparation(runtime: Runtime) -> None:
+    """Nothing that runs from now on has the network that only prepare steps may use."""
+    if isinstance(runtime, PreparingRuntime):
+        await runtime.prepared()
 
 
 def _found(path: str, field: str) -> Path:

@@ -51,7 +51,9 @@ def test_a_key_chooses_one(tmp_path: Path) -> None:
         score_of(tmp_path, "reward.json", text, "speed")
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[1]", "1", '{"a": "1"}', '{"a": NaN}', '{"a": 1e999}'])
+@pytest.mark.parametrize(
+    "text", ["{", "{}", "[1]", "1", '{"reward": "1"}', '{"reward": NaN}', '{"reward": 1e999}']
+)
 def test_anything_but_an_object_of_finite_numbers_is_unreadable(tmp_path: Path, text: str) -> None:
     with pytest.raises(UnreadableReward, match=r"reward\.json"):
         score_of(tmp_path, "reward.json", text)

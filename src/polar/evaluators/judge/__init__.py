@@ -1,0 +1,1 @@
+"""The evaluator `judge`: another model scores a session against a rubric."""
