@@ -25,7 +25,7 @@ from polar.evaluators.harbor.verifier_files import VerifierFiles, read_verifier_
 CANARY = re.compile(r"\s*(<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
 """A line that marks a benchmark's data. It is not part of the instruction."""
 DOWNLOADS = re.compile(
-    r"(?m)^[^#\n]*\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
+    r"(?m)^[^#\n]*?\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
 )
 TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 POSTRUN_S = 120.0
