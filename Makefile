@@ -84,10 +84,10 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev]'
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,dev,train,trl]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev,train,trl]'
 	@touch $@

@@ -77,24 +77,7 @@ class NodeConfig(Strict):
     """With less free space, the disk counts as full."""
 
 
-class PermitConfig(Strict):
-    """What the operator of a node lets tasks ask of its machine. By default nothing: a task that asks for more is
-    refused, and the refusal names the setting."""
-
-    build: bool = False
-    """Build the Dockerfiles of tasks. Their commands run as root in containers of the Docker Engine, without the
-    limits of a session."""
-    build_network: bool = False
-    """These builds may use the network."""
-    pull: Literal["never", "missing"] = "never"
-    """missing: get images that are not on this machine from their registry."""
-    mounts: tuple[Path, ...] = ()
-    """Folders that tasks may mount read-only, each with all below it."""
-    prepare_network: bool = False
-    """The prepare steps of a task may use the node's network, before its agent starts."""
-
-
-class EvaluatorEndpoint(Strict):
+class PermittedEndpoint(Strict):
     """An address that evaluators may call from the node; a bare string is the address alone."""
 
     url: str
@@ -116,12 +99,25 @@ class EvaluatorEndpoint(Strict):
         return url.rstrip("/")
 
 
-class EvaluatorsConfig(Strict):
-    """What evaluators may do from a node. Tasks are a trainer's, the node's network is its operator's."""
+class PermitConfig(Strict):
+    """What the operator of a node lets tasks ask of its machine. By default nothing: a task that asks for more is
+    refused, and the refusal names the setting."""
 
-    endpoints: tuple[EvaluatorEndpoint, ...] | None = None
-    """Addresses that they may call. None: any, where the tasks are those of the machine's own user (`polar run`,
-    `polar up` with a server on loopback, `polar rescore`); none at a node of any other rollout server."""
+    build: bool = False
+    """Build the Dockerfiles of tasks. Their commands run as root in containers of the Docker Engine, without the
+    limits of a session."""
+    build_network: bool = False
+    """These builds may use the network."""
+    pull: Literal["never", "missing"] = "never"
+    """missing: get images that are not on this machine from their registry."""
+    mounts: tuple[Path, ...] = ()
+    """Folders that tasks may mount read-only, each with all below it."""
+    prepare_network: bool = False
+    """The prepare steps of a task may use the node's network, before its agent starts."""
+    endpoints: tuple[PermittedEndpoint, ...] | None = None
+    """Addresses that evaluators may call from the node. None: any, where the tasks are those of the machine's own
+    user (`polar run`, `polar up` with a server on loopback, `polar rescore`); none at a node of any other rollout
+    server."""
 
 
 class ServerConfig(Strict):
@@ -147,7 +143,6 @@ class Config(Strict):
     pools: PoolConfig = PoolConfig()
     node: NodeConfig = NodeConfig()
     permits: PermitConfig = PermitConfig()
-    evaluators: EvaluatorsConfig = EvaluatorsConfig()
     server: ServerConfig = ServerConfig()
 
 
@@ -160,9 +155,9 @@ def is_loopback(host: str) -> bool:
 
 def for_foreign_tasks(config: Config) -> Config:
     """The config of a node whose tasks come from others: evaluators call only the addresses that are listed."""
-    if config.evaluators.endpoints is not None:
+    if config.permits.endpoints is not None:
         return config
-    return config.model_copy(update={"evaluators": EvaluatorsConfig(endpoints=())})
+    return config.model_copy(update={"permits": config.permits.model_copy(update={"endpoints": ()})})
 
 
 def load(path: Path | None = None) -> Config:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from polar.config import EvaluatorEndpoint
+from polar.config import PermittedEndpoint
 from polar.errors import EvaluatorError
 from polar.runtimes.base import Runtime
 from polar.types import Call, Message, Score, Spec, TaskRequest, Trajectory, WorkspaceSource
@@ -57,7 +57,7 @@ class Evidence(msgspec.Struct, frozen=True):
     output: HarnessOutput = HarnessOutput()
     stage_s: dict[str, float] = {}
     """Seconds in each stage so far."""
-    endpoints: tuple[EvaluatorEndpoint, ...] | None = ()
+    endpoints: tuple[PermittedEndpoint, ...] | None = ()
     """Addresses that the node's operator lets evaluators call; None: any."""
     logs: Path | None = None
     """A folder on the node for what the evaluator keeps, part of the session's logs."""

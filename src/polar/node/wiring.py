@@ -157,7 +157,6 @@ class Node:
             paths=self.paths,
             watchers=(self.journal, retrying, *watchers),
             versions=self.versions,
-            endpoints=self.config.evaluators.endpoints,
             launcher=self.launcher,
             permits=self.config.permits,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from polar.config import EvaluatorEndpoint, PermitConfig
+from polar.config import PermitConfig
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
 from polar.runtimes.host.supervisor import Launcher
@@ -32,8 +32,6 @@ class Services:
     watchers: tuple[Watcher, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
     """Of Polar, engine, model and renderer."""
-    endpoints: tuple[EvaluatorEndpoint, ...] | None = ()
-    """Addresses that evaluators may call; None: any."""
     launcher: Launcher | None = None
     """Starts commands for runtimes without a supervisor of their own."""
     permits: PermitConfig = field(default_factory=PermitConfig)

@@ -116,7 +116,7 @@ def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
         own_runtime=None if own_runtime is None else runtime_for("evaluator", spec, own_runtime),
         output=HarnessOutput(live.stdout_tail, live.stderr_tail, **output_files(live.paths)),
         stage_s=dict(live.stage_s),
-        endpoints=live.services.endpoints,
+        endpoints=live.services.permits.endpoints,
         logs=live.paths.evaluator_logs,
     )
 

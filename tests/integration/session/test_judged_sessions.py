@@ -78,13 +78,13 @@ async def test_tests_gate_the_judge_and_the_judge_scores_each_call(workshop: Wor
 
 async def test_a_judge_that_the_node_does_not_allow_is_no_verdict(workshop: Workshop) -> None:
     async with fake_judge(lambda asked: asked.verdict()) as fake:
-        workshop.evaluators = {"endpoints": ["https://judge.example/v1"]}
+        workshop.permits = {"endpoints": ["https://judge.example/v1"]}
         await workshop.run(SCRIPT, [agent_task(task_id="a", evaluator=judge(fake.url))])
         assert fake.requests == []
     failure = workshop.only.failure
     assert failure is not None and failure.infrastructure and workshop.only.reward is None
     assert (failure.where, failure.type) == ("evaluator", "EndpointNotAllowed")
-    assert "evaluators.endpoints" in failure.message and "https://judge.example/v1" in failure.message
+    assert "permits.endpoints" in failure.message and "https://judge.example/v1" in failure.message
 
 
 async def test_a_verdict_that_is_missing_can_be_asked_for_later(workshop: Workshop) -> None:
@@ -132,8 +132,9 @@ async def test_a_real_model_gives_a_verdict_within_the_schema(
         pytest.skip(str(error))
     async with llama_server(gguf) as (address, key):
         monkeypatch.setenv("JUDGE_KEY", key)
-        workshop.evaluators = {"endpoints": [{"url": address, "api_key_env": "JUDGE_KEY"}]}
-        spec = judge(f"{address}/v1", api_key_env="JUDGE_KEY", scale={"low": 1, "high": 5}, max_tokens=300)
+        workshop.permits = {"endpoints": [{"url": address, "api_key_env": "JUDGE_KEY"}]}
+        small = {"scale": {"low": 1, "high": 5, "whole": True}, "reason_chars": 80, "max_tokens": 300}
+        spec = judge(f"{address}/v1", api_key_env="JUDGE_KEY", **small)
         await workshop.run(SCRIPT, [agent_task(task_id="a", evaluator=spec)])
     result = workshop.only
     assert result.failure is None and result.reward is not None and 0.0 <= result.reward <= 1.0

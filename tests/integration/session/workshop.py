@@ -41,13 +41,13 @@ class Workshop:
         """Of the config. A failure of the node is the session's at once, unless a test says otherwise."""
         self.gateway: dict[str, Any] = {}
         """Of the config."""
-        self.evaluators: dict[str, Any] = {}
+        self.permits: dict[str, Any] = {}
         """Of the config."""
 
     async def run(self, script: Script, tasks: Sequence[TaskRequest], during: Any = None, **pools: int) -> Node:
         """Runs the tasks to the end and keeps their results; `during` is started beside them with the node."""
         engine = ScriptedEngine(self.renderer._vocabulary, script)  # pyright: ignore[reportPrivateUsage]
-        tables = {"pools": pools, "node": self.node, "gateway": self.gateway, "evaluators": self.evaluators}
+        tables = {"pools": pools, "node": self.node, "gateway": self.gateway, "permits": self.permits}
         config = Config.model_validate(tables)
         async with open_node(config, self.paths, engine=engine, renderer=self.renderer) as node:
             source = TaskFileSource(tasks, self._keep)

@@ -83,10 +83,9 @@ class Verifier:
                 "other than root, set user = 'root' in [verifier] of task.toml"
             )
         with tempfile.TemporaryDirectory(prefix="polar-") as folder:
-            await self._runtime.fetch(
-                f"{self._name}/path", Path(folder, "path"), cap_bytes=MAX_PATH_BYTES, home=True
-            )
-            self._real_path = Path(folder, "path").read_text(errors="replace").removesuffix("\n")
+            copy = Path(folder, "path")
+            await self._runtime.fetch(f"{self._name}/path", copy, cap_bytes=MAX_PATH_BYTES, home=True)
+            self._real_path = copy.read_text(errors="replace").removesuffix("\n")
 
     async def run(self, env: dict[str, str], logs: Path | None) -> Testimony:
         places = ("/tests", "/logs") if self._own_root else (f"{self._room}/tests", f"{self._room}/logs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
-from polar.config import EvaluatorEndpoint
+from polar.config import PermittedEndpoint
 from polar.errors import EvaluatorError
 
 PORTS = {"http": 80, "https": 443}
@@ -19,7 +19,7 @@ class EndpointNotAllowed(EvaluatorError):
     """The operator of the node does not allow the judge's address, or the key for it."""
 
 
-def refuse_unless_allowed(allowed: Sequence[EvaluatorEndpoint] | None, url: str, api_key_env: str | None) -> None:
+def refuse_unless_allowed(allowed: Sequence[PermittedEndpoint] | None, url: str, api_key_env: str | None) -> None:
     """`allowed`: None allows any. Hosts are compared as they are written, whatever they resolve to."""
     if allowed is None:
         return
@@ -27,12 +27,12 @@ def refuse_unless_allowed(allowed: Sequence[EvaluatorEndpoint] | None, url: str,
     if not fitting:
         known = ", ".join(each.url for each in allowed) or "none"
         raise EndpointNotAllowed(
-            f"the judge's address {url} is not in `evaluators.endpoints` of this node's polar.toml"
+            f"the judge's address {url} is not in `permits.endpoints` of this node's polar.toml"
             f" (allowed: {known}); its operator adds it there"
         )
     if api_key_env is not None and api_key_env not in {each.api_key_env for each in fitting}:
         raise EndpointNotAllowed(
-            f"the variable {api_key_env} may not be sent to {url}: in `evaluators.endpoints` of this node's"
+            f"the variable {api_key_env} may not be sent to {url}: in `permits.endpoints` of this node's"
             " polar.toml, its operator names it as `api_key_env` of that address"
         )
 

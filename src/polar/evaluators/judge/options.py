@@ -29,6 +29,8 @@ class ScoreRange(Strict):
 
     low: FiniteFloat = 0.0
     high: FiniteFloat = 10.0
+    whole: bool = False
+    """Only whole numbers, to which more endpoints can constrain a reply."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> ScoreRange:
@@ -43,7 +45,7 @@ class ScoreRange(Strict):
 class JudgeOptions(Strict):
     base_url: str
     """Of an OpenAI-compatible API: `/chat/completions` follows it. The operator of the node allows it in
-    `evaluators.endpoints` of its polar.toml."""
+    `permits.endpoints` of its polar.toml."""
     model: str = Field(min_length=1)
     rubric: str | tuple[Criterion, ...] = Field(min_length=1)
     api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -67,6 +69,8 @@ class JudgeOptions(Strict):
     """Further tries of a request, with growing pauses, if the endpoint is busy, fails or cannot be reached."""
     constrain: Literal["json_schema", "json_object", "none"] = "json_schema"
     """The `response_format` to ask for. The verdict is checked in any case."""
+    reason_chars: int | None = Field(default=None, gt=0)
+    """Limit of a reason in the schema, for small models that find no end. Not all endpoints know `maxLength`."""
     max_tokens: int | None = Field(default=2048, gt=0)
     """Limit of a verdict, thinking included."""
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"

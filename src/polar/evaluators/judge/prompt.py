@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from math import ceil, floor
 from typing import Any
 
 from polar.evaluators.judge.material import Material
@@ -43,7 +44,8 @@ def messages_for(options: JudgeOptions, material: Material, mark: str) -> list[d
 def _rubric(options: JudgeOptions) -> str:
     low, high = f"{options.scale.low:g}", f"{options.scale.high:g}"
     wanted = "\n".join(f'- "{each.name}": {each.asks}' for each in options.criteria)
-    return f"The rubric. Score each item from {low} (worst) to {high} (best):\n{wanted}"
+    what = "whole numbers" if options.scale.whole else "numbers"
+    return f"The rubric. Score each item from {low} (worst) to {high} (best), in {what}:\n{wanted}"
 
 
 def _form(options: JudgeOptions, material: Material, mark: str) -> str:
@@ -61,8 +63,11 @@ def schema_of(options: JudgeOptions, material: Material, mark: str) -> dict[str,
     """Of the verdict, for endpoints that constrain a reply. The reason comes before the numbers, which follow from
     it."""
     low, high = options.scale.low, options.scale.high
-    numbers = {each.name: {"type": "number", "minimum": low, "maximum": high} for each in options.criteria}
-    judged = {"reason": {"type": "string"}, "scores": _object(numbers)}
+    number = {"type": "integer", "minimum": ceil(low), "maximum": floor(high)}
+    if not options.scale.whole:
+        number = {"type": "number", "minimum": low, "maximum": high}
+    reason = {"type": "string"} | ({"maxLength": options.reason_chars} if options.reason_chars else {})
+    judged = {"reason": reason, "scores": _object({each.name: number for each in options.criteria})}
     identity = {"id": {"type": "string", "enum": [mark]}}
     if not material.calls:
         return _object(identity | judged)

@@ -103,6 +103,8 @@ def _number(value: Any, name: str, options: JudgeOptions) -> float:
     # An integer may be too large for a float, and comparing it is exact.
     if type(value) not in (int, float) or not low <= value <= high or not math.isfinite(value):
         raise WrongVerdict(f'"{name}" must be a number from {low:g} to {high:g}')
+    if options.scale.whole and value != int(value):
+        raise WrongVerdict(f'"{name}" must be a whole number')
     return float(value)
 
 

@@ -8,13 +8,13 @@ import pytest
 from judged import judge, session
 
 from fake_judge import fake_judge
-from polar.config import Config, EvaluatorEndpoint, for_foreign_tasks, is_loopback, parse
+from polar.config import Config, PermittedEndpoint, for_foreign_tasks, is_loopback, parse
 from polar.errors import ConfigError
 from polar.evaluators.judge.allowed import EndpointNotAllowed, refuse_unless_allowed
 
 
-def listed(*values: object) -> tuple[EvaluatorEndpoint, ...]:
-    return tuple(EvaluatorEndpoint.model_validate(value) for value in values)
+def listed(*values: object) -> tuple[PermittedEndpoint, ...]:
+    return tuple(PermittedEndpoint.model_validate(value) for value in values)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_address_within_a_listed_one_is_allowed(url: str, allowed: str) -> No
     ],
 )
 def test_every_other_address_is_refused_with_the_name_of_the_list(url: str) -> None:
-    with pytest.raises(EndpointNotAllowed, match=r"evaluators\.endpoints.*https://judge\.example/v1"):
+    with pytest.raises(EndpointNotAllowed, match=r"permits\.endpoints.*https://judge\.example/v1"):
         refuse_unless_allowed(listed("https://judge.example/v1"), url, None)
 
 
@@ -63,12 +63,12 @@ async def test_a_judge_that_is_not_allowed_is_never_called(tmp_path: Path) -> No
 
 
 def test_a_node_with_tasks_of_others_allows_none_unless_its_config_lists_them() -> None:
-    assert Config().evaluators.endpoints is None
-    assert for_foreign_tasks(Config()).evaluators.endpoints == ()
-    own = parse({"evaluators": {"endpoints": ["http://127.0.0.1:8000/v1"]}}, "polar.toml")
-    assert for_foreign_tasks(own).evaluators.endpoints == listed("http://127.0.0.1:8000/v1")
+    assert Config().permits.endpoints is None
+    assert for_foreign_tasks(Config()).permits.endpoints == ()
+    own = parse({"permits": {"endpoints": ["http://127.0.0.1:8000/v1"]}}, "polar.toml")
+    assert for_foreign_tasks(own).permits.endpoints == listed("http://127.0.0.1:8000/v1")
     with pytest.raises(ConfigError, match="not the address of an endpoint"):
-        parse({"evaluators": {"endpoints": ["judge.example"]}}, "polar.toml")
+        parse({"permits": {"endpoints": ["judge.example"]}}, "polar.toml")
 
 
 def test_loopback_is_the_own_machine() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polar.evaluators.judge.material import Material
-from polar.evaluators.judge.options import JudgeOptions
+from polar.evaluators.judge.options import JudgeOptions, ScoreRange
+from polar.evaluators.judge.prompt import schema_of
 from polar.evaluators.judge.verdicts import WrongVerdict, read_verdict
 
 OPTIONS = JudgeOptions(base_url="http://127.0.0.1:9/v1", model="m", rubric="Is it right?")
@@ -56,3 +57,17 @@ def test_the_whole_reply_is_the_verdict(text: str) -> None:
 def test_anything_else_is_none(text: str, problem: str) -> None:
     with pytest.raises(WrongVerdict, match=problem):
         read(text)
+
+
+def test_a_scale_of_whole_numbers_takes_no_others() -> None:
+    whole = OPTIONS.model_copy(update={"scale": ScoreRange(low=1, high=5, whole=True)})
+
+    def read_whole(number: str) -> float:
+        text = GOOD.replace("7", number)
+        return read_verdict(text, whole, Material(()), "ab12")[""].scores["score"]
+
+    assert (read_whole("4"), read_whole("4.0")) == (4.0, 4.0)
+    with pytest.raises(WrongVerdict, match="whole number"):
+        read_whole("4.5")
+    schema = schema_of(whole, Material(()), "ab12")["properties"]["scores"]["properties"]["score"]
+    assert schema == {"type": "integer", "minimum": 1, "maximum": 5}

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/\.strip()\.split(" ")/.split()/' count.py
