@@ -23,7 +23,7 @@ WITHOUT_EFFECT = frozenset({"", "FROM", "WORKDIR", "COPY", "LABEL", "CMD", "ENTR
 """Instructions that change nothing a stand-in lacks, or that it does itself."""
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class FolderSurroundings(msgspec.Struct, frozen=True):
     """What a task's dict has about where it runs."""
 
     runtime: dict[str, Any]
@@ -38,7 +38,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Options in which the verifier's runtime differs from the session's; None removes one."""
 
 
-def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> Surroundings:
+def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> FolderSurroundings:
     """Raises `FolderRefused`."""
     environment = folder / "environment"
     if compose := next((name for name in COMPOSE if (environment / name).exists()), None):
@@ -70,7 +70,7 @@ def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> Surroun
     own_root = _checked(table.runtime.name, options).offered.own_root
     runtime = {"name": table.runtime.name, "options": options}
     missing = None if "workspace" in model.model_fields else workdir
-    return Surroundings(runtime, workspace, not_enforced, own_root, missing, of_verifier)
+    return FolderSurroundings(runtime, workspace, not_enforced, own_root, missing, of_verifier)
 
 
 def _checked(name: str, options: Mapping[str, Any]) -> RuntimeOptions:
