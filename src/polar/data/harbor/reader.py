@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from polar.data.harbor.environment import Surroundings, surroundings_of
+from polar.data.harbor.environment import FolderSurroundings, surroundings_of
 from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import FolderRefused, TaskToml, read_task_toml
 from polar.data.task_sets import SetItems, SkippedTask, TaskItem
@@ -122,7 +122,7 @@ def _instruction(folder: Path) -> str:
     return text
 
 
-def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: Surroundings) -> None:
+def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: FolderSurroundings) -> None:
     script = tests.files["test.sh"].content.decode(errors="replace")
     if options.network is None and (found := DOWNLOADS.search(script)):
         raise FolderRefused(
@@ -141,7 +141,7 @@ def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, ar
         )
 
 
-def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) -> None:
+def _refuse_paths(instruction: str, tests: VerifierFiles, around: FolderSurroundings) -> None:
     path = around.missing_path
     if path is None:
         return
@@ -157,7 +157,7 @@ def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) 
         )
 
 
-def _outside(toml: TaskToml, around: Surroundings) -> str | None:
+def _outside(toml: TaskToml, around: FolderSurroundings) -> str | None:
     """An artifact that a verifier in a container of its own needs, and that is not part of the work."""
     if toml.verifier.environment_mode != "separate":
         return None
@@ -167,7 +167,7 @@ def _outside(toml: TaskToml, around: Surroundings) -> str | None:
 
 
 def _judged_by(
-    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: Surroundings
+    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: FolderSurroundings
 ) -> dict[str, Any]:
     judged: dict[str, Any] = {
         "folder": str(folder),
@@ -200,7 +200,7 @@ def _budgets(toml: TaskToml) -> dict[str, float]:
     return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec}
 
 
-def _metadata(folder: Path, toml: TaskToml, around: Surroundings) -> dict[str, Any]:
+def _metadata(folder: Path, toml: TaskToml, around: FolderSurroundings) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": toml.task.name if toml.task else folder.name,
         "schema_version": toml.schema_version,

@@ -109,6 +109,8 @@ def test_a_wrong_table_is_refused(tmp_path: Path, table: dict[str, Any], why: st
         ({"tests/test.sh": None}, "has no test.sh"),
         ({"environment/Dockerfile": None}, "its working folder is not known"),
         ({"environment/Dockerfile": "FROM debian:12\n"}, "its working folder is not known"),
+        ({"environment/Dockerfile": "FROM a\nWORKDIR /app\nUSER me:me\n"}, "its verifier runs as me"),
+        ({"task.toml": "[verifier]\nuser = 1000"}, "its verifier runs as 1000"),
         ({"environment/docker-compose.yaml": ""}, "one container per session"),
         ({"tests/Dockerfile": ""}, "an image of its own"),
         ({"trajectory.json": "{}"}, "an earlier conversation"),
@@ -210,6 +212,14 @@ def test_users_of_agent_and_verifier(tmp_path: Path) -> None:
     assert found["evaluator"]["options"]["runtime"] == {"user": "root"}
     make_folder(tmp_path, **{"task.toml": "[agent]\nuser = 'me'"})
     assert task(tmp_path)["evaluator"]["options"]["runtime"] == {"user": None}
+    make_folder(
+        tmp_path,
+        **{
+            "task.toml": "[verifier]\nuser = 'root'",
+            "environment/Dockerfile": "FROM a\nUSER b\nFROM c\nWORKDIR /app\nUSER me\n",
+        },
+    )
+    assert task(tmp_path)["evaluator"]["options"]["runtime"] == {"user": "root"}
 
 
 def test_variables_of_the_verifier_come_from_the_table_and_never_from_the_node(
