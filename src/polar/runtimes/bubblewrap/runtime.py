@@ -234,7 +234,7 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
 
     def _environment(self, folders: SessionFolders, command: Command) -> dict[str, str]:
         own = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        return {**own, **command.env, "POLAR_SESSION": folders.session_id}
+        return {**own, **command.env, "POLAR_SESSION": self._session_id}
 
     async def _leave(self, bwrap: BwrapCommand) -> None:
         await _ended(bwrap, self._running[bwrap])
