@@ -111,6 +111,7 @@ class SessionImages:
                     found = await self._find(name)
         if found is None:
             raise RuntimeFailure(f"the Docker Engine built {name!r} but does not have it")
+        log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         return EngineImage(name, found["Config"] or {})
 
