@@ -15,6 +15,7 @@ from polar import __version__
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
+from polar.cli.machine.prune import prune
 from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
@@ -91,6 +92,7 @@ app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
 app.command("doctor")(doctor)
+app.command("prune")(prune)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
 app.command("nodes")(nodes)

@@ -25,7 +25,7 @@ from polar.evaluators.harbor.verifier_files import VerifierFiles, read_verifier_
 CANARY = re.compile(r"\s*(<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
 """A line that marks a benchmark's data. It is not part of the instruction."""
 DOWNLOADS = re.compile(
-    r"(?m)^[^#\n]*\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
+    r"(?m)^[^#\n]*?\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
 )
 TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 POSTRUN_S = 120.0
@@ -40,7 +40,7 @@ def read_harbor(table: Mapping[str, Any], base: Path) -> SetItems:
         options = HarborTable.model_validate(dict(table))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ConfigError(f"[harbor] {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     items: list[TaskItem] = []
     skipped: list[SkippedTask] = []
     for folder in _chosen(_folders(options.patterns, base), options):
@@ -83,12 +83,12 @@ def _folders(patterns: Iterable[str], base: Path) -> list[Path]:
         matched = sorted(base.glob(pattern)) if re.search(r"[*?\[]", pattern) else [base / pattern]
         places = [path for path in matched if path.is_dir()]
         if not places:
-            raise ConfigError(f"[harbor] folders: {pattern!r} is no folder, seen from {base}")
+            raise ConfigError(f"folders: {pattern!r} is no folder, seen from {base}")
         for place in places:
             tasks = [place] if (place / "task.toml").exists() else sorted(place.iterdir())
             found |= dict.fromkeys(path.absolute() for path in tasks if _may_be_task(path))
     if not found:
-        raise ConfigError(f"[harbor] folders: there is no task folder in {', '.join(patterns)}")
+        raise ConfigError(f"folders: there is no task folder in {', '.join(patterns)}")
     return list(found)
 
 
@@ -102,7 +102,7 @@ def _chosen(folders: list[Path], options: HarborTable) -> list[Path]:
 
     chosen = [path for path in folders if not options.names or matches(path, options.names)]
     if not chosen:
-        raise ConfigError(f"[harbor] names: no folder matches {', '.join(options.names)}")
+        raise ConfigError(f"names: no folder matches {', '.join(options.names)}")
     return [path for path in chosen if not matches(path, options.exclude)]
 
 

@@ -24,6 +24,7 @@ from polar.runtimes.docker.build_context import digest_of, pack_context
 from polar.runtimes.docker.dockerfile import Downloads, downloads_of
 from polar.runtimes.docker.options import DockerBuild, DockerOptions, EngineImage
 from polar.runtimes.host.threads import in_thread
+from polar.runtimes.images.catalog import note_use
 from polar.store.cache import exclusive_lock
 
 REPOSITORY = "polar-task"
@@ -49,6 +50,7 @@ class SessionImages:
     async def image_for(self, options: DockerOptions) -> EngineImage:
         if options.build is None:
             found = await self._found_or_pulled(options.image)
+            note_use(options.image.removesuffix(":latest"))
             return EngineImage(options.image, found["Config"] or {})
         if not self._permits.build:
             raise NotPermitted("build: the node's setting permits.build is off")
