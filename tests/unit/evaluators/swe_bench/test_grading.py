@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import pytest
 
-from calc_row import F2P, P2P, PASSED_LINES
+from calc_row import F2P, P2P, PASSED_LINES, SPOOFS, eval_script, make_repository
 from polar.errors import EvaluatorError
 from polar.evaluators.swe_bench import grading
 from polar.evaluators.swe_bench.grading import Grading, grade
@@ -44,6 +48,29 @@ async def test_printed_lines_alone_convince_the_official_grading(tmp_path: Path)
     """Why the evaluator looks for more than the log."""
     forged = f"{START}\n{PASSED_LINES}{END}\n{EXIT_CODE}: 0\n{END}\n{EXIT_CODE}: 1\n"
     assert (await graded(tmp_path, forged)).report.resolved
+
+
+def log_of(script: str, folder: Path) -> str:
+    environment = {**os.environ, "TESTBED": str(folder)}
+    return subprocess.run(
+        ["bash", "-c", script], env=environment, stdout=PIPE, stderr=STDOUT, text=True, check=False
+    ).stdout
+
+
+REFUSED = {"conftest prints and exits 1"}
+"""Spoofs that the official grading refuses, by the exit code that its script prints."""
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("name", sorted(SPOOFS.keys() - REFUSED))
+async def test_each_spoof_convinces_the_official_grading(tmp_path: Path, name: str) -> None:
+    commit = make_repository(tmp_path / "calc")
+    path, text, _ = SPOOFS[name]
+    (tmp_path / "calc" / path).write_text(text)
+    end = f": '{END}'"
+    script = eval_script(commit, sys.executable).replace(end, f'code=$?\n{end}\necho "{EXIT_CODE}: $code"')
+    log = log_of(script, tmp_path / "calc")
+    assert (await graded(tmp_path, log)).report.resolved, log
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(69)", "raise RuntimeError('no')", "print('{}')"])
