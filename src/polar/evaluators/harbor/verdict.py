@@ -29,6 +29,8 @@ class Findings(msgspec.Struct, frozen=True):
 
 def verdict_of(findings: Findings, *, zero_without: bool = False) -> Score:
     """Raises `EvaluatorError` if there is none."""
+    if not findings.end.verdict.exists() and (killed := _killed(findings)):
+        return Score(reward=0.0, reasons=(killed,))
     tampering = [*_replaced(findings), *_late(findings)]
     score = None if tampering else _read(findings, zero_without=zero_without)
     if score is not None and score.reward:

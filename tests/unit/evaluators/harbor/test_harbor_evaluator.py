@@ -120,6 +120,12 @@ async def test_work_that_kills_its_verifier_scores_zero(place: Place) -> None:
     assert "the verifier was ended by signal 9" in score.reasons
 
 
+async def test_work_that_kills_all_around_its_verifier_scores_zero(place: Place) -> None:
+    write(place.session.folder / "answer.sh", "kill -9 -$(ps -o pgid= $$ | tr -d ' ')\n")
+    score = await place.score()
+    assert (score.reward, score.reasons) == (0.0, ("the verifier was ended by signal 9",))
+
+
 async def test_tests_that_changed_since_the_tasks_were_read_give_no_verdict(place: Place) -> None:
     digest = read_verifier_files(place.tests).digest
     assert (await place.score(digest=digest)).reward == 0.0
