@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -38,40 +37,34 @@ class Sleeper(Bookkeeper):
         sys.exit("I do not read")
 
 
-def task(book: str, name: str = "Bookkeeper", **fields: Any) -> TaskRequest:
+def task(book: str, name: str = "Bookkeeper", task_id: str = "a") -> TaskRequest:
+    """An agent that then runs `book`."""
     command = f"{' '.join(AGENT)}; code=$?; {book}; exit $code"
-    return agent_task(
-        task_id="a", harness={"name": f"{__name__}:{name}", "options": {"command": command}}, **fields
-    )
+    return agent_task(task_id=task_id, harness={"name": f"{__name__}:{name}", "options": {"command": command}})
+
+
+def writing(pairs: list[tuple[int, int]]) -> str:
+    told = " ".join(f"'{prompt} {reply}'" for prompt, reply in pairs)
+    return f"printf '%s\\n' {told} >\"$HOME/book.txt\""
 
 
 async def sizes(workshop: Workshop) -> list[tuple[int, int]]:
-    """Of the calls of the only session, which are the same each time."""
-    node = await workshop.run(SCRIPT, [agent_task(task_id="first")])
-    del node
-    trajectory = workshop.trajectories.pop("first-0")
-    result = workshop.results.pop("first-0")
+    """Tokens of prompt and reply of the agent's calls, which are the same in each session."""
+    await workshop.run(SCRIPT, [agent_task(task_id="first")])
+    trajectory, result = workshop.trajectories["first-0"], workshop.results["first-0"]
     assert trajectory is not None and result.health is not None
     assert (result.health.verdict, result.health.calls, result.health.own_calls) == ("ok", 2, None)
     (trace,) = trajectory.traces
-    spans = [span for span in trace.spans]
-    return [(len(trace.prompt_ids) + span.start, span.length) for span in spans]
-
-
-def lines(pairs: list[tuple[int, int]]) -> str:
-    return (
-        f"printf '{''.join(f'{prompt} {reply}' + chr(92) + 'n' for prompt, reply in pairs)}' >\"$HOME/book.txt\""
-    )
+    return [(len(trace.prompt_ids) + span.start, span.length) for span in trace.spans]
 
 
 async def test_a_log_that_agrees_and_one_that_does_not(workshop: Workshop) -> None:
     pairs = await sizes(workshop)
-    await workshop.run(SCRIPT, [task(lines(pairs))])
-    health = workshop.only.health
+    escaped = writing([*pairs, (500, 20)])
+    await workshop.run(SCRIPT, [task(writing(pairs), task_id="agrees"), task(escaped, task_id="escaped")])
+    health = workshop.results["agrees-0"].health
     assert health is not None and (health.verdict, health.calls, health.own_calls) == ("ok", 2, 2), health
-    workshop.results.clear()
-    await workshop.run(SCRIPT, [task(lines([*pairs, (500, 20)]))])
-    result = workshop.only
+    result = workshop.results["escaped-0"]
     assert result.health is not None and result.health.verdict == "broken"
     assert [finding.what for finding in result.health.findings] == ["not_captured"]
     assert result.reward == 1.0 and result.failure is None, "the reward is another matter"
