@@ -20,6 +20,7 @@ from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
+from polar.cli.runs.health import health
 from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
@@ -91,6 +92,7 @@ app.command("show")(show)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
+app.command("health")(health)
 app.command("doctor")(doctor)
 app.command("prune")(prune)
 app.command("submit")(submit)
