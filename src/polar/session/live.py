@@ -18,6 +18,7 @@ from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.session.own_runtime import EvaluatorSetup
 from polar.session.verdict import Outcome
+from polar.session.warm import WarmRuntimes
 from polar.store.paths import RunPaths, SessionPaths
 from polar.types import Call, Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
 
@@ -36,6 +37,8 @@ class Services:
     """Starts commands for runtimes without a supervisor of their own."""
     permits: PermitConfig = field(default_factory=PermitConfig)
     """What the operator lets tasks ask of the machine."""
+    warm: WarmRuntimes | None = None
+    """Set by the pipeline."""
 
 
 @dataclass

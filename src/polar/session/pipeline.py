@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 
 from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
@@ -34,6 +35,7 @@ from polar.session.postrun import (
 )
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
+from polar.session.warm import WarmRuntimes
 from polar.types import Failure, Lease, Stage
 
 LOGGER = logging.getLogger("polar.session")
@@ -54,9 +56,10 @@ class _ReadyPlace:
 
 class Pipeline:
     def __init__(self, pools: PoolConfig, services: Services, source: SessionSource) -> None:
-        self._services = services
-        self._source = source
         self._init = asyncio.Semaphore(pools.init)
+        self._warm = WarmRuntimes(pools.warm, services.paths.warm, self._init)
+        self._services = replace(services, warm=self._warm)
+        self._source = source
         self._ready = asyncio.Semaphore(pools.ready)
         self._running = asyncio.Semaphore(pools.running)
         self._postrun = asyncio.Semaphore(pools.postrun)
@@ -74,11 +77,13 @@ class Pipeline:
         """Runs sessions until the source has no more. If cancelled, cancels them and waits for their reports."""
         try:
             await self._lease_all()
+            self._warm.stop_filling()
             await self._all_done()
         finally:
             for stages in self._stages_of.values():
                 stages.cancel()
             await to_the_end(self._all_done())
+            await to_the_end(self._warm.close())
         if self._unreported:
             raise ExceptionGroup("results that could not be reported", self._unreported)
 
