@@ -52,7 +52,7 @@ def _repository(name: str, bugs: list[Bug], options: argparse.Namespace) -> list
             for branch, bug in of_it.items()
         }
     for branch, bug in of_it.items():
-        write_folder(bug, rows[branch], out / "harbor" / bug.instance_id, options.image)
+        write_folder(bug, rows[branch], out / "harbor" / bug.instance_id, options.image, options.python)
     return list(rows.values())
 
 

@@ -15,10 +15,12 @@ from polar import __version__
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
+from polar.cli.machine.prune import prune
 from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
+from polar.cli.runs.health import health
 from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
@@ -90,7 +92,9 @@ app.command("show")(show)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
+app.command("health")(health)
 app.command("doctor")(doctor)
+app.command("prune")(prune)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
 app.command("nodes")(nodes)

@@ -27,12 +27,24 @@ def claim(paths: RunPaths) -> None:
 
 def release(paths: RunPaths) -> None:
     """Keeps the mark while session folders are left, so that the next node tries to remove them again."""
-    if not any(_folders(paths)):
+    if not any(session_folders(paths)):
         paths.owner.unlink(missing_ok=True)
 
 
 async def sweep(runs_dir: Path) -> None:
     """Removes the leftovers of all runtimes, then the session folders of dead runs. Failures are only logged."""
+    await sweep_runtimes()
+    for paths in dead_runs(runs_dir):
+        for folder in session_folders(paths):
+            try:
+                await asyncio.to_thread(remove_tree, folder)
+            except PolarError as error:
+                LOGGER.warning("%s", error)
+        release(paths)
+
+
+async def sweep_runtimes() -> None:
+    """Ends the processes and containers of dead nodes. Failures are only logged."""
     for name in registry.BUILT_IN["runtime"]:
         try:
             runtime: type[Runtime] = registry.find("runtime", name)
@@ -42,21 +54,15 @@ async def sweep(runs_dir: Path) -> None:
             LOGGER.info("%s: not swept: %s", name, error)
         except Exception:
             LOGGER.exception("%s: sweeping failed", name)
-    for paths in _dead_runs(runs_dir):
-        for folder in _folders(paths):
-            try:
-                await asyncio.to_thread(remove_tree, folder)
-            except PolarError as error:
-                LOGGER.warning("%s", error)
-        release(paths)
 
 
-def _folders(paths: RunPaths) -> list[Path]:
-    """Of sessions and of evaluators' own runtimes."""
-    return [folder for name in ("place", "evaluator-place") for folder in paths.root.glob(f"sessions/*/{name}")]
+def session_folders(paths: RunPaths) -> list[Path]:
+    """Of sessions, of evaluators' own runtimes, and of runtimes that were started ahead."""
+    patterns = ("sessions/*/place", "sessions/*/evaluator-place", "warm/*/place")
+    return [folder for pattern in patterns for folder in paths.root.glob(pattern)]
 
 
-def _dead_runs(runs_dir: Path) -> list[RunPaths]:
+def dead_runs(runs_dir: Path) -> list[RunPaths]:
     """Including the nodes' runs inside the run of a whole service, and what scored a run again."""
     patterns = ("*/owner", "*/nodes/*/owner", "*/rescores/*/owner")
     marks = [mark for pattern in patterns for mark in sorted(runs_dir.glob(pattern))]

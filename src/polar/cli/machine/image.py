@@ -15,7 +15,7 @@ from polar.cli.output import clock, console, error_console, print_json, print_ta
 
 if TYPE_CHECKING:
     from polar.runtimes.images.build import BuiltImage
-    from polar.runtimes.images.catalog import BaseImage, Recipe
+    from polar.runtimes.images.catalog import BaseImage
 
 image = typer.Typer(no_args_is_help=True, help="Base images without a registry: build, list, remove.")
 
@@ -32,6 +32,12 @@ def build(  # noqa: PLR0913 - each is an option of the command
         str | None,
         typer.Option(help="Debian packages, separated by commas.", show_default="what harnesses need"),
     ] = None,
+    apt: Annotated[
+        list[str] | None, typer.Option(help="A Debian package more, beside --packages. May be repeated.")
+    ] = None,
+    pip: Annotated[
+        list[str] | None, typer.Option(help="A Python package, as pip takes it. May be repeated.")
+    ] = None,
     suite: Annotated[str | None, typer.Option(help="A Debian release.", show_default="the machine's")] = None,
     uses: Annotated[
         str | None,
@@ -45,11 +51,12 @@ def build(  # noqa: PLR0913 - each is an option of the command
     json: JsonOption = False,
 ) -> None:
     """Build a base image from Debian packages, unless the same one is already there."""
-    from polar.runtimes.images.build import ImageOrder, forms_of
+    from polar.runtimes.images.build import ImageOrder, forms_of, recipe
     from polar.runtimes.images.build import build as build_image
 
     forms = None if uses is None else forms_of(_words(uses))
-    order = ImageOrder(name, _recipe(kind, packages, suite), forms, force)
+    chosen = recipe(kind, None if packages is None else _words(packages), suite, apt or (), pip or ())
+    order = ImageOrder(name, chosen, forms, force)
     started = time.monotonic()
     with _steps(name, quiet=json) as show:
         built = asyncio.run(build_image(order, show))
@@ -84,12 +91,6 @@ def rm(name: Annotated[str, typer.Argument(help="An image that was built.")]) ->
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _recipe(kind: str, packages: str | None, suite: str | None) -> Recipe:
-    from polar.runtimes.images.build import recipe
-
-    return recipe(kind, None if packages is None else _words(packages), suite)
 
 
 @contextmanager
@@ -144,6 +145,7 @@ def _row(image: BaseImage, engine: str) -> dict[str, Any]:
         "built": record.built,
         "usable_in": [use for use, form in FORMS.items() if there[form] and use != form],
         "packages": record.recipe.packages,
+        "pip": record.recipe.pip,
         "installed": len(record.versions),
         "sha256": record.tar_sha256,
     }
@@ -152,9 +154,10 @@ def _row(image: BaseImage, engine: str) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     if "problem" in row:
         return (row["image"], *["-"] * 5, row["problem"])
+    packages = (*row["packages"], *(f"pip:{each}" for each in row["pip"]))
     return (
         *(row["image"], row["kind"], row["suite"] or "-", f"{row['size_bytes'] / 1e6:.0f}", clock(row["built"])),
-        *(", ".join(row["usable_in"]) or "-", " ".join(row["packages"])),
+        *(", ".join(row["usable_in"]) or "-", " ".join(packages)),
     )
 
 

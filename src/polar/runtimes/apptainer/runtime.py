@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import shutil
 import socket
@@ -21,8 +22,10 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field
 
+from polar.config import PermitConfig
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.apptainer.command import StartScript, last_line, why_not
+from polar.runtimes.apptainer.images import image_path
 from polar.runtimes.apptainer.instance import (
     Init,
     Mount,
@@ -52,6 +55,7 @@ from polar.runtimes.images.catalog import root_folder
 from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import Capabilities, RuntimeOptions
 
+LOGGER = logging.getLogger("polar.runtimes")
 FOLDERS = ("work", "home", "scratch", "layer", "state")
 COPY = "/.polar"
 """Where the workspace is mounted while it is filled with the image's own."""
@@ -70,8 +74,9 @@ class ApptainerOptions(RuntimeOptions):
     )
 
     image: str = "polar-base"
-    """The path, with a slash in it, of an image file (SIF) or a root folder; or the name of an image that `polar
-    image build` made."""
+    """The path, with a slash in it, of an image file (SIF) or a root folder; the name of an image that `polar
+    image build` made; or `docker://` and the name of an image in a registry, which is pulled once if the operator
+    permits that."""
     workspace: str = Field(default="/work", pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$")
     """Its path inside. It starts with what the image has there, unless the task brings a workspace."""
     program: str | None = None
@@ -105,18 +110,27 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         await sweep_cgroups()
         return swept
 
+    async def provide(self, permits: PermitConfig, tell: Callable[[str], None]) -> None:
+        await super().provide(permits, tell)
+        await image_path(self._options.image, self._program(), permits, tell)
+
     async def start(self, folders: SessionFolders) -> None:
-        program = find_program(self._options.program)
-        if program is None:
-            raise RuntimeFailure(f"there is no program {self._options.program or 'apptainer'}: {INSTALL}")
-        self._apptainer, self._image = (program, "--silent"), _image_path(self._options.image)
+        program = self._program()
+        self._apptainer = (program, "--silent")
         if set(":,") & set(str(folders.root.absolute())):
             raise RuntimeFailure(f"apptainer cannot use {folders.root}: there is a ':' or ',' in its path")
+        self._image = await image_path(self._options.image, program, folders.permits, LOGGER.info)
         folders = await self._take_folders(folders, FOLDERS)
         make_layer(folders.root / "layer")
         self._cgroup = Cgroup.create(_instance_id(folders), with_default_pids(self._options.limits))
         await self._fill_workspace(folders)
         await self._running()
+
+    def _program(self) -> str:
+        program = find_program(self._options.program)
+        if program is None:
+            raise RuntimeFailure(f"there is no program {self._options.program or 'apptainer'}: {INSTALL}")
+        return program
 
     async def _end_leftovers(self, folders: SessionFolders) -> None:
         await end_instance(_instance_id(folders))
@@ -216,7 +230,7 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         """How the command ended, and whether it started; one that was killed while entering counts as started."""
         init = await self._running()
         own = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        env = {**own, **command.env, "POLAR_SESSION": folders.session_id}
+        env = {**own, **command.env, "POLAR_SESSION": self._session_id}
         with StartScript(env) as script, init.entry() as entry:
             cwd = str(Path(self.workspace, command.cwd))
             flags = (*filter_flags(folders.root / "state"), "--cleanenv", "--no-privs", "--pwd", cwd)
@@ -277,11 +291,6 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
 def _instance_id(folders: SessionFolders) -> str:
     """Differs between two root folders of the same session."""
     return f"{folders.session_id}-{hashlib.sha256(os.fsencode(folders.root)).hexdigest()[:8]}"
-
-
-def _image_path(image: str) -> Path:
-    path = Path(image).expanduser()
-    return path.absolute() if "/" in image and path.is_file() else root_folder(image)
 
 
 async def _trial(program: str) -> str:

@@ -24,6 +24,7 @@ from polar.runtimes.docker.build_context import digest_of, pack_context
 from polar.runtimes.docker.dockerfile import Downloads, downloads_of
 from polar.runtimes.docker.options import DockerBuild, DockerOptions, EngineImage
 from polar.runtimes.host.threads import in_thread
+from polar.runtimes.images.catalog import note_use
 from polar.store.cache import exclusive_lock
 
 REPOSITORY = "polar-task"
@@ -49,6 +50,7 @@ class SessionImages:
     async def image_for(self, options: DockerOptions) -> EngineImage:
         if options.build is None:
             found = await self._found_or_pulled(options.image)
+            note_use(options.image.removesuffix(":latest"))
             return EngineImage(options.image, found["Config"] or {})
         if not self._permits.build:
             raise NotPermitted("build: the node's setting permits.build is off")
@@ -84,8 +86,9 @@ class SessionImages:
         layers: dict[str, bool] = {}
         try:
             async for line in self._lines("/images/create", query_of(name), None):
-                if (layer := line.get("id")) and line.get("status") != f"Pulling from {name}":
-                    layers[layer] = line.get("status") in ("Pull complete", "Already exists")
+                status = str(line.get("status"))
+                if (layer := line.get("id")) and not status.startswith("Pulling from"):  # that line names the tag
+                    layers[layer] = status in ("Pull complete", "Already exists")
                     self._tell(f"Pulling {name}: {sum(layers.values())} of {len(layers)} layers")
         except RuntimeFailure as error:
             raise RuntimeFailure(
@@ -108,6 +111,7 @@ class SessionImages:
                     found = await self._find(name)
         if found is None:
             raise RuntimeFailure(f"the Docker Engine built {name!r} but does not have it")
+        log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         return EngineImage(name, found["Config"] or {})
 

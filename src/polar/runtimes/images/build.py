@@ -10,7 +10,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -53,13 +53,19 @@ def forms_of(names: Iterable[str]) -> frozenset[Form]:
     return frozenset(FORMS[name] for name in names)
 
 
-def recipe(kind: str, packages: Iterable[str] | None, suite: str | None) -> Recipe:
-    """None: the default of the kind."""
+def recipe(
+    kind: str,
+    packages: Iterable[str] | None,
+    suite: str | None,
+    more: Sequence[str] = (),
+    pip: Sequence[str] = (),
+) -> Recipe:
+    """None: the default of the kind. `more`: Debian packages beside them; `pip`: Python packages."""
     if kind == "debian":
-        return debian_recipe(packages, suite)
+        return debian_recipe(packages, suite, more, pip)
     if kind != BUSYBOX.kind:
         raise RuntimeFailure(f"{kind!r} is not a kind of image; use debian or busybox")
-    if packages is not None or suite is not None:
+    if packages is not None or suite is not None or more or pip:
         raise RuntimeFailure("a busybox image takes no packages and no suite")
     return BUSYBOX
 

@@ -7,6 +7,7 @@ folder, the unpacked root.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,8 @@ from polar.types import Strict
 NAME_PATTERN = r"[a-z0-9]+([._-][a-z0-9]+)*"
 """Also a valid name for the Docker Engine."""
 RECORD_FILE = "image.json"
+USED_FILE = "used"
+"""Its time is that of the last use."""
 
 Kind = Literal["debian", "busybox"]
 
@@ -31,6 +34,8 @@ class Recipe(Strict):
     kind: Kind = "debian"
     packages: tuple[str, ...] = ()
     """Requested Debian packages, without their dependencies."""
+    pip: tuple[str, ...] = ()
+    """Requested Python packages, as pip takes them."""
     suite: str = ""
     """Empty: the kind has none."""
 
@@ -40,7 +45,7 @@ class ImageRecord(Strict):
 
     recipe: Recipe
     versions: dict[str, str]
-    """Of every package, by name."""
+    """Of every package, by name; those of Python packages as `pip:<name>`."""
     tar_sha256: str
     tar_bytes: int
     built: float
@@ -54,6 +59,14 @@ class BaseImage(msgspec.Struct, frozen=True):
     @property
     def tar(self) -> Path:
         return self.folder / "root.tar"
+
+    @property
+    def used_at(self) -> float:
+        """When a session last started in it; when it was built, if none has."""
+        try:
+            return (self.folder / USED_FILE).stat().st_mtime
+        except OSError:
+            return self.record.built
 
     @property
     def root(self) -> Path:
@@ -96,7 +109,15 @@ def root_folder(name_or_path: str) -> Path:
         raise RuntimeFailure(f"there is no image {name_or_path!r}: {build} builds it; write a path with a slash")
     if not image.root.is_dir():
         raise RuntimeFailure(f"image {name_or_path!r} has no root folder: {build} unpacks it")
+    note_use(name_or_path)
     return image.root
+
+
+def note_use(name: str) -> None:
+    """Records that a session uses a built image now; other names and failures do not matter."""
+    with suppress(OSError):
+        if re.fullmatch(NAME_PATTERN, name) and (images_dir() / name).is_dir():
+            (images_dir() / name / USED_FILE).touch()
 
 
 def built_images() -> list[str]:

@@ -19,6 +19,7 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.images.catalog import Recipe
 from polar.runtimes.images.programs import output_of, run_program
+from polar.runtimes.images.wheels import PACKAGES, checked, wheel_hooks, wheels_in
 
 DEFAULT_PACKAGES = ("ca-certificates", "git", "procps", "python3-minimal", "ripgrep")
 """What harnesses and their commands expect in a bare image, beside a C library and a shell."""
@@ -64,16 +65,20 @@ class Source(msgspec.Struct, frozen=True):
         return f"Types: deb\nURIs: {self.uris}\nSuites: {suites}\nComponents: {self.components}\n{key}"
 
 
-def debian_recipe(packages: Iterable[str] | None, suite: str | None) -> Recipe:
+def debian_recipe(
+    packages: Iterable[str] | None, suite: str | None, more: Iterable[str] = (), pip: Iterable[str] = ()
+) -> Recipe:
     """Checks the recipe and fills in the defaults: the packages a harness needs, the machine's own release."""
-    chosen = tuple(sorted(set(DEFAULT_PACKAGES if packages is None else packages)))
+    wheels = checked(pip)
+    asked = (*(DEFAULT_PACKAGES if packages is None else packages), *more, *(PACKAGES if wheels else ()))
+    chosen = tuple(sorted(set(asked)))
     for name in chosen:
         if not re.fullmatch(PACKAGE_PATTERN, name):
             raise RuntimeFailure(f"{name!r} is not a Debian package name")
     suite = suite or _own_release(OS_RELEASE)
     if not re.fullmatch(SUITE_PATTERN, suite):
         raise RuntimeFailure(f"{suite!r} is not a Debian release name such as bookworm")
-    return Recipe(kind="debian", packages=chosen, suite=suite)
+    return Recipe(kind="debian", packages=chosen, pip=wheels, suite=suite)
 
 
 async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> dict[str, str]:
@@ -96,7 +101,7 @@ async def debian_tar(recipe: Recipe, tar: Path, tell: Callable[[str], None]) -> 
             await run_program(argv, tell=_steps(tell))
     finally:
         sources.unlink()
-    return await in_thread(versions_in, tar)
+    return await in_thread(versions_in, tar) | await in_thread(wheels_in, tar)
 
 
 def mmdebstrap(recipe: Recipe, sources: Path, tar: Path, configured: str) -> tuple[str, ...]:
@@ -105,7 +110,7 @@ def mmdebstrap(recipe: Recipe, sources: Path, tar: Path, configured: str) -> tup
     return (
         *("mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(recipe.packages)}"),
         *(*without, f"--dpkgopt=path-include={KEPT}", *carried),
-        *(f"--customize-hook={command}" for command in NEUTRAL),
+        *(f"--customize-hook={command}" for command in (*wheel_hooks(recipe.pip), *NEUTRAL)),
         *(recipe.suite, str(tar), str(sources)),
     )
 
