@@ -70,7 +70,7 @@ def task_of(folder: Path, options: HarborTable) -> dict[str, Any]:
         "instruction": instruction,
         "runtime": around.runtime,
         "evaluator": {"name": "harbor", "options": _judged_by(folder, toml, options, tests, around)},
-        "budgets": _budgets(toml),
+        "budgets": _budgets(toml, options.time_factor),
         "metadata": {"harbor": _metadata(folder, toml, around)},
     }
     return task | ({"workspace": around.workspace} if around.workspace else {})
@@ -172,7 +172,7 @@ def _judged_by(
     judged: dict[str, Any] = {
         "folder": str(folder),
         "digest": tests.digest,
-        "timeout_s": toml.verifier.timeout_sec,
+        "timeout_s": toml.verifier.timeout_sec * options.time_factor,
         "env": {name: _value(name, value, options.env) for name, value in toml.verifier.env.items()},
         **({"runtime": around.of_verifier} if around.of_verifier else {}),
         **toml.polar.of_evaluator,
@@ -194,10 +194,12 @@ def _value(name: str, value: str, given: Mapping[str, str]) -> str:
     return found
 
 
-def _budgets(toml: TaskToml) -> dict[str, float]:
+def _budgets(toml: TaskToml, factor: float) -> dict[str, float]:
+    """Without a time limit for the agent, that of the task file's defaults holds."""
     init_s = INIT_S + toml.environment.build_timeout_sec
-    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": POSTRUN_S + toml.verifier.timeout_sec}
-    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec}
+    postrun_s = POSTRUN_S + toml.verifier.timeout_sec * factor
+    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": postrun_s}
+    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec * factor}
 
 
 def _metadata(folder: Path, toml: TaskToml, around: FolderSurroundings) -> dict[str, Any]:

@@ -248,6 +248,13 @@ def test_artifacts_outside_the_working_folder_are_no_work(tmp_path: Path) -> Non
     assert task(tmp_path, where="session")["evaluator"]["options"]["where"] == "session"
 
 
+def test_a_slow_machine_gets_more_time(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    found = task(tmp_path, time_factor=2)
+    assert (found["budgets"]["run_s"], found["budgets"]["postrun_s"]) == (600.0, 300.0)
+    assert found["evaluator"]["options"]["timeout_s"] == 180.0
+
+
 def test_values_that_json_has_not_become_text(tmp_path: Path) -> None:
     make_folder(tmp_path, **{"task.toml": "[metadata]\ncreated = 2026-01-02\n"})
     assert task(tmp_path)["metadata"]["harbor"]["metadata"] == {"created": "2026-01-02"}
