@@ -134,13 +134,14 @@ async def test_a_harbor_folder_of_the_set(runtime: str, solver: Solver) -> None:
     assert (seen[good], seen[bad][0]) == ((1.0, ""), 0.0)
 
 
-async def test_a_patch_that_cannot_be_applied_is_a_zero(solver: Solver) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_a_patch_that_cannot_be_applied_is_a_zero(runtime: str, solver: Solver) -> None:
     """The agent hands in a patch as a file: one is the fix, one is for lines that are not there."""
     good, bad, *_ = solver.rows
     commands: dict[str, Command] = {
         good: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch']}END_OF_FIX",
         bad: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch'].replace('    ', 'no such ')}END_OF_FIX",
     }
-    seen = verdicts(await solver.solve(commands, Spec(name="local"), patch_file="fix.diff"))
+    seen = verdicts(await solver.solve(commands, await spec_of(runtime), patch_file="fix.diff"))
     assert seen[good][0] == 1.0
     assert seen[bad][0] == 0.0 and "cannot be applied" in seen[bad][1]

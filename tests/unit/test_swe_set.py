@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,7 @@ from polar.types import Spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "swe"
 sys.path.insert(0, str(EXAMPLES))
-build = __import__("build")
-swe_bugs = __import__("swe_bugs")
-swe_git = __import__("swe_git")
+build, swe_bugs = import_module("build"), import_module("swe_bugs")
 sys.path.remove(str(EXAMPLES))
 
 BUGS = {bug.instance_id: bug for bug in swe_bugs.all_bugs()}
@@ -256,6 +255,19 @@ def test_a_bug_whose_text_is_not_in_the_repository_is_named(tmp_path: Path) -> N
     )
     with pytest.raises(swe_bugs.BugError, match=r"other\.toml: .*occurs 0 times in README\.md"):
         swe_bugs.read_bug(bug.repository, changed)
+
+
+def test_a_build_replaces_an_earlier_one(tmp_path: Path) -> None:
+    build.main([str(tmp_path), "--repository", "sieve", "--split", "bug"])
+    build.main([str(tmp_path), "--repository", "rota"])
+    names = {path.name for path in (tmp_path / "harbor").iterdir()}
+    assert names == {bug.instance_id for bug in BUGS.values() if bug.repository.name == "rota"}
+    assert {path.name for path in tmp_path.iterdir()} == {"harbor", "repositories", "rows.jsonl"}
+
+
+def test_a_python_without_pytest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.main([str(tmp_path), "--repository", "rota", "--python", "/no/such/python"])
+    assert "/no/such/python has no pytest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
