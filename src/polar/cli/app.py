@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.data.export import export
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
@@ -91,6 +92,7 @@ app.command("show")(show)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
+app.command("export")(export)
 app.command("doctor")(doctor)
 app.command("prune")(prune)
 app.command("submit")(submit)
