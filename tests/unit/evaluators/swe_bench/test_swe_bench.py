@@ -96,6 +96,12 @@ async def test_no_change_is_an_empty_patch_and_nothing_runs(case: Case) -> None:
     assert not (case.logs / "test_output.log").exists()
 
 
+async def test_a_huge_change_scores_0(case: Case) -> None:
+    case.write("calc.py", FIXED)
+    score = await case.score(max_patch_bytes=10)
+    assert score.reward == 0.0 and "more than max_patch_bytes" in score.reasons[0]
+
+
 async def test_files_that_git_ignores_are_no_work(case: Case) -> None:
     case.write("build/out.txt", "x")
     case.write("run.log", "x")
