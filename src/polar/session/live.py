@@ -20,7 +20,19 @@ from polar.session.own_runtime import EvaluatorSetup
 from polar.session.verdict import Outcome
 from polar.session.warm import WarmRuntimes
 from polar.store.paths import RunPaths, SessionPaths
-from polar.types import Call, Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
+from polar.types import (
+    Call,
+    Certificate,
+    Failure,
+    Health,
+    Lease,
+    Score,
+    Session,
+    Slot,
+    Stage,
+    TaskRequest,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class LiveSession:
     """Set when they are built into traces."""
     trajectory: Trajectory | None = None
     certificate: Certificate | None = None
+    health: Health | None = None
     traces_written: bool = False
     score: Score | None = None
     stage_s: dict[str, float] = field(default_factory=dict[str, float])

@@ -19,6 +19,7 @@ from polar.session.base import SessionSource
 from polar.session.clock import RunClock, paused
 from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.files.patch import keep_patch
+from polar.session.health import examine_health
 from polar.session.init import init
 from polar.session.live import LiveSession, Services
 from polar.session.own_runtime import EvaluatorSetup, EvaluatorSite, is_contained
@@ -255,6 +256,7 @@ class Pipeline:
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
+            ("health", examine_health),
             ("teardown", _end_evaluator),  # apart, because a runtime that does not stop uses up a deadline
             ("teardown", _tear_down),
             ("store", hide_key),

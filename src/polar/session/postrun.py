@@ -155,6 +155,7 @@ def result_of(live: LiveSession) -> SessionResult:
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
+        health=live.health,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         kept=shortened(live.kept),
         left_out=shortened(live.left_out),

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from polar.data.harbor.environment import Surroundings, surroundings_of
+from polar.data.harbor.environment import FolderSurroundings, surroundings_of
 from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import FolderRefused, TaskToml, read_task_toml
 from polar.data.task_sets import SetItems, SkippedTask, TaskItem
@@ -25,7 +25,7 @@ from polar.evaluators.harbor.verifier_files import VerifierFiles, read_verifier_
 CANARY = re.compile(r"\s*(<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
 """A line that marks a benchmark's data. It is not part of the instruction."""
 DOWNLOADS = re.compile(
-    r"(?m)^[^#\n]*\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
+    r"(?m)^[^#\n]*?\b(curl|wget|uvx|uv (?:pip|add|run)|apt-get|apt|apk|pip3? install|npm (?:i|ci|install)|npx)\b"
 )
 TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 POSTRUN_S = 120.0
@@ -40,7 +40,7 @@ def read_harbor(table: Mapping[str, Any], base: Path) -> SetItems:
         options = HarborTable.model_validate(dict(table))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ConfigError(f"[harbor] {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     items: list[TaskItem] = []
     skipped: list[SkippedTask] = []
     for folder in _chosen(_folders(options.patterns, base), options):
@@ -70,7 +70,7 @@ def task_of(folder: Path, options: HarborTable) -> dict[str, Any]:
         "instruction": instruction,
         "runtime": around.runtime,
         "evaluator": {"name": "harbor", "options": _judged_by(folder, toml, options, tests, around)},
-        "budgets": _budgets(toml),
+        "budgets": _budgets(toml, options.time_factor),
         "metadata": {"harbor": _metadata(folder, toml, around)},
     }
     return task | ({"workspace": around.workspace} if around.workspace else {})
@@ -83,12 +83,12 @@ def _folders(patterns: Iterable[str], base: Path) -> list[Path]:
         matched = sorted(base.glob(pattern)) if re.search(r"[*?\[]", pattern) else [base / pattern]
         places = [path for path in matched if path.is_dir()]
         if not places:
-            raise ConfigError(f"[harbor] folders: {pattern!r} is no folder, seen from {base}")
+            raise ConfigError(f"folders: {pattern!r} is no folder, seen from {base}")
         for place in places:
             tasks = [place] if (place / "task.toml").exists() else sorted(place.iterdir())
             found |= dict.fromkeys(path.absolute() for path in tasks if _may_be_task(path))
     if not found:
-        raise ConfigError(f"[harbor] folders: there is no task folder in {', '.join(patterns)}")
+        raise ConfigError(f"folders: there is no task folder in {', '.join(patterns)}")
     return list(found)
 
 
@@ -102,7 +102,7 @@ def _chosen(folders: list[Path], options: HarborTable) -> list[Path]:
 
     chosen = [path for path in folders if not options.names or matches(path, options.names)]
     if not chosen:
-        raise ConfigError(f"[harbor] names: no folder matches {', '.join(options.names)}")
+        raise ConfigError(f"names: no folder matches {', '.join(options.names)}")
     return [path for path in chosen if not matches(path, options.exclude)]
 
 
@@ -122,7 +122,7 @@ def _instruction(folder: Path) -> str:
     return text
 
 
-def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: Surroundings) -> None:
+def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: FolderSurroundings) -> None:
     script = tests.files["test.sh"].content.decode(errors="replace")
     if options.network is None and (found := DOWNLOADS.search(script)):
         raise FolderRefused(
@@ -141,7 +141,7 @@ def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, ar
         )
 
 
-def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) -> None:
+def _refuse_paths(instruction: str, tests: VerifierFiles, around: FolderSurroundings) -> None:
     path = around.missing_path
     if path is None:
         return
@@ -157,7 +157,7 @@ def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) 
         )
 
 
-def _outside(toml: TaskToml, around: Surroundings) -> str | None:
+def _outside(toml: TaskToml, around: FolderSurroundings) -> str | None:
     """An artifact that a verifier in a container of its own needs, and that is not part of the work."""
     if toml.verifier.environment_mode != "separate":
         return None
@@ -167,12 +167,12 @@ def _outside(toml: TaskToml, around: Surroundings) -> str | None:
 
 
 def _judged_by(
-    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: Surroundings
+    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: FolderSurroundings
 ) -> dict[str, Any]:
     judged: dict[str, Any] = {
         "folder": str(folder),
         "digest": tests.digest,
-        "timeout_s": toml.verifier.timeout_sec,
+        "timeout_s": toml.verifier.timeout_sec * options.time_factor,
         "env": {name: _value(name, value, options.env) for name, value in toml.verifier.env.items()},
         **({"runtime": around.of_verifier} if around.of_verifier else {}),
         **toml.polar.of_evaluator,
@@ -194,13 +194,15 @@ def _value(name: str, value: str, given: Mapping[str, str]) -> str:
     return found
 
 
-def _budgets(toml: TaskToml) -> dict[str, float]:
+def _budgets(toml: TaskToml, factor: float) -> dict[str, float]:
+    """Without a time limit for the agent, that of the task file's defaults holds."""
     init_s = INIT_S + toml.environment.build_timeout_sec
-    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": POSTRUN_S + toml.verifier.timeout_sec}
-    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec}
+    postrun_s = POSTRUN_S + toml.verifier.timeout_sec * factor
+    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": postrun_s}
+    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec * factor}
 
 
-def _metadata(folder: Path, toml: TaskToml, around: Surroundings) -> dict[str, Any]:
+def _metadata(folder: Path, toml: TaskToml, around: FolderSurroundings) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": toml.task.name if toml.task else folder.name,
         "schema_version": toml.schema_version,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -16,8 +17,13 @@ from polar.evaluators.swe_bench.script import check_markers
 
 NO_IMAGE = ("", "none")
 """Values of `image` for a row whose repository is a bundle or a clone."""
-CHANGED_FILE = re.compile(r"^(?:---|\+\+\+) (?:[ab]/)?(.+?)(?:\t.*)?$|^rename (?:from|to) (.+)$", re.MULTILINE)
-HEADER = re.compile(r"^diff --git a/(.+?) b/(.+)$", re.MULTILINE)
+NAMES = (
+    re.compile(r"diff --git a/(?P<name>.+?) b/(?P<other>.+)"),
+    re.compile(r"(?:---|\+\+\+) (?:[ab]/)?(?P<name>.+?)(?:\t.*)?"),
+    re.compile(r"rename (?:from|to) (?P<name>.+)"),
+)
+"""Lines of a patch that name a file."""
+HUNK = re.compile(r"@@ -\d+(?:,(?P<before>\d+))? \+\d+(?:,(?P<after>\d+))? @@")
 
 
 def _parsed_list(value: Any) -> Any:
@@ -30,18 +36,23 @@ def _parsed_list(value: Any) -> Any:
     return list(value) if hasattr(value, "tolist") else value
 
 
+def _text(value: Any) -> Any:
+    """A version such as 1.0 is a number in some files."""
+    return str(value) if isinstance(value, int | float) else value
+
+
 TestIds = Annotated[tuple[str, ...], BeforeValidator(_parsed_list)]
 
 
 class SweRow(BaseModel):
     """Fields that are not named here are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     instance_id: str = Field(min_length=1)
     repo: str = Field(min_length=1)
     """`owner/name`. Its bundle or clone is `owner__name.bundle` or `owner__name` in the `repositories` folder."""
-    version: str = ""
+    version: Annotated[str, BeforeValidator(_text)] = ""
     base_commit: str = ""
     """The commit at which the agent begins. Only a row with an image of its own may leave it out."""
     problem_statement: str = ""
@@ -117,6 +128,22 @@ class SweRow(BaseModel):
 
 def files_of(patch: str) -> tuple[str, ...]:
     """Every path that a patch names, before and after."""
-    found = {name for match in CHANGED_FILE.finditer(patch) for name in match.groups() if name}
-    found |= {name for match in HEADER.finditer(patch) for name in match.groups()}
+    found: set[str] = set()
+    for line in _headers(patch):
+        if match := next(filter(None, (pattern.fullmatch(line) for pattern in NAMES)), None):
+            found |= set(match.groupdict().values())
     return tuple(sorted(found - {"/dev/null"}))
+
+
+def _headers(patch: str) -> Iterator[str]:
+    """Lines outside of hunks, in which any text may stand."""
+    before = after = 0
+    for line in patch.split("\n"):
+        if before <= 0 and after <= 0:
+            if match := HUNK.match(line):
+                before, after = (int(match[side] or 1) for side in ("before", "after"))
+            else:
+                yield line
+        elif not line.startswith("\\"):
+            before -= not line.startswith("+")
+            after -= not line.startswith("-")

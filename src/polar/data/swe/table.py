@@ -45,7 +45,8 @@ class SweTable(Strict):
     runtime of [defaults]."""
     image: str | None = None
     """A template for the name of a row's image, such as "swebench/sweb.eval.x86_64.{docker_id}:latest", where
-    {docker_id} is the instance id as Docker Hub spells it. "none": no row has an image. None: the row's own."""
+    {docker_id} is the instance id as Docker Hub spells it, {gym_id} as SWE-Gym does. "none": no row has an image.
+    None: the row's own."""
     testbed: str = "/testbed"
     """The repository's path in an image."""
     only_local_images: bool = False
@@ -77,18 +78,23 @@ class SweTable(Strict):
     @classmethod
     def _names(cls, template: str | None) -> str | None:
         try:
-            (template or "").format(instance_id="x", docker_id="x", repo="x", version="x")
+            (template or "").format(instance_id="x", docker_id="x", gym_id="x", repo="x", version="x")
         except (KeyError, ValueError, IndexError) as error:
-            raise ValueError(f"cannot be filled ({error}); it may have {{instance_id}}, {{docker_id}}") from error
+            raise ValueError(
+                f"cannot be filled ({error}); it may have {{instance_id}}, {{docker_id}}, {{gym_id}}"
+            ) from error
         return template
 
     def image_of(self, row: SweRow) -> str:
         """Empty: the row's repository is a bundle or clone."""
         if self.image is None:
             return row.image_of
-        docker_id = row.instance_id.replace("__", "_1776_").lower()
         name = self.image.format(
-            instance_id=row.instance_id, docker_id=docker_id, repo=row.repo, version=row.version
+            instance_id=row.instance_id,
+            docker_id=row.instance_id.replace("__", "_1776_").lower(),
+            gym_id=row.instance_id.replace("__", "_s_").lower(),
+            repo=row.repo,
+            version=row.version,
         )
         return "" if name.lower() in NO_IMAGE else name
 

@@ -194,7 +194,7 @@ class SweBench:
 
     def _score(self, grading: Grading, log: EvalLog, in_time: bool) -> Score:
         report, lists = grading.report, grading.report.tests_status
-        if report.infra_failure and in_time:
+        if report.infra_failure and in_time and not log.memory_kills:
             why = report.infra_failure_reason
             raise EvaluatorError(f"the tests failed through their environment ({why}), see test_output.log")
         failed, broken = lists.FAIL_TO_PASS.failure, lists.PASS_TO_PASS.failure

@@ -10,9 +10,19 @@ import msgspec
 import pytest
 from workplace import FolderRuntime, evidence
 
-from calc_row import F2P, FIXED, P2P, SPOOFS, eval_script, make_repository
+from calc_row import F2P, FIXED, GOLD, P2P, PASSED_LINES, SPOOFS, WRAPPING_CONFTEST, eval_script, make_repository
+from polar.errors import EvaluatorError
+from polar.evaluators.swe_bench import evaluator as module
 from polar.evaluators.swe_bench.evaluator import SweBench, SweBenchOptions
-from polar.types import Score
+from polar.runtimes.base import Command, Finished
+from polar.types import Score, TaskRequest
+
+
+class LimitedRuntime(FolderRuntime):
+    """The kernel killed a process of each command."""
+
+    async def exec(self, command: Command) -> Finished:
+        return msgspec.structs.replace(await super().exec(command), memory_kills=1)
 
 
 class Case:
@@ -26,7 +36,7 @@ class Case:
         (self.agent / path).parent.mkdir(parents=True, exist_ok=True)
         (self.agent / path).write_text(text)
 
-    async def score(self, **changes: Any) -> Score:
+    async def score(self, own: FolderRuntime | None = None, **changes: Any) -> Score:
         options: dict[str, Any] = {
             "instance_id": "local__calc-1",
             "repo": "local/calc",
@@ -37,7 +47,7 @@ class Case:
             "test_files": ("test_calc.py",),
             "gold_files": ("calc.py",),
         }
-        seen = evidence(FolderRuntime(self.agent), own_runtime=FolderRuntime(self.own))
+        seen = evidence(FolderRuntime(self.agent), own_runtime=own or FolderRuntime(self.own))
         evaluator = SweBench(SweBenchOptions.model_validate(options | changes))
         return await evaluator.evaluate(msgspec.structs.replace(seen, logs=self.logs))
 
@@ -70,3 +80,139 @@ async def test_spoofs_earn_nothing(case: Case, name: str) -> None:
     score = await case.score()
     assert score.reward == 0.0
     assert any(each.startswith(reason) for each in score.reasons), score.reasons
+
+
+async def test_a_wrong_patch_names_the_tests_that_failed(case: Case) -> None:
+    case.write("calc.py", FIXED.replace("a / b", "a * b").replace("a + b", "a - b"))
+    score = await case.score()
+    assert score.reward == 0.0
+    assert score.reasons == (f"FAIL_TO_PASS did not pass: {F2P}", f"PASS_TO_PASS no longer passes: {P2P}")
+    assert (score.metrics["f2p_passed"], score.metrics["p2p_passed"], score.metrics["exit_code"]) == (0, 0, 1)
+
+
+async def test_no_change_is_an_empty_patch_and_nothing_runs(case: Case) -> None:
+    score = await case.score()
+    assert (score.reward, score.reasons) == (0.0, ("the patch is empty",))
+    assert not (case.logs / "test_output.log").exists()
+
+
+async def test_files_that_git_ignores_are_no_work(case: Case) -> None:
+    case.write("build/out.txt", "x")
+    case.write("run.log", "x")
+    assert (await case.score()).reasons == ("the patch is empty",)
+
+
+async def test_changed_tests_are_the_rows_own_again(case: Case) -> None:
+    case.write("calc.py", FIXED)
+    case.write("test_calc.py", "def test_add():\n    assert False\n")
+    score = await case.score()
+    assert (score.reward, score.reasons) == (1.0, ("the agent changed test_calc.py: the task's own was used",))
+
+
+async def test_a_protected_file_that_the_gold_patch_changes_is_work(case: Case) -> None:
+    case.write("calc.py", FIXED)
+    case.write("conftest.py", "# needed\n")
+    assert (await case.score()).reward == 0.0
+    assert (await case.score(gold_files=("calc.py", "conftest.py"))).reward == 1.0
+
+
+async def test_allowed_by_gold_holds_for_that_path_only(case: Case) -> None:
+    case.write("calc.py", FIXED)
+    case.write("inner/conftest.py", WRAPPING_CONFTEST)
+    score = await case.score(gold_files=("calc.py", "conftest.py"))
+    assert (score.reward, score.metrics["tampering"]) == (0.0, 1)
+
+
+class TestHandedIn:
+    async def test_a_patch_file_is_the_work(self, case: Case) -> None:
+        case.write("fix.patch", GOLD)
+        assert (await case.score(patch_file="fix.patch")).reward == 1.0
+        assert "fix.patch" not in (case.logs / "patch.diff").read_text()
+
+    async def test_context_that_is_a_little_off_still_applies(self, case: Case) -> None:
+        case.write("fix.patch", GOLD.replace(" def div(a, b):", " def div(a, b):  # the ratio"))
+        assert (await case.score(patch_file="fix.patch")).reward == 1.0
+
+    async def test_one_that_cannot_be_applied_scores_0(self, case: Case) -> None:
+        case.write("fix.patch", GOLD.replace("a // b", "no such line"))
+        score = await case.score(patch_file="fix.patch")
+        assert score.reward == 0.0
+        assert score.reasons[0].startswith("the patch cannot be applied")
+
+    async def test_none_is_an_empty_patch(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        assert (await case.score(patch_file="fix.patch")).reasons == ("the patch is empty",)
+
+    async def test_it_cannot_leave_the_repository(self, case: Case, tmp_path: Path) -> None:
+        outside = "diff --git a/../x b/../x\nnew file mode 100644\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n"
+        case.write("fix.patch", outside)
+        assert (await case.score(patch_file="fix.patch")).reward == 0.0
+        assert list(tmp_path.rglob("x")) == []
+
+    async def test_tampering_in_it_is_tampering(self, case: Case) -> None:
+        new = "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\n--- /dev/null\n+++ b/conftest.py\n"
+        case.write("fix.patch", f"{GOLD}{new}@@ -0,0 +1 @@\n+x = 1\n")
+        assert (await case.score(patch_file="fix.patch")).reasons[0].startswith("tampering")
+
+
+class TestTheScript:
+    async def test_tests_that_do_not_end_score_0_and_keep_their_log(self, case: Case) -> None:
+        case.write("calc.py", FIXED + "\nimport time\nprint('going', flush=True)\ntime.sleep(600)\n")
+        score = await case.score(timeout_s=3.0, eval_script=eval_script(case.commit, f"{sys.executable} -u"))
+        assert (score.reward, score.reasons[0]) == (0.0, "the tests did not end in time")
+        assert "Start Test Output" in (case.logs / "test_output.log").read_text()
+
+    async def test_an_end_before_the_start_marker_is_no_verdict(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        script = eval_script(case.commit).replace('cd "$TESTBED"', "echo no such environment; exit 3")
+        with pytest.raises(EvaluatorError, match=r"code 3 before its start marker: .*no such environment"):
+            await case.score(eval_script=script)
+
+    async def test_a_broken_environment_is_no_verdict(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        script = eval_script(case.commit).replace("python3 -m pytest", "echo Cannot allocate memory; false")
+        with pytest.raises(EvaluatorError, match="out_of_memory"):
+            await case.score(eval_script=script)
+
+    async def test_the_tasks_own_memory_limit_is_no_broken_environment(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        script = eval_script(case.commit).replace("python3 -m pytest", "echo Killed; false")
+        score = await case.score(own=LimitedRuntime(case.own), eval_script=script)
+        assert score.reward == 0.0
+        assert score.reasons[0] == "the tests' output cannot be graded (out_of_memory); their exit code was 1"
+
+    async def test_a_run_without_results_scores_0(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        score = await case.score(eval_script=eval_script(case.commit, "false"))
+        assert score.reward == 0.0
+        assert score.reasons[0] == "the tests' output cannot be graded; their exit code was 1"
+
+    async def test_results_that_another_runner_prints_count_without_a_report(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        script = eval_script(case.commit).replace("python3 -m pytest", f"printf '{PASSED_LINES}'; true")
+        assert (await case.score(eval_script=script)).reward == 1.0
+
+    async def test_an_unknown_log_parser_is_no_verdict(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        with pytest.raises(EvaluatorError, match=r"no log parser 'parse_nothing'; it has .*parse_log_pytest"):
+            await case.score(log_parser="parse_nothing")
+
+
+async def test_words_that_cheats_use_are_pointed_out_and_cost_nothing(case: Case) -> None:
+    case.write("calc.py", FIXED + "\n# not os._exit\n")
+    score = await case.score()
+    assert (score.reward, score.reasons) == (1.0, ("look at the patch: it adds 'os._exit'",))
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_installed", lambda: False)
+    with pytest.raises(EvaluatorError, match=r"pip install 'polar-rollout\[swe\]'"):
+        SweBench(SweBenchOptions(instance_id="a", fail_to_pass=("t",), eval_script=eval_script("0")))
+
+
+def test_the_network_is_open_only_if_the_options_ask_for_it() -> None:
+    task = TaskRequest.model_validate({"instruction": "fix", "runtime": {"name": "docker"}})
+    options = SweBenchOptions(instance_id="a", fail_to_pass=("t",), eval_script=eval_script("0"))
+    assert SweBench(options).wants_runtime(task).runtime is None
+    opened = SweBench(options.model_copy(update={"network": "open"})).wants_runtime(task).runtime
+    assert opened is not None and opened.options == {"network": "open"}
