@@ -1,4 +1,4 @@
-"""Sessions to export: calls as a gateway keeps them, traces of the real builder, results with a real certificate."""
+"""Sessions to export: calls as a gateway keeps them, traces of the real builder, real certificates."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def said(reply: list[tuple[int, float]]) -> ExportedGroup:
     """One session whose last reply has these ids and logprobs."""
     first, second = two_turns()
     ids, values = token_ids(i for i, _ in reply), logprobs(v for _, v in reply)
-    return a_group(a_session("t-0", 1.0, [first, msgspec.structs.replace(second, completion_ids=ids, logprobs=values)]))
+    return a_group(
+        a_session("t-0", 1.0, [first, msgspec.structs.replace(second, completion_ids=ids, logprobs=values)])
+    )
 
 
 def bits(values: Any) -> bytes:
@@ -176,7 +178,14 @@ def test_files_are_also_cut_by_size(tmp_path: Path) -> None:
 
 
 def test_an_infinite_logprob_never_gets_into_a_trace() -> None:
-    row = {"prompt_ids": [1], "completion_ids": [2], "mask": [1], "logprobs": [-math.inf], "spans": [], "metadata": {}}
+    row = {
+        "prompt_ids": [1],
+        "completion_ids": [2],
+        "mask": [1],
+        "logprobs": [-math.inf],
+        "spans": [],
+        "metadata": {},
+    }
     labels = {"session_id": "t-0", "task_id": "t", "group": "t", "sample": 0, "attempt": 1, "kind": "agent"}
     with pytest.raises(RowUnreadable, match="logprob -inf"):
         trace_of(row | labels | {"reward": None, "context_exact": True, "failure": ""})

@@ -88,7 +88,10 @@ def test_the_baseline_is_over_the_group_also_if_one_task_is_exported(tmp_path: P
 
 @pytest.mark.parametrize(
     ("plan", "fix"),
-    [({"to": "parquet", "pairs": True}, "--to sft or --to tokens"), ({"to": "sft", "file": "parquet"}, "--to tokens")],
+    [
+        ({"to": "parquet", "pairs": True}, "--to sft or --to tokens"),
+        ({"to": "sft", "file": "parquet"}, "--to tokens"),
+    ],
 )
 def test_a_plan_that_makes_no_sense_names_the_fix(plan: dict[str, Any], fix: str) -> None:
     with pytest.raises(ConfigError, match=fix):
