@@ -20,7 +20,7 @@ from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.stored import StoredRun, read_run_async
 from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
-from polar.session.base import Watcher
+from polar.session.base import SessionSource, Watcher
 from polar.store.paths import RunPaths, RunRecord
 from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
 
@@ -74,12 +74,14 @@ async def run_async(
     return await read_run_async(paths)
 
 
-class RunObserver(Watcher, Protocol):
-    """Sees the progress of a run."""
-
+class PhaseObserver(Watcher, Protocol):
     def phase(self, what: str) -> None:
         """What happens before the first session; empty: sessions run from now on."""
         ...
+
+
+class RunObserver(PhaseObserver, Protocol):
+    """Sees the progress of a run."""
 
     def finished(self, result: SessionResult) -> None: ...
 
@@ -111,6 +113,19 @@ async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], o
         ended += 1
         observer.finished(result)
 
+    await serve_source(config, paths, tasks, TaskFileSource(tasks, report), observer, lambda: ended)
+
+
+async def serve_source(
+    config: Config,
+    paths: RunPaths,
+    tasks: Sequence[TaskRequest],
+    source: SessionSource,
+    observer: PhaseObserver,
+    journalled: Callable[[], int],
+) -> None:
+    """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
+    many sessions the journal has at the end."""
     record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
     paths.write_record(record)
     await sweep(paths.root.parent)
@@ -121,9 +136,9 @@ async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], o
             record = record.model_copy(update={"versions": node.versions})
             paths.write_record(record)
             observer.phase("")
-            await node.serve(TaskFileSource(tasks, report), (observer,))
+            await node.serve(source, (observer,))
     finally:
-        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": ended}))
+        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": journalled()}))
 
 
 def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:

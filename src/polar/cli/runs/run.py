@@ -12,6 +12,8 @@ from polar.cli.options import ConfigOption, JsonOption, SamplesOption, TasksArgu
 from polar.cli.output import console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from polar.cli.runs.progress import RunProgress
     from polar.config import Config
     from polar.store.paths import RunPaths
@@ -72,11 +74,11 @@ def end_run(progress: RunProgress, paths: RunPaths, *, interrupted: bool, json: 
 async def _run(config: Config, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> None:
     from polar.runs.running import run_tasks
 
-    _stop_on_signals(progress)
+    stop_on_signals(progress.console)
     await run_tasks(config, paths, tasks, progress)
 
 
-def _stop_on_signals(progress: RunProgress) -> None:
+def stop_on_signals(out: Console) -> None:
     """Ctrl-C and SIGTERM cancel the run. A second one has no effect: to interrupt the end of a run would leave
     processes and folders behind."""
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -89,7 +91,7 @@ def _stop_on_signals(progress: RunProgress) -> None:
         if signals == 1:
             main.cancel()
         elif signals == 2:
-            progress.console.print("stopping: sessions are ended and what was captured is kept", style="yellow")
+            out.print("stopping: sessions are ended and what was captured is kept", style="yellow")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
