@@ -69,7 +69,7 @@ class GenerateProgress:
         done = sum(account.done for account in self._accounts)
         self._bar.update(self._task, completed=done, description=self._described())
         style = {"accepted": "green", "rejected": None}.get(outcome, "yellow")
-        self.console.print(_line(result, outcome), style=style)
+        self.console.print(_line(result, outcome), style=style, soft_wrap=True)
 
     def _described(self) -> str:
         attempts, accepted = self._count["attempts"], self._count["accepted"]

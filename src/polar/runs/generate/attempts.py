@@ -27,6 +27,8 @@ class TaskAttempts:
         self._under_way: set[int] = set()
         self._lost: dict[int, Lease] = {}
         """Sessions that an interruption ended. They run again under their own ids."""
+        self._failed_here = 0
+        """Without those of earlier runs: whoever continues has repaired the machine."""
         if not is_id(self._session_id(0)):
             raise ConfigError(f"task_id {self.task_id!r} leaves no room for the sample number; shorten it to 120")
 
@@ -63,7 +65,7 @@ class TaskAttempts:
         return (
             counts["accepted"] + under_way < plan.wanted
             and counts["accepted"] + counts["rejected"] + under_way < plan.attempts
-            and counts["failed"] < plan.max_failures
+            and self._failed_here < plan.max_failures
         )
 
     def restore(self, session: StoredSession) -> None:
@@ -100,6 +102,7 @@ class TaskAttempts:
             self._lost[result.index] = lease
         else:
             self._ended[result.index] = outcome
+            self._failed_here += outcome == "failed"
         return outcome
 
     def _session_id(self, index: int) -> str:

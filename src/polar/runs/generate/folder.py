@@ -39,7 +39,7 @@ class GenerateState(Strict):
 
 class GenerateFolder:
     def __init__(self, out: Path) -> None:
-        self.out = out
+        self.out = out.absolute()
 
     @property
     def exists(self) -> bool:

@@ -72,10 +72,12 @@ def notes_of(card: DataCard) -> list[str]:
     """What a reader should know beside the numbers."""
     wanted = card.plan["split"]
     test = card.splits["test"]
-    notes = [
-        f"The split is by whole repositories (`metadata.{card.plan['split_by']}`, seed {card.plan['seed']}): "
-        f"{wanted} was asked for, {percent(card.splits['train'].share)} and {percent(test.share)} came out."
-    ]
+    notes: list[str] = []
+    if card.all.accepted:
+        notes.append(
+            f"The split is by whole repositories (`metadata.{card.plan['split_by']}`, seed {card.plan['seed']}): "
+            f"{wanted} was asked for, {percent(card.splits['train'].share)} and {percent(test.share)} came out."
+        )
     if repeated := sum(card.repeated.values()):
         notes.append(f"{repeated} traces repeat others and are left out: {_counted(card.repeated)}.")
     if card.all.failed:

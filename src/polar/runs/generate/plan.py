@@ -49,7 +49,7 @@ class GeneratePlan:
     min_reward: float = SOLVED
     """The least reward of a confirmed session."""
     max_failures: int = 3
-    """A task is given up after this many sessions that failed through infrastructure."""
+    """A run gives a task up after this many sessions that failed through infrastructure; the next run does not."""
     split: SplitRatio = DEFAULT_SPLIT
     split_by: str = "repo"
     """Key of the tasks' metadata; a dot goes into a table. Tasks with the same value stay on one side."""

@@ -132,6 +132,13 @@ def test_a_later_run_may_want_more_and_judges_again() -> None:
     assert account.done and account.accepted == 1
 
 
+async def test_a_task_that_was_given_up_is_tried_again_by_the_next_run() -> None:
+    task = a_task("a")
+    failed = a_result("a-000", None, failure=BROKEN, stage=Stage.FAILED)
+    desk = Desk([task], GeneratePlan(max_failures=1), stored(task, failed))
+    assert desk.accounts[0].failed == 1 and await desk.lease() == ["a-001"]
+
+
 def test_a_gap_in_the_numbers_is_not_filled_twice() -> None:
     task = a_task("a")
     (account,) = restored([task], GeneratePlan(attempts=4), [stored(task, a_result("a-002", 0.0), 2)])
