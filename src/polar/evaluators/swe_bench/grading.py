@@ -55,7 +55,8 @@ def is_installed() -> bool:
 
 async def grade(row: dict[str, Any], log: Path, whole_log: Path, patch: str) -> Grading:
     """Raises `EvaluatorError` if there is no verdict. `row`: the fields of `swebench`'s `make_test_spec`."""
-    order = orjson.dumps({"row": row, "log": str(log), "whole_log": str(whole_log), "patch": patch})
+    logs = {"log": str(log.absolute()), "whole_log": str(whole_log.absolute())}
+    order = orjson.dumps({"row": row, "patch": patch, **logs})
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", str(GRADER)),
         cwd=log.parent,
