@@ -77,7 +77,7 @@ def task(runtime: str, run_s: float) -> TaskRequest:
         runtime=Spec(name=runtime),
         harness=Spec(name="shell", options={"command": f"sleep {run_s}"}),
         builder=Spec(name="pipeline_stubs:StubBuilder"),
-        evaluator=Spec(name="session_completion"),
+        evaluator=Spec(name="pipeline_stubs:StubEvaluator"),
     )
 
 

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,14 @@ import pytest
 
 from polar.data.harbor.reader import read_harbor
 from polar.data.swe.row import SweRow, files_of
+from polar.data.tasks import read_task_set
 from polar.evaluators.pytest_report import outcomes_of
 from polar.session.files.repository import checkout_of
 from polar.types import Spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "swe"
 sys.path.insert(0, str(EXAMPLES))
-build = __import__("build")
-swe_bugs = __import__("swe_bugs")
-swe_git = __import__("swe_git")
+build, swe_bugs = import_module("build"), import_module("swe_bugs")
 sys.path.remove(str(EXAMPLES))
 
 BUGS = {bug.instance_id: bug for bug in swe_bugs.all_bugs()}
@@ -256,6 +257,19 @@ def test_a_bug_whose_text_is_not_in_the_repository_is_named(tmp_path: Path) -> N
         swe_bugs.read_bug(bug.repository, changed)
 
 
+def test_a_build_replaces_an_earlier_one(tmp_path: Path) -> None:
+    build.main([str(tmp_path), "--repository", "sieve", "--split", "bug"])
+    build.main([str(tmp_path), "--repository", "rota"])
+    names = {path.name for path in (tmp_path / "harbor").iterdir()}
+    assert names == {bug.instance_id for bug in BUGS.values() if bug.repository.name == "rota"}
+    assert {path.name for path in tmp_path.iterdir()} == {"harbor", "repositories", "rows.jsonl"}
+
+
+def test_a_python_without_pytest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.main([str(tmp_path), "--repository", "rota", "--python", "/no/such/python"])
+    assert "/no/such/python has no pytest" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "runtime",
     [
@@ -286,3 +300,27 @@ def test_the_harbor_verifier_rewards_the_solution_alone(name: str, built: Path, 
     assert reward() == "0\n"
     subprocess.run(["bash", task / "solution" / "solve.sh"], cwd=folder, check=True)
     assert reward() == "1\n"
+
+
+@pytest.mark.parametrize("name", ["pi.toml", "contained.toml"])
+def test_the_task_files_read_what_is_built(name: str, built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built, tmp_path / "build", symlinks=True)
+    found = read_task_set(Path(shutil.copy(EXAMPLES / name, tmp_path)))
+    assert found.skipped == ()
+    assert len(found.tasks) == len((tmp_path / "build" / found_rows(name)).read_text().splitlines())
+
+
+def found_rows(name: str) -> str:
+    return tomllib.loads((EXAMPLES / name).read_text())["swe"]["rows"].removeprefix("build/")
+
+
+def test_the_page_lists_every_bug() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "swe_set.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| `([\w-]+)` \| ([^|]+) \| (.+) \| (\d+) / (\d+) \|$", page, re.MULTILINE)
+    wanted = [
+        (bug, f"{bug.repository.name}|{bug.name}|{bug.kind}|{bug.statement.partition(chr(10))[0]}")
+        for bug in BUGS.values()
+    ]
+    numbers = [f"{text}|{len(bug.fail_to_pass)}|{len(bug.pass_to_pass)}" for bug, text in wanted]
+    assert ["|".join(cells) for cells in listed] == numbers
+    assert page.startswith(f"# The SWE set\n\n{len(BUGS)} bugs")

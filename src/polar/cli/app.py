@@ -12,11 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.data.export import export
+from polar.cli.data.tasks import tasks
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
-from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
@@ -93,6 +94,7 @@ app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
 app.command("health")(health)
+app.command("export")(export)
 app.command("doctor")(doctor)
 app.command("prune")(prune)
 app.command("submit")(submit)

@@ -109,6 +109,9 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
     # A message that the gateway wrote itself at the end of a budget has no tokens and is no call.
     theirs = Counter(reply for reply in map(_pair, facts.own.replies) if any(reply))
     unknown = theirs - _counts(ended)
+    for prompt, completion in list(unknown):
+        if any(_is_half_of(each, prompt, completion) for each in facts.calls):
+            del unknown[prompt, completion]
     if unknown:
         yield _finding("not_captured", unknown.total(), f"its log has {_shown(unknown)}, which we did not capture")
     missing = _counts(each for each in ended if each.kind == "agent" and each.received) - theirs
@@ -118,6 +121,13 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
 
 def _pair(reply: ReplyCount) -> tuple[int, int]:
     return reply.prompt_tokens, reply.completion_tokens
+
+
+def _is_half_of(each: Call, prompt: int, completion: int) -> bool:
+    """Whether a harness may have written this down of a reply that broke off."""
+    return (
+        each.finish_reason == "aborted" and each.prompt_tokens == prompt and completion <= len(each.completion_ids)
+    )
 
 
 def _counts(calls: Iterable[Call]) -> Counter[tuple[int, int]]:

@@ -45,7 +45,9 @@ async def build_image(api: DockerApi, tmp_path: Path) -> AsyncIterator[BuildImag
     (tmp_path / "context").mkdir()
 
     async def build(text: str, tell: Callable[[str], None] = lambda _: None, **permits: Any) -> EngineImage:
-        (tmp_path / "context" / "Dockerfile").write_text(text)
+        file = tmp_path / "context" / "Dockerfile"
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
         options = DockerOptions.model_validate({"build": {"context": str(tmp_path / "context")}})
         images = SessionImages(api, PermitConfig.model_validate({"build": True, **permits}), tell)
         image = await images.image_for(options)

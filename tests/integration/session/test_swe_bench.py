@@ -30,6 +30,11 @@ from skips import skip_without_runtime
 
 ROOT = Path(__file__).parent.parent.parent.parent
 IMAGE = "polar-pytest"
+RUNTIMES = [
+    "local",
+    "bubblewrap",
+    *(pytest.param(name, marks=pytest.mark.check) for name in ("docker", "apptainer")),
+]
 PACKAGES = ("git", "python3", "python3-pytest")
 
 
@@ -190,11 +195,15 @@ async def test_the_agent_finds_neither_tests_nor_solution(workshop: Workshop, tm
     assert output.split("commit ")[1:] == [f"{rows.commit}\n"]
 
 
-async def test_the_example_is_resolved_by_its_gold_patch_alone(workshop: Workshop) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_the_example_is_resolved_by_its_gold_patch_alone(workshop: Workshop, runtime: str) -> None:
+    """With the programs of the smallest image, or the node's own."""
+    known: type[Runtime] = registry.find("runtime", runtime)
+    skip_without_runtime(runtime, await known.lacking())
     (task,) = read_task_set(ROOT / "examples" / "swe.toml").tasks
     cheat = writing("calc.py", f"{FIXED.replace('a / b', '0')}\nimport os\nos._exit(0)")
     agents = {"gold": RESOLVING["gold"], "cheat": cheat, "wrong": FAILING["wrong"][0]}
-    common = {"runtime": Spec(name="local"), "num_samples": 1, "prepare": (PrepareStep(run=PREPARE[0]),)}
+    common = {"runtime": Spec(name=runtime), "num_samples": 1, "prepare": (PrepareStep(run=PREPARE[0]),)}
     tasks = {
         name: task.model_copy(update={"task_id": name, "harness": agent_of(script), **common})
         for name, script in agents.items()

@@ -133,6 +133,13 @@ def test_the_log_need_not_have_what_is_not_the_agents_or_never_arrived(unlogged:
     assert not found.has("not_in_own_log", "not_captured")
 
 
+def test_a_harness_may_write_down_half_a_reply_that_broke_off() -> None:
+    calls = (call(1, 10, 5, finish_reason="aborted", received=False), call(2, 10, 7))
+    assert health(*calls, own=log((10, 0), (10, 7))).verdict == "ok"
+    assert told(health(*calls, own=log((10, 6), (10, 7)))) == [("not_captured", 1)]
+    assert told(health(*calls, own=log((11, 1), (10, 7)))) == [("not_captured", 1)]
+
+
 def test_a_message_that_the_gateway_wrote_is_no_reply() -> None:
     assert health(call(1, 10, 2), own=log((10, 2), (0, 0))).verdict == "ok"
 

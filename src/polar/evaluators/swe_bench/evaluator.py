@@ -20,7 +20,7 @@ from polar.evaluators.hardening.protected import WorkRules
 from polar.evaluators.hardening.witness import Testimony, Witness
 from polar.evaluators.hardening.work import CAP_BYTES, HandedIn, LaidWork, compared_work, own_runtime
 from polar.evaluators.swe_bench.grading import MISSING, Grading, grade, is_installed
-from polar.evaluators.swe_bench.patch import PATCH, NotApplied, apply_here, apply_in, patch_of
+from polar.evaluators.swe_bench.patch import PATCH, NotApplied, PatchTooLarge, apply_here, apply_in, patch_of
 from polar.evaluators.swe_bench.proof import false_proofs, suspicions
 from polar.evaluators.swe_bench.script import RUN, EvalLog, check_markers, log_of, runnable, uses_pytest
 from polar.runtimes.base import Finished
@@ -63,6 +63,8 @@ class SweBenchOptions(Strict):
     """Time limit of the eval script, beyond which the score is 0.0. None: four fifths of `budgets.postrun_s`."""
     max_output_bytes: int = Field(default=32 * 2**20, gt=0)
     """Only the end of what the tests print, up to this size, is graded."""
+    max_patch_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), gt=0)
+    """Size limit of the files that the agent changed, beyond which the score is 0.0."""
     cap_bytes: ByteSize = Field(default=ByteSize(CAP_BYTES), gt=0)
     """Size limit of the workspace."""
 
@@ -122,9 +124,11 @@ class SweBench:
             handed_in = await self._handed_in(evidence)
             rules, cap_bytes = self._options.rules, self._options.cap_bytes
             async with compared_work(evidence, rules, cap_bytes, handed_in=handed_in) as work:
-                laid, patch = work.laid, await patch_of(work)
+                laid, patch = work.laid, await patch_of(work, self._options.max_patch_bytes)
         except NotApplied as error:
             return self._zero(f"the patch cannot be applied: {error}")
+        except PatchTooLarge as error:
+            return self._zero(str(error))
         _keep(evidence, PATCH, patch)
         if laid.tampering:
             return self._zero(*laid.reasons(), tampering=len(laid.tampering))
@@ -194,7 +198,7 @@ class SweBench:
 
     def _score(self, grading: Grading, log: EvalLog, in_time: bool) -> Score:
         report, lists = grading.report, grading.report.tests_status
-        if report.infra_failure and in_time:
+        if report.infra_failure and in_time and not log.memory_kills:
             why = report.infra_failure_reason
             raise EvaluatorError(f"the tests failed through their environment ({why}), see test_output.log")
         failed, broken = lists.FAIL_TO_PASS.failure, lists.PASS_TO_PASS.failure

@@ -34,12 +34,17 @@ git apply --binary --whitespace=nowarn "$1" || patch --batch --forward --fuzz=5 
 """Git writes all of a patch or nothing. Without `--unified`, `patch` would run a script for `ed` in it."""
 
 
+class PatchTooLarge(EvaluatorError):
+    """The agent changed more than a patch may have."""
+
+
 class NotApplied(EvaluatorError):
     """Neither git nor `patch` can apply it."""
 
 
-async def patch_of(work: ComparedWork) -> bytes:
-    """What the agent changed, for `git apply`; empty: nothing."""
+async def patch_of(work: ComparedWork, max_bytes: int) -> bytes:
+    """What the agent changed, for `git apply`; empty: nothing. Raises `PatchTooLarge` if its files have more than
+    `max_bytes`."""
     with tempfile.TemporaryDirectory(prefix="patch-", dir=work.base.parent) as name:
         folder = Path(name)
         await _git(folder, None, "init", "--quiet", "--bare", "--template=", str(folder / "git"))
@@ -47,6 +52,10 @@ async def patch_of(work: ComparedWork) -> bytes:
         (folder / "git" / "info" / "attributes").write_text(BYTES_AS_THEY_ARE)
         await in_thread(_copy_some, work.base, folder / "before", work.removed)
         await _leave_out_ignored(folder, work)
+        if (size_bytes := await in_thread(_size_of, work.work)) > max_bytes:
+            raise PatchTooLarge(
+                f"the changed files have {size_bytes} bytes, more than max_patch_bytes ({max_bytes})"
+            )
         before = await _tree(folder, folder / "before")
         after = await _tree(folder, work.work)
         how = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
@@ -80,6 +89,10 @@ async def apply_here(folder: Path, patch: bytes) -> None:
         output = await _output(process)
         if process.returncode != 0:
             raise NotApplied(output.decode(errors="replace").strip()[-500:])
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
 def _copy_some(source: Path, target: Path, paths: tuple[str, ...]) -> None:

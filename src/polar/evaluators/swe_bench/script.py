@@ -65,6 +65,8 @@ class EvalLog(msgspec.Struct, frozen=True):
     rest: str | None
     """None: it did not come to the end marker."""
     exit_code: int
+    memory_kills: int = 0
+    """Processes that the kernel killed at the task's own memory limit."""
 
     @property
     def whole(self) -> str:
@@ -87,7 +89,9 @@ class EvalLog(msgspec.Struct, frozen=True):
 
 def log_of(seen: Testimony) -> EvalLog:
     parts = seen.parts
-    return EvalLog(parts.get("setup", ""), parts.get("tests"), parts.get("rest"), seen.finished.exit_code)
+    ended = seen.finished
+    parts_seen = (parts.get("setup", ""), parts.get("tests"), parts.get("rest"))
+    return EvalLog(*parts_seen, ended.exit_code, ended.memory_kills)
 
 
 def _without_markers(text: str) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
 import pytest
 from typer.testing import Result
 
-from polar.runs import health as run_health
-from polar.runs.health import HarnessHealth, SessionHealth
+from polar.store.journal import Journal
 from polar.store.paths import RunPaths
-from polar.types import Health, HealthFinding
+from polar.types import Health, HealthFinding, Lease, Session, SessionResult, Stage, TaskRequest
 
 Polar = Callable[..., Result]
 BROKEN = Health(
     verdict="broken",
-    findings=(HealthFinding(what="not_captured", count=1, detail="its log has 500 + 20 tokens"),),
+    findings=(HealthFinding(what="not_captured", count=1, detail="its log has 500 + 20 tokens\x1b[31m"),),
     calls=1,
     own_calls=2,
 )
@@ -38,15 +38,43 @@ def test_json_has_every_session(run: RunPaths, polar: Polar) -> None:
     assert all(each["verdict"] in ("ok", "suspect") for each in row["by_session"])
 
 
-def test_a_broken_session_is_listed_and_an_exit_code_of_1(
-    run: RunPaths, polar: Polar, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [HarnessHealth("pi 1.5.0", (SessionHealth("add-0", "pi 1.5.0", BROKEN),))]
-    monkeypatch.setattr(run_health, "health_of_run", lambda _: found)
+@pytest.fixture
+def sick_run(run: RunPaths) -> RunPaths:
+    """One more session in it, whose harness reached a model past the gateway."""
+    asyncio.run(_add_sick(run))
+    return run
+
+
+async def _add_sick(run: RunPaths) -> None:
+    session = Session(session_id="sick-0", task_id="sick", index=0)
+    async with await Journal.open(run.journal) as journal:
+        await journal.add_session(Lease(session=session, task=TaskRequest(task_id="sick", instruction="x")))
+        result = SessionResult(
+            session_id="sick-0",
+            task_id="sick",
+            index=0,
+            attempt=1,
+            stage=Stage.COMPLETED,
+            health=BROKEN,
+            versions={"harness": "pi 1.5.0"},
+        )
+        await journal.save_result(result)
+
+
+def test_a_broken_session_is_listed_and_an_exit_code_of_1(sick_run: RunPaths, polar: Polar) -> None:
     result = polar("health", "--sessions")
     assert result.exit_code == 1
-    assert "not_captured 1: its log has 500 + 20 tokens" in result.stdout and "C" in result.stdout.split()
-    assert "500 + 20" not in polar("health").stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["pi", "1.5.0", "C", "1", "0", "0", "1", "0", "not_captured", "1"] in rows
+    assert any(row[:3] == ["sick-0", "broken", "not_captured"] for row in rows)
+    assert "sick-0" not in polar("health").stdout
+
+
+def test_show_has_the_health_of_a_session(sick_run: RunPaths, polar: Polar) -> None:
+    shown = polar("show", "sick-0").stdout
+    assert "health: broken" in shown and "not_captured 1: its log has 500 + 20 tokens" in shown
+    assert "\x1b" not in shown
+    assert "health:" not in polar("show", "add-0").stdout, "stored by an older Polar"
 
 
 def test_no_such_run_is_refused(run: RunPaths, polar: Polar) -> None:

@@ -127,3 +127,10 @@ def test_the_scripts_that_npm_test_runs(tmp_path: Path) -> None:
     before = '{"scripts": {"test": "jest", "build": "x"}}'
     assert kind(tmp_path, "package.json", before, '{"scripts": {"test": "true"}}') is Kind.TAMPERING
     assert kind(tmp_path, "package.json", before, '{"scripts": {"test": "jest"}, "a": 1}') is Kind.WORK
+
+
+def test_an_allowed_path_is_that_file_only(tmp_path: Path) -> None:
+    rules = WorkRules(allowed_paths=frozenset({"conftest.py", "tests/test_a.py"}))
+    assert kind(tmp_path, "conftest.py", None, "x", rules) is Kind.WORK
+    assert kind(tmp_path, "tests/test_a.py", "x", "y", rules) is Kind.WORK
+    assert kind(tmp_path, "inner/conftest.py", None, "x", rules) is Kind.TAMPERING

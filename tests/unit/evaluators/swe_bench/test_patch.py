@@ -9,7 +9,7 @@ from workplace import FolderRuntime, evidence
 from calc_row import FIXED, make_repository
 from polar.evaluators.hardening.protected import WorkRules
 from polar.evaluators.hardening.work import compared_work
-from polar.evaluators.swe_bench.patch import NotApplied, apply_in, patch_of
+from polar.evaluators.swe_bench.patch import NotApplied, PatchTooLarge, apply_in, patch_of
 
 
 class Copies:
@@ -18,10 +18,10 @@ class Copies:
         for each in (self.agent, self.own):
             make_repository(each)
 
-    async def patch(self) -> bytes:
+    async def patch(self, max_bytes: int = 10_000) -> bytes:
         seen = evidence(FolderRuntime(self.agent), own_runtime=FolderRuntime(self.own))
         async with compared_work(seen, WorkRules()) as work:
-            return await patch_of(work)
+            return await patch_of(work, max_bytes)
 
     async def carried_over(self) -> Path:
         """The own workspace with the agent's patch."""
@@ -78,6 +78,16 @@ async def test_programs_that_the_agents_git_would_run_do_not_run(copies: Copies,
     (copies.agent / "calc.py").write_text(FIXED)
     assert b"a / b" in await copies.patch()
     assert not ran.exists()
+
+
+async def test_more_than_the_limit_is_no_patch(copies: Copies) -> None:
+    (copies.agent / "build").mkdir()
+    (copies.agent / "build" / "ignored").write_text("x" * 20_000)
+    (copies.agent / "small.txt").write_text("x" * 10_000)
+    assert b"small.txt" in await copies.patch()
+    (copies.agent / "one_more.txt").write_text("x")
+    with pytest.raises(PatchTooLarge, match=r"10001 bytes, more than max_patch_bytes \(10000\)"):
+        await copies.patch()
 
 
 async def test_no_change_is_an_empty_patch(copies: Copies) -> None:

@@ -14,7 +14,15 @@ from calc_row import F2P, FIXED, GOLD, P2P, PASSED_LINES, SPOOFS, WRAPPING_CONFT
 from polar.errors import EvaluatorError
 from polar.evaluators.swe_bench import evaluator as module
 from polar.evaluators.swe_bench.evaluator import SweBench, SweBenchOptions
+from polar.runtimes.base import Command, Finished
 from polar.types import Score, TaskRequest
+
+
+class LimitedRuntime(FolderRuntime):
+    """The kernel killed a process of each command."""
+
+    async def exec(self, command: Command) -> Finished:
+        return msgspec.structs.replace(await super().exec(command), memory_kills=1)
 
 
 class Case:
@@ -28,7 +36,7 @@ class Case:
         (self.agent / path).parent.mkdir(parents=True, exist_ok=True)
         (self.agent / path).write_text(text)
 
-    async def score(self, **changes: Any) -> Score:
+    async def score(self, own: FolderRuntime | None = None, **changes: Any) -> Score:
         options: dict[str, Any] = {
             "instance_id": "local__calc-1",
             "repo": "local/calc",
@@ -39,7 +47,7 @@ class Case:
             "test_files": ("test_calc.py",),
             "gold_files": ("calc.py",),
         }
-        seen = evidence(FolderRuntime(self.agent), own_runtime=FolderRuntime(self.own))
+        seen = evidence(FolderRuntime(self.agent), own_runtime=own or FolderRuntime(self.own))
         evaluator = SweBench(SweBenchOptions.model_validate(options | changes))
         return await evaluator.evaluate(msgspec.structs.replace(seen, logs=self.logs))
 
@@ -86,6 +94,12 @@ async def test_no_change_is_an_empty_patch_and_nothing_runs(case: Case) -> None:
     score = await case.score()
     assert (score.reward, score.reasons) == (0.0, ("the patch is empty",))
     assert not (case.logs / "test_output.log").exists()
+
+
+async def test_a_huge_change_scores_0(case: Case) -> None:
+    case.write("calc.py", FIXED)
+    score = await case.score(max_patch_bytes=10)
+    assert score.reward == 0.0 and "more than max_patch_bytes" in score.reasons[0]
 
 
 async def test_files_that_git_ignores_are_no_work(case: Case) -> None:
@@ -165,6 +179,13 @@ class TestTheScript:
         script = eval_script(case.commit).replace("python3 -m pytest", "echo Cannot allocate memory; false")
         with pytest.raises(EvaluatorError, match="out_of_memory"):
             await case.score(eval_script=script)
+
+    async def test_the_tasks_own_memory_limit_is_no_broken_environment(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        script = eval_script(case.commit).replace("python3 -m pytest", "echo Killed; false")
+        score = await case.score(own=LimitedRuntime(case.own), eval_script=script)
+        assert score.reward == 0.0
+        assert score.reasons[0] == "the tests' output cannot be graded (out_of_memory); their exit code was 1"
 
     async def test_a_run_without_results_scores_0(self, case: Case) -> None:
         case.write("calc.py", FIXED)
