@@ -25,7 +25,8 @@ PACKAGES = ("git", "python3", "python3-pytest")
 
 
 @pytest.fixture
-def solver(smollm2: SmolLM2Renderer, tmp_path: Path) -> Solver:
+def solver(smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Solver:
+    monkeypatch.chdir(tmp_path)
     return Solver(smollm2, tmp_path, build_set(tmp_path))
 
 
@@ -96,12 +97,12 @@ def claim(row: Row) -> str:
 
 
 BAD: dict[Command, str] = {
-    nothing: "FAIL_TO_PASS did not pass",
+    nothing: "the patch is empty",
     wrong: "FAIL_TO_PASS did not pass",
     broken: "FAIL_TO_PASS did not pass",
     pass_all: "tampering",
-    replace_tests: "FAIL_TO_PASS did not pass",
-    claim: "tampering",
+    replace_tests: "the task's own was used",
+    claim: "os._exit",
 }
 """What is no fix, and a part of the reason for its 0.0."""
 
@@ -125,6 +126,8 @@ async def test_a_harbor_folder_of_the_set(runtime: str, solver: Solver) -> None:
     good, bad, *_ = (row["instance_id"] for row in one_of_each_repository(solver.rows))
     spec = await spec_of(runtime)
     path = solver.built / "harbor.toml"
+    if runtime == "docker":  # has the folder's own image built
+        spec = Spec(name=runtime)
     table = {"folders": "harbor", "names": [good, bad], "runtime": spec.model_dump()}
     lines = ["[harbor]", *(f"{key} = {inline(value)}" for key, value in table.items()), "[defaults]"]
     path.write_text("\n".join([*lines, 'harness = { name = "pi" }']) + "\n")
