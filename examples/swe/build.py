@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +21,7 @@ from swe_harbor import write_folder
 from swe_rows import row_of
 
 IMAGE = "polar-pytest"
+ROW_FILES = ("rows.jsonl", "train.jsonl", "held_out.jsonl")
 EVERY = 4
 """Of the bugs of a repository, `--split bug` holds out every fourth."""
 
@@ -30,6 +33,7 @@ def main(words: list[str] | None = None) -> None:
         bugs = [bug for bug in all_bugs() if _is_wanted(bug, options)]
     except BugError as error:
         sys.exit(str(error))
+    _remove_old(out)
     rows = [
         row for name in sorted({bug.repository.name for bug in bugs}) for row in _repository(name, bugs, options)
     ]
@@ -39,6 +43,26 @@ def main(words: list[str] | None = None) -> None:
         _write(out / "train.jsonl", (row for row in rows if row["instance_id"] not in held_out))
         _write(out / "held_out.jsonl", (row for row in rows if row["instance_id"] in held_out))
     print(f"{len(rows)} bugs in {out}" + (f", {len(held_out)} of them held out" if options.split else ""))
+    if not _has_pytest(options.python):
+        print(
+            f"{options.python} has no pytest: tests run only where `python3` has it, or build with --python PATH"
+        )
+
+
+def _remove_old(out: Path) -> None:
+    """What an earlier build left, of bugs that may have another name now."""
+    for path in [*out.glob(f"harbor/{OWNER}__*"), *out.glob(f"repositories/{OWNER}__*"), *out.glob("*.jsonl")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name.startswith(OWNER) or path.name in ROW_FILES:
+            path.unlink()
+
+
+def _has_pytest(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-c", "import pytest"], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def _repository(name: str, bugs: list[Bug], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -52,7 +76,7 @@ def _repository(name: str, bugs: list[Bug], options: argparse.Namespace) -> list
             for branch, bug in of_it.items()
         }
     for branch, bug in of_it.items():
-        write_folder(bug, rows[branch], out / "harbor" / bug.instance_id, options.image)
+        write_folder(bug, rows[branch], out / "harbor" / bug.instance_id, options.image, options.python)
     return list(rows.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from swe_bugs import Bug, Files
 
 AUTHOR = "Robin Example <robin@example.com>"
 FIRST_FILES = ("README.md", "pyproject.toml")
-SETTINGS = ("-c", "pack.threads=1", "-c", "core.autocrlf=false", "-c", "diff.noprefix=false")
+SETTINGS = ("-c", "pack.threads=1", "-c", "core.autocrlf=false", "-c", "core.logAllRefUpdates=false")
 
 
 def git(folder: Path, *words: str, given: bytes = b"") -> str:
@@ -74,6 +75,19 @@ def commit_of(repository: Path, branch: str) -> str:
 def write_bundle(repository: Path, target: Path, *refs: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     git(repository, "bundle", "create", "--quiet", str(target.absolute()), *refs)
+
+
+def write_checkout(bug: Bug, folder: Path) -> None:
+    """A work tree on the branch `main`, with the bug and its history."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    git(folder, "init", "--quiet", "--template=", "--initial-branch=main", ".")
+    git(folder, "fast-import", "--quiet", given=_history("main", bug))
+    git(folder, "read-tree", "main")  # without the times of the files, which differ each time
+    for name, text in bug.broken.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 from swe_bugs import Bug
-from swe_git import git_of, write_bundle
+from swe_git import write_checkout
 
 WORKSPACE = "/app"
 
 
-def write_folder(bug: Bug, row: dict[str, Any], folder: Path, image: str) -> None:
-    """`image`: what the Dockerfile begins with; it has git, bash, python3 and pytest."""
+def write_folder(bug: Bug, row: dict[str, Any], folder: Path, image: str, python: str) -> None:
+    """`image`: the Dockerfile's base, with git, bash, python3 and pytest. `python`: the fallback if the runtime's
+    `python3` has no pytest."""
     texts = {
-        "instruction.md": f"{bug.statement}\nThe repository is in {WORKSPACE}. Fix this there.\n",
+        "instruction.md": f"{bug.statement}\nThe folder you are in is the repository. Resolve this issue.\n",
         "task.toml": _task(bug),
         "environment/Dockerfile": _dockerfile(image),
-        "tests/test.sh": _test(bug),
+        "tests/test.sh": _test(bug, python),
         f"tests/hidden/{bug.test_path}": bug.tests,
         "solution/solve.sh": _solution(row["patch"]),
     }
@@ -29,8 +31,7 @@ def write_folder(bug: Bug, row: dict[str, Any], folder: Path, image: str) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755 if path.suffix == ".sh" else 0o644)
-    with git_of({"main": bug}) as repository:
-        write_bundle(repository, folder / "environment" / "repository.bundle", "HEAD", "main")
+    write_checkout(bug, folder / "environment" / "repository")
 
 
 def _task(bug: Bug) -> str:
@@ -61,28 +62,25 @@ storage_mb = 1024
 
 
 def _dockerfile(image: str) -> str:
-    return f"""\
-FROM {image}
-COPY repository.bundle /tmp/repository.bundle
-RUN git clone --quiet /tmp/repository.bundle {WORKSPACE} \\
-    && git -C {WORKSPACE} remote remove origin \\
-    && rm /tmp/repository.bundle
-WORKDIR {WORKSPACE}
-"""
+    return f"FROM {image}\nCOPY repository {WORKSPACE}\nWORKDIR {WORKSPACE}\n"
 
 
-def _test(bug: Bug) -> str:
+def _test(bug: Bug, python: str) -> str:
     ids = " \\\n    ".join([*bug.fail_to_pass, *bug.pass_to_pass])
     return f"""\
 #!/bin/bash
 # Puts the tests in place, the hidden ones included, and runs each that has to pass.
-mkdir -p /logs/verifier
-rm -f /logs/verifier/reward.txt /logs/verifier/reward.json
-cd {WORKSPACE} && rm -rf tests && cp -r /tests/hidden/tests tests
-python3 -m pytest -rA -p no:cacheprovider \\
+logs=${{LOGS_DIR:-/logs}}/verifier
+mkdir -p "$logs"
+rm -f "$logs/reward.txt" "$logs/reward.json"
+rm -rf tests && cp -r "${{TESTS_DIR:-/tests}}/hidden/tests" tests
+python=python3
+"$python" -c 'import pytest' 2>/dev/null || python={shlex.quote(python)}
+"$python" -c 'import pytest' || exit 1  # no reward at all: that is not the agent's fault
+"$python" -m pytest -rA -p no:cacheprovider \\
     {ids}
 if [ $? -eq 0 ]; then reward=1; else reward=0; fi
-echo $reward >/logs/verifier/reward.txt
+echo $reward >"$logs/reward.txt"
 """
 
 
@@ -90,7 +88,6 @@ def _solution(gold: str) -> str:
     return f"""\
 #!/bin/bash
 set -e
-cd {WORKSPACE}
 git apply - <<'END_OF_PATCH'
 {gold}END_OF_PATCH
 """

@@ -43,6 +43,8 @@ class PoolConfig(Strict):
     prewarm: bool = True
     """Start them while the agent works. False: in POSTRUN, so that a session never has two runtimes beside a
     working agent."""
+    warm: int = Field(default=0, ge=0, le=1000)
+    """Runtimes that are started ahead, with what the last sessions asked for, and wait for sessions."""
 
 
 class ModelConfig(Strict):

@@ -52,6 +52,15 @@ def assert_loop_done(outcome: Outcome, dialect: str) -> None:
     assert_exactly_once(outcome.calls, outcome.trajectory)
     trained = [trace for trace in outcome.trajectory.traces if trace.trainable_tokens]
     assert len(trained) == 1 and result.statistics.merge_rate == 1.0
+    assert_own_log_agrees(outcome)
+
+
+def assert_own_log_agrees(outcome: Outcome) -> None:
+    """What the harness wrote down about itself, reply by reply, in tokens, is what was captured."""
+    health = outcome.result.health
+    assert health is not None and (health.verdict, health.findings) == ("ok", ()), health
+    logged = [call for call in outcome.calls if call.kind == "agent"]
+    assert health.own_calls is not None and len(logged) <= health.own_calls <= health.calls
 
 
 @pytest.mark.parametrize("run", RUNS, ids=name_of)

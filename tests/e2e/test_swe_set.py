@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from swe_solver import Command, Row, Solver, apply, build_set, one_of_each_repository, verdicts
+from swe_solver import Command, Row, Solver, apply, build_set, inline, one_of_each_repository, verdicts
 
 from polar import registry
+from polar.data.tasks import read_task_set
 from polar.errors import RuntimeFailure
 from polar.runtimes.base import Runtime
 from polar.runtimes.images.build import ImageOrder, build, recipe
@@ -24,7 +25,8 @@ PACKAGES = ("git", "python3", "python3-pytest")
 
 
 @pytest.fixture
-def solver(smollm2: SmolLM2Renderer, tmp_path: Path) -> Solver:
+def solver(smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Solver:
+    monkeypatch.chdir(tmp_path)
     return Solver(smollm2, tmp_path, build_set(tmp_path))
 
 
@@ -94,14 +96,15 @@ def claim(row: Row) -> str:
     return f"cat >>{changed_file(row)} <<'END'\n{code}\nEND"
 
 
-BAD: dict[str, Command] = {
-    "nothing": nothing,
-    "wrong": wrong,
-    "broken": broken,
-    "pass_all": pass_all,
-    "replace_tests": replace_tests,
-    "claim": claim,
+BAD: dict[Command, str] = {
+    nothing: "the patch is empty",
+    wrong: "FAIL_TO_PASS did not pass",
+    broken: "FAIL_TO_PASS did not pass",
+    pass_all: "tampering",
+    replace_tests: "the task's own was used",
+    claim: "os._exit",
 }
+"""What is no fix, and a part of the reason for its 0.0."""
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -110,21 +113,38 @@ async def test_a_fix_resolves_and_nothing_else_does(runtime: str, solver: Solver
     spec = await spec_of(runtime)
     fixed = {row["instance_id"]: fix for row in one_of_each_repository(solver.rows)}
     others = [name for name in solver.rows if name not in fixed]
-    bad = dict(zip(others[::4], BAD.values(), strict=False))
+    bad = dict(zip(others[::4], BAD, strict=False))
     assert len(fixed) == 4 and len(bad) == len(BAD)
     seen = verdicts(await solver.solve(fixed | bad, spec))
     assert {name: seen[name] for name in fixed} == dict.fromkeys(fixed, (1.0, ""))
-    assert {name: seen[name][0] for name in bad} == dict.fromkeys(bad, 0.0), seen
-    assert all(seen[name][1] for name in bad), "each 0.0 has a reason"
+    assert {name: seen[name][0] for name in bad} == dict.fromkeys(bad, 0.0)
+    assert {name: seen[name][1] for name, command in bad.items() if BAD[command] not in seen[name][1]} == {}
 
 
-async def test_a_patch_that_cannot_be_applied_is_a_zero(solver: Solver) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_a_harbor_folder_of_the_set(runtime: str, solver: Solver) -> None:
+    good, bad, *_ = (row["instance_id"] for row in one_of_each_repository(solver.rows))
+    spec = await spec_of(runtime)
+    path = solver.built / "harbor.toml"
+    if runtime == "docker":  # has the folder's own image built
+        spec = Spec(name=runtime)
+    table = {"folders": "harbor", "names": [good, bad], "runtime": spec.model_dump()}
+    lines = ["[harbor]", *(f"{key} = {inline(value)}" for key, value in table.items()), "[defaults]"]
+    path.write_text("\n".join([*lines, 'harness = { name = "pi" }']) + "\n")
+    read = read_task_set(path)
+    assert read.skipped == ()
+    seen = verdicts(await solver.run(read.tasks, {good: fix, bad: nothing}))
+    assert (seen[good], seen[bad][0]) == ((1.0, ""), 0.0)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_a_patch_that_cannot_be_applied_is_a_zero(runtime: str, solver: Solver) -> None:
     """The agent hands in a patch as a file: one is the fix, one is for lines that are not there."""
     good, bad, *_ = solver.rows
     commands: dict[str, Command] = {
         good: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch']}END_OF_FIX",
         bad: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch'].replace('    ', 'no such ')}END_OF_FIX",
     }
-    seen = verdicts(await solver.solve(commands, Spec(name="local"), patch_file="fix.diff"))
+    seen = verdicts(await solver.solve(commands, await spec_of(runtime), patch_file="fix.diff"))
     assert seen[good][0] == 1.0
     assert seen[bad][0] == 0.0 and "cannot be applied" in seen[bad][1]

@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polar.data.harbor.reader import read_harbor
 from polar.data.swe.row import SweRow, files_of
+from polar.data.tasks import read_task_set
 from polar.evaluators.pytest_report import outcomes_of
 from polar.session.files.repository import checkout_of
+from polar.types import Spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "swe"
 sys.path.insert(0, str(EXAMPLES))
-build = __import__("build")
-swe_bugs = __import__("swe_bugs")
-swe_git = __import__("swe_git")
+build, swe_bugs = import_module("build"), import_module("swe_bugs")
 sys.path.remove(str(EXAMPLES))
 
 BUGS = {bug.instance_id: bug for bug in swe_bugs.all_bugs()}
@@ -98,15 +102,14 @@ def git_out(folder: Path, *words: str) -> str:
 
 
 def checkout(built: Path, instance_id: str, folder: Path) -> Path:
-    bundle = built / "harbor" / instance_id / "environment" / "repository.bundle"
-    subprocess.run(["git", "clone", "--quiet", str(bundle), str(folder)], check=True)
-    return folder
+    return shutil.copytree(built / "harbor" / instance_id / "environment" / "repository", folder)
 
 
 def test_the_set_is_large_enough() -> None:
     assert len(REPOSITORIES) >= 4
     assert len(BUGS) >= 24
     assert len({bug.kind for bug in BUGS.values()}) >= 12
+    assert len({bug.statement.partition("\n")[0] for bug in BUGS.values()}) == len(BUGS), "titles tell them apart"
 
 
 def bugs_in(outcomes: dict[str, dict[str, str]]) -> list[Any]:
@@ -135,6 +138,7 @@ def test_an_agent_sees_the_bug_alone(
     bug, row = BUGS[instance_id], rows[instance_id]
     folder = checkout(built, instance_id, tmp_path / "checkout")
     assert git_out(folder, "rev-parse", "HEAD").strip() == row["base_commit"]
+    assert git_out(folder, "status", "--porcelain") == ""
     commits = git_out(folder, "log", "--all", "--format=%H").split()
     assert git_out(folder, "log", "HEAD", "--format=%H").split() == commits, "nothing beside or after the base"
     history = git_out(folder, "log", "--all", "--patch", "--format=%B")
@@ -200,7 +204,7 @@ def test_building_again_gives_the_same_files(built: Path, rows: dict[str, dict[s
     assert [path for path, content in again.items() if (built / path).read_bytes() != content] == []
 
 
-@pytest.mark.parametrize("name", REPOSITORIES)
+@pytest.mark.parametrize("name", ["packrat", "plume"])
 def test_the_eval_script_runs_the_tests_of_a_row(
     name: str, built: Path, rows: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -253,10 +257,70 @@ def test_a_bug_whose_text_is_not_in_the_repository_is_named(tmp_path: Path) -> N
         swe_bugs.read_bug(bug.repository, changed)
 
 
-def test_the_harbor_folder_is_complete(built: Path) -> None:
-    for instance_id in BUGS:
-        folder = built / "harbor" / instance_id
-        wanted = ("instruction.md", "task.toml", "environment/Dockerfile", "tests/test.sh", "solution/solve.sh")
-        assert [name for name in wanted if not (folder / name).is_file()] == []
-        assert os.access(folder / "tests/test.sh", os.X_OK)
-        assert "reward.txt" in (folder / "tests/test.sh").read_text()
+def test_a_build_replaces_an_earlier_one(tmp_path: Path) -> None:
+    build.main([str(tmp_path), "--repository", "sieve", "--split", "bug"])
+    build.main([str(tmp_path), "--repository", "rota"])
+    names = {path.name for path in (tmp_path / "harbor").iterdir()}
+    assert names == {bug.instance_id for bug in BUGS.values() if bug.repository.name == "rota"}
+    assert {path.name for path in tmp_path.iterdir()} == {"harbor", "repositories", "rows.jsonl"}
+
+
+def test_a_python_without_pytest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.main([str(tmp_path), "--repository", "rota", "--python", "/no/such/python"])
+    assert "/no/such/python has no pytest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        Spec(name="local"),
+        Spec(name="bubblewrap", options={"image": "polar-pytest"}),
+        Spec(name="docker"),
+        Spec(name="apptainer", options={"image": "polar-pytest"}),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_polar_takes_every_harbor_folder(runtime: Spec, built: Path) -> None:
+    found = read_harbor({"folders": "harbor", "runtime": runtime}, built)
+    assert found.skipped == []
+    assert {item.value["task_id"] for item in found.items} == set(BUGS)
+
+
+@pytest.mark.parametrize("name", ["rota", "sieve"])
+def test_the_harbor_verifier_rewards_the_solution_alone(name: str, built: Path, tmp_path: Path) -> None:
+    bug = [bug for bug in BUGS.values() if bug.repository.name == name][-1]
+    folder = checkout(built, bug.instance_id, tmp_path / "checkout")
+    task = built / "harbor" / bug.instance_id
+    env = os.environ | {"TESTS_DIR": str(task / "tests"), "LOGS_DIR": str(tmp_path / "logs")}
+
+    def reward() -> str:
+        subprocess.run(["bash", task / "tests" / "test.sh"], cwd=folder, env=env, stdout=subprocess.DEVNULL)
+        return (tmp_path / "logs" / "verifier" / "reward.txt").read_text()
+
+    assert reward() == "0\n"
+    subprocess.run(["bash", task / "solution" / "solve.sh"], cwd=folder, check=True)
+    assert reward() == "1\n"
+
+
+@pytest.mark.parametrize("name", ["pi.toml", "contained.toml"])
+def test_the_task_files_read_what_is_built(name: str, built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built, tmp_path / "build", symlinks=True)
+    found = read_task_set(Path(shutil.copy(EXAMPLES / name, tmp_path)))
+    assert found.skipped == ()
+    assert len(found.tasks) == len((tmp_path / "build" / found_rows(name)).read_text().splitlines())
+
+
+def found_rows(name: str) -> str:
+    return tomllib.loads((EXAMPLES / name).read_text())["swe"]["rows"].removeprefix("build/")
+
+
+def test_the_page_lists_every_bug() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "swe_set.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| `([\w-]+)` \| ([^|]+) \| (.+) \| (\d+) / (\d+) \|$", page, re.MULTILINE)
+    wanted = [
+        (bug, f"{bug.repository.name}|{bug.name}|{bug.kind}|{bug.statement.partition(chr(10))[0]}")
+        for bug in BUGS.values()
+    ]
+    numbers = [f"{text}|{len(bug.fail_to_pass)}|{len(bug.pass_to_pass)}" for bug, text in wanted]
+    assert ["|".join(cells) for cells in listed] == numbers
+    assert page.startswith(f"# The SWE set\n\n{len(BUGS)} bugs")

@@ -12,14 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.data.export import export
+from polar.cli.data.tasks import tasks
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
-from polar.cli.machine.tasks import tasks
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
+from polar.cli.runs.health import health
 from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
@@ -91,6 +93,8 @@ app.command("show")(show)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
+app.command("health")(health)
+app.command("export")(export)
 app.command("doctor")(doctor)
 app.command("prune")(prune)
 app.command("submit")(submit)

@@ -57,6 +57,7 @@ class OpenSlot:
         """By key: calls that infrastructure failed. Only their own retry clears one."""
         self._refusal: tuple[float, Refusal] | None = None
         """The last one, and its Unix time."""
+        self._refusals = 0
         self._recent_bodies: dict[str, RecentBodies] = {}
         self._active: list[ModelCall] = []
         self._idle = asyncio.Event()
@@ -149,6 +150,7 @@ class OpenSlot:
         """A request got an error, be it a model call or not."""
         if not self.sealed:
             self._refusal = (time.time(), Refusal(problem.code, problem.message, problem.failure))
+            self._refusals += problem.code != "budget_exhausted"
 
     def answered(self, call: ModelCall) -> None:
         """The harness has the whole reply of a call."""
@@ -162,7 +164,7 @@ class OpenSlot:
     @property
     def outcome(self) -> CallsOutcome:
         refusal = self._refusal[1] if self._refusal is not None else None
-        return CallsOutcome(tuple(self._failures.values()), refusal, self.exhausted)
+        return CallsOutcome(tuple(self._failures.values()), refusal, self.exhausted, self._refusals)
 
     async def seal(self) -> None:
         if not self.sealed:

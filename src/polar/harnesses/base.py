@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 from pydantic import BaseModel
 
-from polar.types import CallProfile, Slot
+from polar.types import CallProfile, HarnessUsage, Slot
 
 
 class NpmPack(msgspec.Struct, frozen=True):
@@ -54,3 +54,12 @@ class Harness(Protocol):
     def launch(self, context: HarnessContext) -> Launch: ...
 
     def profile(self) -> CallProfile: ...
+
+
+class LoggingHarness(Harness, Protocol):
+    """A harness that logs its own use of the model, by which a session's health is checked."""
+
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        """What the log counts. `logs` is a copy of the home with only what `Launch.logs` names. None: it has no
+        log. Raises if the log cannot be read."""
+        ...

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
+from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import (
     MCP_START_MS,
     Api,
@@ -25,7 +26,7 @@ from polar.harnesses.packaged import (
     reply_tokens,
 )
 from polar.harnesses.programs.native import fitting
-from polar.types import ArgumentRewrite, CallProfile, HeaderRule, LastWordRule, Matching, Slot
+from polar.types import ArgumentRewrite, CallProfile, HarnessUsage, HeaderRule, LastWordRule, Matching, Slot
 
 CLAUDE_PACKAGES = {
     ("linux", "x86_64"): "@anthropic-ai/claude-code-linux-x64",
@@ -68,6 +69,9 @@ MATCHING = Matching(
 """How the pinned version changes calls of its tools."""
 
 
+LOGS = (".claude/projects",)
+
+
 class ClaudeCodeOptions(HarnessOptions):
     version: str = "2.1.325"
     bare: bool = False
@@ -99,6 +103,9 @@ class ClaudeCode(PackagedHarness[ClaudeCodeOptions]):
     def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         return (str(installed[fitting(CLAUDE_PACKAGES, "Claude Code")] / "claude"),)
 
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        return tally_lines(logs, f"{LOGS[0]}/**/*.jsonl", _note)
+
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Claude Code")
         home_files = {
@@ -112,7 +119,7 @@ class ClaudeCode(PackagedHarness[ClaudeCodeOptions]):
         if self._options.mcp_servers:
             home_files[MCP_FILE] = json.dumps({"mcpServers": self._mcp_settings(_server)})
         argv = reading_stdin((*self.program(context.installed), *self._flags(context.home)), context)
-        return Launch(argv, self._env(context.slot), home_files, logs=(".claude/projects",))
+        return Launch(argv, self._env(context.slot), home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
         return CallProfile(
@@ -171,6 +178,14 @@ class ClaudeCode(PackagedHarness[ClaudeCodeOptions]):
         if self._options.mcp_servers:
             env["MCP_TIMEOUT"] = str(MCP_START_MS)
         return env if self._options.context_files else {**env, "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1"}
+
+
+def _note(tally: ReplyTally, record: dict[str, Any]) -> None:
+    message = inner(record, "message")
+    if record.get("type") == "assistant":
+        usage = inner(message, "usage")
+        prompt = total(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        tally.add(message.get("id"), prompt, total(usage, "output_tokens"))
 
 
 def _server(server: McpServer) -> dict[str, Any]:

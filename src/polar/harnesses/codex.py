@@ -15,9 +15,10 @@ from pydantic import BaseModel, Field
 
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
+from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness
 from polar.harnesses.programs.native import fitting
-from polar.types import CallProfile, HeaderRule, Slot
+from polar.types import CallProfile, HarnessUsage, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"
 PROVIDER = "polar"
@@ -30,6 +31,7 @@ BUILDS = {
 """The suffix of the version with the programs for a machine, and their folder."""
 IDLE_TIMEOUT_MS = 3_600_000
 """A reply may wait long for the engine."""
+LOGS = (".codex/sessions",)
 
 
 class CodexOptions(HarnessOptions):
@@ -55,6 +57,9 @@ class Codex(PackagedHarness[CodexOptions]):
         _, target = fitting(BUILDS, "Codex CLI")
         return (str(installed[CODEX_PACKAGE] / "vendor" / target / "bin/codex"),)
 
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        return tally_lines(logs, f"{LOGS[0]}/**/*.jsonl", _note)
+
     def launch(self, context: HarnessContext) -> Launch:
         command = (
             *self.program(context.installed),
@@ -67,7 +72,7 @@ class Codex(PackagedHarness[CodexOptions]):
             INSTRUCTION_FILE: context.instruction,
             **self._skill_files(".codex/skills"),
         }
-        return Launch(reading_stdin(command, context), home_files=home_files, logs=(".codex/sessions",))
+        return Launch(reading_stdin(command, context), home_files=home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
         return CallProfile(
@@ -108,6 +113,13 @@ class Codex(PackagedHarness[CodexOptions]):
         if self._options.mcp_servers:
             settings["mcp_servers"] = self._mcp_settings(_server)
         return settings
+
+
+def _note(tally: ReplyTally, record: dict[str, Any]) -> None:
+    if record.get("type") == "token_usage_record":
+        payload = inner(record, "payload")
+        usage = inner(payload, "usage")
+        tally.add(payload.get("response_id"), total(usage, "input_tokens"), total(usage, "output_tokens"))
 
 
 def _server(server: McpServer) -> dict[str, Any]:

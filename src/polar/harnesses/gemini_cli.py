@@ -6,16 +6,19 @@ The key has to be a variable; a setting hides it from the model's tools. The ins
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from polar.harnesses.base import HarnessContext, Launch
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin, refuse_commands
+from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import Api, HarnessOptions, McpServer, NodejsHarness, literal_dollars
-from polar.types import CallProfile, ToolRule
+from polar.types import CallProfile, HarnessUsage, ToolRule
 
 SYSTEM_PROMPT_FILE = ".gemini/polar-system-prompt.md"
+LOGS = (".gemini/tmp",)
 
 
 class GeminiCliOptions(HarnessOptions):
@@ -32,6 +35,9 @@ class GeminiCli(NodejsHarness[GeminiCliOptions]):
     package = "@google/gemini-cli"
     entry = "bundle/gemini.js"
     apis: tuple[Api, ...] = ("google-generative-ai",)
+
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        return tally_lines(logs, f"{LOGS[0]}/**/chats/**/*.jsonl", _note)
 
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Gemini CLI")
@@ -50,7 +56,7 @@ class GeminiCli(NodejsHarness[GeminiCliOptions]):
         if self._options.system_prompt is not None:
             home_files[SYSTEM_PROMPT_FILE] = self._options.system_prompt
             env["GEMINI_SYSTEM_MD"] = f"{context.home}/{SYSTEM_PROMPT_FILE}"
-        return Launch(reading_stdin(command, context), env, home_files, logs=(".gemini/tmp",))
+        return Launch(reading_stdin(command, context), env, home_files, logs=LOGS)
 
     def profile(self) -> CallProfile:
         """Its requests do not identify threads. Sub-agents have a tool to finish that the main agent lacks."""
@@ -73,6 +79,12 @@ class GeminiCli(NodejsHarness[GeminiCliOptions]):
         if self._options.mcp_servers:
             settings["mcpServers"] = self._mcp_settings(_server)
         return settings
+
+
+def _note(tally: ReplyTally, record: dict[str, Any]) -> None:
+    if record.get("type") == "gemini":
+        tokens = inner(record, "tokens")
+        tally.add(record.get("id"), total(tokens, "input"), total(tokens, "output", "thoughts"))
 
 
 def _server(server: McpServer) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from pydantic import BaseModel, Field
 
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
 from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
+from polar.harnesses.own_logs import ReplyTally, inner, query, total
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness, reply_tokens
 from polar.harnesses.programs.native import finding_ripgrep, fitting, ripgrep_pack
-from polar.types import CallProfile, HeaderRule, Matching, Slot, VolatileLine
+from polar.types import CallProfile, HarnessUsage, HeaderRule, Matching, Slot, VolatileLine
 
 OPENCODE_PACKAGES = {
     ("linux", "x86_64"): "opencode-linux-x64-baseline",
@@ -62,6 +63,19 @@ class OpenCode(PackagedHarness[OpenCodeOptions]):
 
     def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         return (str(installed[fitting(OPENCODE_PACKAGES, "OpenCode")] / "bin/opencode"),)
+
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        database = logs / DATA_FOLDER / "opencode.db"
+        if not database.is_file() or database.is_symlink():
+            return None
+        tally = ReplyTally()
+        for reply_id, data in query(database, "SELECT id, data FROM message"):
+            message: dict[str, Any] = json.loads(data)
+            if message.get("role") == "assistant":
+                tokens = inner(message, "tokens")
+                prompt = total(tokens, "input") + total(inner(tokens, "cache"), "read", "write")
+                tally.add(reply_id, prompt, total(tokens, "output", "reasoning"))
+        return tally.usage()
 
     def launch(self, context: HarnessContext) -> Launch:
         options = self._options

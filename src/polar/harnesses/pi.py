@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -15,8 +16,9 @@ from pydantic import BaseModel, Field
 from polar.errors import HarnessError
 from polar.harnesses.base import HarnessContext, Launch
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin
+from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import Api, HarnessOptions, McpServer, NodejsHarness
-from polar.types import CallProfile, Matching, Slot
+from polar.types import CallProfile, HarnessUsage, Matching, Slot
 
 PROVIDER = "polar"
 AGENT_FOLDER = ".pi/agent"
@@ -55,6 +57,9 @@ class Pi(NodejsHarness[PiOptions]):
     name = "pi"
     package = "@earendil-works/pi-coding-agent"
     entry = "dist/bundle/cli.js"
+
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        return tally_lines(logs, f"{LOGS[0]}/**/*.jsonl", _note)
 
     def launch(self, context: HarnessContext) -> Launch:
         agent_files = {
@@ -120,6 +125,14 @@ class Pi(NodejsHarness[PiOptions]):
                 "keepRecentTokens": min(20000, slot.context_tokens // 4),
             },
         }
+
+
+def _note(tally: ReplyTally, record: dict[str, Any]) -> None:
+    message = inner(record, "message")
+    if message.get("role") == "assistant":
+        usage = inner(message, "usage")
+        prompt = total(usage, "input", "cacheRead", "cacheWrite")
+        tally.add(message.get("responseId"), prompt, total(usage, "output"))
 
 
 def models_of(slot: Slot, options: PiOptions) -> dict[str, Any]:

@@ -6,14 +6,16 @@ Base URL and key are in `~/.qwen/settings.json`, not in the environment of the m
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from polar.harnesses.base import HarnessContext, Launch
 from polar.harnesses.instruction import INSTRUCTION_FILE, fits_an_argument, reading_stdin, refuse_commands
+from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, NodejsHarness, reply_tokens
-from polar.types import CallProfile, Slot, ToolRule
+from polar.types import CallProfile, HarnessUsage, Slot, ToolRule
 
 AUTH_TYPES: dict[Api, str] = {
     "openai-completions": "openai",
@@ -50,6 +52,9 @@ class QwenCode(NodejsHarness[QwenCodeOptions]):
     name = "qwen_code"
     package = "@qwen-code/qwen-code"
     entry = "cli-entry.js"
+
+    def usage_of(self, logs: Path) -> HarnessUsage | None:
+        return tally_lines(logs, f"{LOGS[0]}/**/chats/**/*.jsonl", _note)
 
     def launch(self, context: HarnessContext) -> Launch:
         refuse_commands(context.instruction, "Qwen Code")
@@ -119,6 +124,14 @@ class QwenCode(NodejsHarness[QwenCodeOptions]):
         if not self._options.context_files:
             settings["context"] = {"fileName": NO_CONTEXT_FILE}
         return settings
+
+
+def _note(tally: ReplyTally, record: dict[str, Any]) -> None:
+    """Its count of a reply's tokens has the reasoning in one API and not in another; the sum always has it."""
+    event = inner(record, "systemPayload", "uiEvent")
+    if event.get("event.name") == "qwen-code.api_response":
+        prompt = total(event, "input_token_count")
+        tally.add(event.get("response_id"), prompt, max(0, total(event, "total_token_count") - prompt))
 
 
 def _server(server: McpServer) -> dict[str, Any]:

@@ -57,8 +57,9 @@ async def sweep_runtimes() -> None:
 
 
 def session_folders(paths: RunPaths) -> list[Path]:
-    """Of sessions and of evaluators' own runtimes."""
-    return [folder for name in ("place", "evaluator-place") for folder in paths.root.glob(f"sessions/*/{name}")]
+    """Of sessions, of evaluators' own runtimes, and of runtimes that were started ahead."""
+    patterns = ("sessions/*/place", "sessions/*/evaluator-place", "warm/*/place")
+    return [folder for pattern in patterns for folder in paths.root.glob(pattern)]
 
 
 def dead_runs(runs_dir: Path) -> list[RunPaths]:

@@ -13,7 +13,7 @@ from polar import registry
 from polar.config import Config, PermitConfig
 from polar.data.source import TaskFileSource
 from polar.data.tasks import check_tasks, read_tasks
-from polar.errors import ConfigError, RuntimeFailure
+from polar.errors import ConfigError, NotPermitted, RuntimeFailure
 from polar.harnesses.programs.install import install
 from polar.node import open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
@@ -154,10 +154,13 @@ async def prepare_machine(
 async def _provide(
     runtime: BuiltinRuntime[RuntimeOptions], spec: Spec, permits: PermitConfig, tell: Callable[[str], None]
 ) -> None:
+    """An image that cannot be had fails only the sessions that need it: they report why."""
     try:
         await runtime.provide(permits, tell)
-    except RuntimeFailure as error:
+    except NotPermitted as error:
         raise ConfigError(f"runtime {spec.name}: {error}") from error
+    except RuntimeFailure as error:
+        LOGGER.warning("runtime %s: %s", spec.name, error)
 
 
 def _config(source: ConfigSource) -> Config:

@@ -158,3 +158,12 @@ class PreparingRuntime(Protocol):
         """Called once, after the last prepare step. Ends every process if only these steps had the network, and
         closes it."""
         ...
+
+
+@runtime_checkable
+class AdoptableRuntime(Protocol):
+    """A runtime that can be started before it is known which session will use it."""
+
+    def adopt(self, session_id: str, logs: Path) -> None:
+        """Gives it to a session. It keeps its folders, except for the logs."""
+        ...

@@ -27,6 +27,8 @@ class BuiltinRuntime(Generic[OptionsT]):
     def __init__(self, options: OptionsT) -> None:
         self._options = options
         self._folders: SessionFolders | None = None
+        self._session_id = ""
+        """As the session's processes see it. A runtime that was started ahead has another one in its folders."""
         self._spawner: Spawner | None = None
         self._cgroup = Cgroup({})
         self._stopped = False
@@ -38,6 +40,11 @@ class BuiltinRuntime(Generic[OptionsT]):
         """Before the first session: gets what all sessions with these options need, such as an image. Raises
         `NotPermitted` if they ask for more than the operator permits."""
         await in_thread(_check_permits, self._options, permits)
+
+    def adopt(self, session_id: str, logs: Path) -> None:
+        self._folders = msgspec.structs.replace(self._alive(), logs=logs)
+        self._session_id = session_id
+        self._spawner = Spawner(logs, self._options)
 
     async def prepared(self) -> None:
         if self._is_preparing:
@@ -73,6 +80,7 @@ class BuiltinRuntime(Generic[OptionsT]):
     async def _take(self, folders: SessionFolders, names: Collection[str]) -> None:
         root, has_leftovers = await in_thread(_take, folders, names)
         self._folders = msgspec.structs.replace(folders, root=root)
+        self._session_id = folders.session_id
         self._spawner = Spawner(folders.logs, self._options)
         if has_leftovers:
             await self._end_leftovers(self._folders)

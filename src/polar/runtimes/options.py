@@ -50,8 +50,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     limits: tuple[str, ...] = ()
     """Fields of `Limits` that the runtime can enforce."""
     contains: tuple[Containment, ...] = ()
-    own_root: bool = False
-    """A session can make folders anywhere, such as /tests, and none of them is the node's."""
     reasons: dict[str, str] = {}
     """Why something is missing, by `network`, `mounts`, `prepare_network` or the limit's name; shown in the
     refusal."""
@@ -59,6 +57,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Can mount folders of the node read-only."""
     prepare_network: bool = False
     """Can open the network for the prepare steps only."""
+    own_root: bool = False
+    """A session can make folders anywhere, such as /tests, and none of them is the node's."""
 
 
 class RuntimeOptions(Strict):

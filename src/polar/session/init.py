@@ -90,15 +90,16 @@ async def _start(live: LiveSession, programs: tuple[Program, ...]) -> Runtime:
     with _part(live, "files"):
         base = await base_of(live.task.workspace)
     with _part(live, "runtime"):
-        spec = live.task.runtime
-        runtime: Runtime = await call_foreign("runtime", spec, registry.make, "runtime", spec)
+        spec, paths, services = live.task.runtime, live.paths, live.services
+        await in_thread(make_empty, paths)
+        given = (base, programs, services.launcher, services.permits)
+        folders = SessionFolders(live.session_id, paths.place, paths.logs, *given)
+        warm = await services.warm.take(spec, folders) if services.warm is not None else None
+        runtime: Runtime = warm or await call_foreign("runtime", spec, registry.make, "runtime", spec)
         live.runtime = runtime
         live.teardown.push_async_callback(runtime.stop)
-        paths = live.paths
-        await in_thread(make_empty, paths)
-        services = live.services
-        given = (base, programs, services.launcher, services.permits)
-        await runtime.start(SessionFolders(live.session_id, paths.place, paths.logs, *given))
+        if warm is None:
+            await runtime.start(folders)
     return runtime
 
 

@@ -18,8 +18,21 @@ from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.session.own_runtime import EvaluatorSetup
 from polar.session.verdict import Outcome
+from polar.session.warm import WarmRuntimes
 from polar.store.paths import RunPaths, SessionPaths
-from polar.types import Call, Certificate, Failure, Lease, Score, Session, Slot, Stage, TaskRequest, Trajectory
+from polar.types import (
+    Call,
+    Certificate,
+    Failure,
+    Health,
+    Lease,
+    Score,
+    Session,
+    Slot,
+    Stage,
+    TaskRequest,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Services:
     """Starts commands for runtimes without a supervisor of their own."""
     permits: PermitConfig = field(default_factory=PermitConfig)
     """What the operator lets tasks ask of the machine."""
+    warm: WarmRuntimes | None = None
+    """Set by the pipeline."""
 
 
 @dataclass
@@ -74,6 +89,7 @@ class LiveSession:
     """Set when they are built into traces."""
     trajectory: Trajectory | None = None
     certificate: Certificate | None = None
+    health: Health | None = None
     traces_written: bool = False
     score: Score | None = None
     stage_s: dict[str, float] = field(default_factory=dict[str, float])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 
 from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
@@ -18,6 +19,7 @@ from polar.session.base import SessionSource
 from polar.session.clock import RunClock, paused
 from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs
 from polar.session.files.patch import keep_patch
+from polar.session.health import examine_health
 from polar.session.init import init
 from polar.session.live import LiveSession, Services
 from polar.session.own_runtime import EvaluatorSetup, EvaluatorSite, is_contained
@@ -34,6 +36,7 @@ from polar.session.postrun import (
 )
 from polar.session.run import run, silence
 from polar.session.staleness import note_age, stale_failure, too_old
+from polar.session.warm import WarmRuntimes
 from polar.types import Failure, Lease, Stage
 
 LOGGER = logging.getLogger("polar.session")
@@ -54,9 +57,10 @@ class _ReadyPlace:
 
 class Pipeline:
     def __init__(self, pools: PoolConfig, services: Services, source: SessionSource) -> None:
-        self._services = services
-        self._source = source
         self._init = asyncio.Semaphore(pools.init)
+        self._warm = WarmRuntimes(pools.warm, services.paths.warm, self._init)
+        self._services = replace(services, warm=self._warm)
+        self._source = source
         self._ready = asyncio.Semaphore(pools.ready)
         self._running = asyncio.Semaphore(pools.running)
         self._postrun = asyncio.Semaphore(pools.postrun)
@@ -74,11 +78,13 @@ class Pipeline:
         """Runs sessions until the source has no more. If cancelled, cancels them and waits for their reports."""
         try:
             await self._lease_all()
+            self._warm.stop_filling()
             await self._all_done()
         finally:
             for stages in self._stages_of.values():
                 stages.cancel()
             await to_the_end(self._all_done())
+            await to_the_end(self._warm.close())
         if self._unreported:
             raise ExceptionGroup("results that could not be reported", self._unreported)
 
@@ -250,6 +256,7 @@ class Pipeline:
         ends = (
             ("teardown", silence),
             ("builder", _build_if_missing),
+            ("health", examine_health),
             ("teardown", _end_evaluator),  # apart, because a runtime that does not stop uses up a deadline
             ("teardown", _tear_down),
             ("store", hide_key),

@@ -117,7 +117,7 @@ def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
         output=HarnessOutput(live.stdout_tail, live.stderr_tail, **output_files(live.paths)),
         stage_s=dict(live.stage_s),
         endpoints=live.services.permits.endpoints,
-        logs=live.paths.evaluator_logs,
+        logs=live.paths.evaluator_logs.absolute(),
     )
 
 
@@ -155,6 +155,7 @@ def result_of(live: LiveSession) -> SessionResult:
         failure=live.failure,
         statistics=statistics,
         certificate=live.certificate,
+        health=live.health,
         traces=str(live.paths.traces.relative_to(live.services.paths.root)) if live.traces_written else None,
         kept=shortened(live.kept),
         left_out=shortened(live.left_out),

@@ -97,6 +97,7 @@ class RunPaths:
         artifacts/             files of the workspace that the task keeps
         patch.diff             changes in the workspace, if the task keeps them
         traces.msgpack         the trajectory
+      warm/<number>/           runtimes that wait for a session, removed at the end
       rescores/<id>/           scores that other evaluators gave later, and their logs
     ```
     """
@@ -135,6 +136,11 @@ class RunPaths:
     @property
     def sessions(self) -> Path:
         return self.root / "sessions"
+
+    @property
+    def warm(self) -> Path:
+        """Folders of runtimes that were started ahead."""
+        return self.root / "warm"
 
     @property
     def rescores(self) -> Path:

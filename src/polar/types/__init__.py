@@ -17,9 +17,19 @@ from polar.types.base import (
     token_ids,
 )
 from polar.types.call import Call, CallKind, CallTimes, Drift, EndpointUsage, FinishReason, PolicySpan
-from polar.types.calls_outcome import CallsOutcome, Refusal, Waits
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
+from polar.types.health import (
+    BREAKING,
+    HEALTH_PROBLEMS,
+    HarnessUsage,
+    Health,
+    HealthFinding,
+    HealthProblem,
+    HealthVerdict,
+    ReplyCount,
+    verdict_of,
+)
 from polar.types.profile import (
     ArgumentRewrite,
     CallProfile,
@@ -32,12 +42,15 @@ from polar.types.profile import (
 )
 from polar.types.result import (
     NO_TOKEN_IDS,
+    CallsOutcome,
     Failure,
     LaterScore,
+    Refusal,
     Score,
     ScorePart,
     SessionResult,
     UntrainableReason,
+    Waits,
 )
 from polar.types.service import (
     CancelReply,
@@ -95,7 +108,9 @@ from polar.types.task import (
 from polar.types.trace import Break, Dropped, Span, Trace, TraceError, TraceRow, Trajectory, TrajectoryStatistics
 
 __all__ = [
+    "BREAKING",
     "FINAL_STAGES",
+    "HEALTH_PROBLEMS",
     "ID_PATTERN",
     "NO_TOKEN_IDS",
     "TRANSITIONS",
@@ -123,7 +138,12 @@ __all__ = [
     "GroupPage",
     "GroupStatus",
     "HandBack",
+    "HarnessUsage",
     "HeaderRule",
+    "Health",
+    "HealthFinding",
+    "HealthProblem",
+    "HealthVerdict",
     "Heartbeat",
     "HeartbeatReply",
     "HeldSession",
@@ -151,6 +171,7 @@ __all__ = [
     "PrepareStep",
     "Refusal",
     "Registration",
+    "ReplyCount",
     "ResultEntry",
     "ResultPage",
     "Retention",
@@ -193,4 +214,5 @@ __all__ = [
     "logprobs",
     "loss_mask",
     "token_ids",
+    "verdict_of",
 ]

@@ -1,14 +1,16 @@
-"""The outcome of a session."""
+"""The outcome of a session, and what the gateway knows of its calls when the run has ended."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Literal, Self, cast
 
+import msgspec
 from pydantic import AliasChoices, ConfigDict, Field, FiniteFloat, computed_field, model_validator
 
 from polar.types.base import Id, Strict
 from polar.types.certificate import Certificate
+from polar.types.health import Health
 from polar.types.session import EarlierAttempt, Stage
 from polar.types.task import Spec
 from polar.types.trace import TrajectoryStatistics
@@ -110,6 +112,8 @@ class SessionResult(Strict):
     statistics: TrajectoryStatistics = TrajectoryStatistics()
     certificate: Certificate | None = None
     """Of the trajectory, made when it was built; `polar audit` makes it again. None: nothing was built."""
+    health: Health | None = None
+    """Whether its data can be relied on. None: it made no calls, or was stored by an older Polar."""
     traces: str | None = None
     """File of the trajectory, relative to the run folder."""
     kept: tuple[str, ...] = ()
@@ -208,3 +212,38 @@ class LaterScore(Strict):
     def reward(self) -> float | None:
         """None: there is no verdict, which is not a reward of zero."""
         return None if self.score is None else self.score.reward
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """How long a session waited for its model: at least one call had no token yet, and none was being sampled."""
+
+    paused_s: float = 0.0
+    """While generation was paused."""
+    engine_s: float = 0.0
+    """For the gateway or the engine: rendering, a queue, the first token."""
+    silent_s: float = 0.0
+    """Time since the last new token of the calls under way; 0.0 if there are none."""
+
+    @property
+    def total_s(self) -> float:
+        return self.paused_s + self.engine_s
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A request of the harness that the gateway answered with an error."""
+
+    code: str
+    message: str
+    cause: Failure | None = None
+    """The failure on our side, if the request itself was valid."""
+
+
+class CallsOutcome(msgspec.Struct, frozen=True):
+    failures: tuple[Failure, ...] = ()
+    """One for each call that failed through infrastructure and was not retried with success, oldest first."""
+    refusal: Refusal | None = None
+    """The last refused request, unless a later one was answered."""
+    exhausted: str = ""
+    """Name of the exhausted budget that ended the session: `max_calls` or `max_tokens`; else empty."""
+    refusals: int = 0
+    """Requests that the gateway answered with an error, without those after the end of a budget."""

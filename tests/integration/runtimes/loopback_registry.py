@@ -21,6 +21,7 @@ class LoopbackRegistry:
         tar = root_tar().getvalue()
         self._blobs: dict[str, bytes] = {}
         layer = self._add(gzip.compress(tar, 1))
+        self._layer = layer["digest"]
         diff = f"sha256:{hashlib.sha256(tar).hexdigest()}"
         config = {
             "architecture": "amd64",
@@ -57,8 +58,8 @@ class LoopbackRegistry:
         await self._runner.cleanup()
 
     @property
-    def manifests_read(self) -> int:
-        return sum(path.startswith("GET") and "/manifests/1.0" in path for path in self.served)
+    def layers_read(self) -> int:
+        return self.served.count(f"GET /v2/team/tools/blobs/{self._layer}")
 
     def _add(self, content: bytes) -> dict[str, Any]:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -47,7 +47,7 @@ async def test_a_missing_image_is_pulled_and_the_session_runs_in_it(
 ) -> None:
     runtime = await start_docker(image=registry.image, permits=MISSING)
     assert (await runtime.exec(sh("echo $PULLED"))).stdout_tail == "yes\n"
-    assert registry.manifests_read >= 1
+    assert registry.layers_read == 1
 
 
 async def test_sessions_that_start_together_pull_it_once(registry: LoopbackRegistry, api: DockerApi) -> None:
@@ -57,7 +57,7 @@ async def test_sessions_that_start_together_pull_it_once(registry: LoopbackRegis
     images = [asyncio.ensure_future(SessionImages(api, MISSING, told.append).image_for(options)) for _ in range(4)]
     asyncio.get_running_loop().call_later(0.5, registry.may_go_on.set)
     assert {image.name for image in await asyncio.gather(*images)} == {registry.image}
-    assert told.count(f"Pulling {registry.image}") == 1
+    assert told.count(f"Pulling {registry.image}") == registry.layers_read == 1
     assert told[-1] == f"Pulling {registry.image}: 1 of 1 layers"
 
 

@@ -13,7 +13,9 @@ from workshop import Workshop, shell_task
 
 from polar import registry
 from polar.data.harbor.reader import read_harbor
+from polar.errors import RuntimeFailure
 from polar.runtimes.base import Runtime
+from polar.runtimes.images.build import ImageOrder, build, recipe
 from polar.types import TaskRequest
 from skips import skip_without_runtime
 
@@ -28,12 +30,61 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "docker": {"name": "docker"},
     "apptainer": {"name": "apptainer"},
 }
+PYTEST_IMAGE = "polar-pytest"
 OWN_ROOT = ("bubblewrap", "docker", "apptainer")
 
 
-def tasks_of(runtime: dict[str, Any], scripts: dict[str, str], **options: Any) -> dict[str, TaskRequest]:
+PYTEST_FOLDER = {
+    "instruction.md": "double(3) in /app/solution.py must be 6.",
+    "task.toml": 'schema_version = "1.1"\n[environment]\ncpus = 1\nmemory_mb = 1024\n',
+    "environment/Dockerfile": f"""\
+FROM {PYTEST_IMAGE}
+WORKDIR /app
+RUN echo 'def double(x): return x + 2' >solution.py
+""",
+    "tests/test_outputs.py": """\
+import sys
+
+sys.path.insert(0, "/app")
+from solution import double
+
+
+def test_three():
+    assert double(3) == 6
+""",
+    "tests/test.sh": """\
+#!/bin/bash
+if python3 -m pytest /tests/test_outputs.py -rA; then
+    echo 1 >/logs/verifier/reward.txt
+else
+    echo 0 >/logs/verifier/reward.txt
+fi
+""",
+}
+"""In the usual form of Terminal-Bench: an image with commands, absolute paths, pytest's exit code."""
+PASS_ALL = """\
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    outcome.get_result().outcome = "passed"
+"""
+PYTEST_AGENTS = {
+    "solution": ("echo 'def double(x): return 2 * x' >/app/solution.py", 1.0, ""),
+    "nothing": ("", 0.0, "pytest reports 1 failed tests"),
+    "exits": ("echo 'import os; os._exit(0)' >solution.py", 0.0, "did not end in order"),
+    "raises": ("echo 'raise SystemExit(0)' >solution.py", 0.0, ""),
+    "configures": (f"cat >conftest.py <<'END'\n{PASS_ALL}\nEND", 0.0, "conftest.py"),
+}
+"""Script, reward and part of the reasons."""
+
+
+def tasks_of(
+    runtime: dict[str, Any], scripts: dict[str, str], base: Path = EXAMPLES, **options: Any
+) -> dict[str, TaskRequest]:
     """By name, what the reader makes of the folder, with a scripted agent."""
-    ((item,), skipped) = read_harbor({"folders": "harbor", "runtime": runtime, **options}, EXAMPLES)
+    ((item,), skipped) = read_harbor({"folders": "harbor", "runtime": runtime, **options}, base)
     assert skipped == []
     return {
         name: shell_task(
@@ -84,3 +135,43 @@ async def test_in_the_agents_runtime_some_cheats_work_and_leftovers_do_not(works
         "writes the reward": 0.0,
         "replaces python": 1.0,
     }
+
+
+@pytest.fixture
+async def pytest_image() -> None:
+    known: type[Runtime] = registry.find("runtime", "docker")
+    skip_without_runtime("docker", await known.lacking())
+    try:
+        packages = ("git", "python3", "python3-pytest")
+        await build(ImageOrder(PYTEST_IMAGE, recipe("debian", packages, None)), lambda step: None)
+    except RuntimeFailure as error:
+        pytest.skip(f"docker: an image with pytest cannot be built: {error}")
+
+
+def write_folder(root: Path, **changes: str) -> None:
+    for path, text in (PYTEST_FOLDER | changes).items():
+        file = root / "harbor" / "double" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.usefixtures("pytest_image")
+async def test_a_folder_in_the_usual_form_of_terminal_bench(workshop: Workshop, tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    scripts = {name: script for name, (script, _, _) in PYTEST_AGENTS.items()}
+    seen = await scores(workshop, tasks_of({"name": "docker"}, scripts, tmp_path))
+    expected = {name: (reward, why) for name, (_, reward, why) in PYTEST_AGENTS.items()}
+    assert {name: each for name, each in seen.items() if each[0] != expected[name][0]} == {}
+    assert {name: each for name, each in seen.items() if expected[name][1] not in each[1]} == {}
+
+
+@pytest.mark.usefixtures("pytest_image")
+async def test_an_agent_that_is_not_root_is_judged_by_root(workshop: Workshop, tmp_path: Path) -> None:
+    dockerfile = PYTEST_FOLDER["environment/Dockerfile"] + "RUN touch old && chown -R 1000:1000 .\nUSER 1000\n"
+    check = PYTEST_FOLDER["tests/test_outputs.py"] + "    assert not __import__('os').path.exists('/app/old')\n"
+    changes = {"environment/Dockerfile": dockerfile, "tests/test_outputs.py": check}
+    write_folder(tmp_path, **changes, **{"task.toml": "[verifier]\nuser = 'root'\n"})
+    right = PYTEST_AGENTS["solution"][0]
+    scripts = {"all": f"{right}; rm old; [ $(id -u) = 1000 ] || rm solution.py", "half": right}
+    seen = await scores(workshop, tasks_of({"name": "docker"}, scripts, tmp_path))
+    assert (seen["all"], seen["half"][0]) == ((1.0, ""), 0.0)

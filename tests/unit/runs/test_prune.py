@@ -37,6 +37,7 @@ def a_run(runs: Path, name: str, *, alive: bool) -> RunPaths:
         (paths.root / "sessions" / "s-0" / folder / "work").mkdir(parents=True)
         (paths.root / "sessions" / "s-0" / folder / "work" / "file").write_text("x" * 10_000)
     (paths.root / "sessions" / "s-0" / "logs").mkdir()
+    (paths.warm / "1" / "place").mkdir(parents=True)
     if alive:
         claim(paths)
     else:
@@ -63,12 +64,14 @@ async def test_workspaces_of_dead_runs_go_and_their_logs_stay(runs: Path) -> Non
     assert [(each.kind, Path(each.name).name) for each in items] == [
         ("workspace", "place"),
         ("workspace", "evaluator-place"),
+        ("workspace", "place"),
     ]
-    assert all(each.size_bytes >= 10_000 for each in items)
+    assert all(each.size_bytes >= 10_000 for each in items[:2])
     assert await prune(items) == {}
     assert sorted(path.name for path in (dead.root / "sessions" / "s-0").iterdir()) == ["logs"]
     assert (live.root / "sessions" / "s-0" / "place" / "work" / "file").is_file()
-    assert not dead.owner.exists()
+    assert not dead.owner.exists() and not (dead.warm / "1" / "place").exists()
+    assert (live.warm / "1" / "place").exists()
 
 
 async def test_images_that_were_not_used_for_long_go(runs: Path) -> None:

@@ -250,9 +250,11 @@ async def _runtime(name: str, *, required: bool) -> CheckOutcome:
 
 def _contained(offered: Capabilities) -> list[dict[str, str]]:
     """What it can restrict, and the reasons for what it cannot."""
+    from polar.runtimes.options import Limits
+
     reasons = dict(offered.reasons)
     network, limits = reasons.pop("network", ""), [reasons.pop("limits", "")]
-    limits += [f"{name}: {reason}" for name, reason in reasons.items()]
+    limits += [f"{name}: {reason}" for name, reason in reasons.items() if name in Limits.model_fields]
     held = (
         ("network", offered.networks, network),
         ("limits", offered.limits, "; ".join(filter(None, limits))),

@@ -48,6 +48,7 @@ def show(
         _print_verdict(stored.result)
         _print_age(stored.result, stored.lease.task.staleness)
         _print_certificate(stored.result)
+        _print_health(stored.result)
         _print_files(stored.result, stored.folder)
     _print_traces(traces)
     if tokens:
@@ -216,6 +217,15 @@ def _print_age(result: SessionResult, bound: Staleness | None) -> None:
     allowed = "" if bound is None else f"; the task allows {bound.max_updates} ({bound.action})"
     stale = "stale, " if result.stale else ""
     console().print(f"{stale}policy updates since its first call: {result.policy_updates}{allowed}")
+
+
+def _print_health(result: SessionResult) -> None:
+    if result.health is None:
+        return
+    style = {"broken": "red", "suspect": "yellow"}.get(result.health.verdict)
+    console().print(f"health: {result.health.verdict}", style=style)
+    for finding in result.health.findings:
+        console().print(f"  {finding.what} {finding.count}: {one_line(finding.detail)}", style=style)
 
 
 def _print_certificate(result: SessionResult) -> None:

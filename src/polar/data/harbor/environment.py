@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,14 +15,16 @@ from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import MIB, FolderRefused, TaskToml
 from polar.errors import PolarError
 from polar.runtimes.docker.dockerfile import instructions
+from polar.runtimes.docker.options import Capability
 from polar.runtimes.options import RuntimeOptions
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
+ROOT = ("root", "0", 0)
 WITHOUT_EFFECT = frozenset({"", "FROM", "WORKDIR", "COPY", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "MAINTAINER"})
 """Instructions that change nothing a stand-in lacks, or that it does itself."""
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class FolderSurroundings(msgspec.Struct, frozen=True):
     """What a task's dict has about where it runs."""
 
     runtime: dict[str, Any]
@@ -37,7 +39,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Options in which the verifier's runtime differs from the session's; None removes one."""
 
 
-def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> Surroundings:
+def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> FolderSurroundings:
     """Raises `FolderRefused`."""
     environment = folder / "environment"
     if compose := next((name for name in COMPOSE if (environment / name).exists()), None):
@@ -59,6 +61,9 @@ def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> Surroun
                 "its working folder is not known: set workdir in [environment] of task.toml, or in [harbor]"
             )
         options |= _image(environment, toml, table)
+        _refuse_user(environment / "Dockerfile", toml)
+    if "cap_add" in model.model_fields:  # images expect what root usually may do in a container
+        options.setdefault("cap_add", list(get_args(Capability)))
     of_verifier = _network_of_verifier(toml, table)
     if "user" in model.model_fields:
         of_verifier |= _users(toml, options)
@@ -68,7 +73,7 @@ def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> Surroun
     own_root = _checked(table.runtime.name, options).offered.own_root
     runtime = {"name": table.runtime.name, "options": options}
     missing = None if "workspace" in model.model_fields else workdir
-    return Surroundings(runtime, workspace, not_enforced, own_root, missing, of_verifier)
+    return FolderSurroundings(runtime, workspace, not_enforced, own_root, missing, of_verifier)
 
 
 def _checked(name: str, options: Mapping[str, Any]) -> RuntimeOptions:
@@ -121,6 +126,26 @@ def _dockerfile_workdir(path: Path) -> str | None:
             word = words[0].strip("\"'")
             found = posixpath.normpath(posixpath.join(found or "/", word))
     return None if found is None or "$" in found or found == "/" else found
+
+
+def _refuse_user(dockerfile: Path, toml: TaskToml) -> None:
+    """The verifier's own runtime has to make /tests and /logs as the user of its commands."""
+    user = toml.verifier.user if toml.verifier.user is not None else _dockerfile_user(dockerfile)
+    if user not in (None, *ROOT):
+        raise FolderRefused(
+            f"its verifier runs as {user}, who cannot make /tests: set user = 'root' in [verifier] of task.toml"
+        )
+
+
+def _dockerfile_user(path: Path) -> str | None:
+    """Of the last stage; None: the base image's own."""
+    found = None
+    for name, words in _read(path):
+        if name == "FROM":
+            found = None
+        elif name == "USER" and words:
+            found = words[0].partition(":")[0]
+    return found
 
 
 def _image(environment: Path, toml: TaskToml, table: HarborTable) -> dict[str, Any]:

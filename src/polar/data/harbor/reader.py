@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from polar.data.harbor.environment import Surroundings, surroundings_of
+from polar.data.harbor.environment import FolderSurroundings, surroundings_of
 from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import FolderRefused, TaskToml, read_task_toml
 from polar.data.task_sets import SetItems, SkippedTask, TaskItem
@@ -70,7 +70,7 @@ def task_of(folder: Path, options: HarborTable) -> dict[str, Any]:
         "instruction": instruction,
         "runtime": around.runtime,
         "evaluator": {"name": "harbor", "options": _judged_by(folder, toml, options, tests, around)},
-        "budgets": _budgets(toml),
+        "budgets": _budgets(toml, options.time_factor),
         "metadata": {"harbor": _metadata(folder, toml, around)},
     }
     return task | ({"workspace": around.workspace} if around.workspace else {})
@@ -122,7 +122,7 @@ def _instruction(folder: Path) -> str:
     return text
 
 
-def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: Surroundings) -> None:
+def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, around: FolderSurroundings) -> None:
     script = tests.files["test.sh"].content.decode(errors="replace")
     if options.network is None and (found := DOWNLOADS.search(script)):
         raise FolderRefused(
@@ -141,7 +141,7 @@ def _refuse_tests(tests: VerifierFiles, toml: TaskToml, options: HarborTable, ar
         )
 
 
-def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) -> None:
+def _refuse_paths(instruction: str, tests: VerifierFiles, around: FolderSurroundings) -> None:
     path = around.missing_path
     if path is None:
         return
@@ -157,7 +157,7 @@ def _refuse_paths(instruction: str, tests: VerifierFiles, around: Surroundings) 
         )
 
 
-def _outside(toml: TaskToml, around: Surroundings) -> str | None:
+def _outside(toml: TaskToml, around: FolderSurroundings) -> str | None:
     """An artifact that a verifier in a container of its own needs, and that is not part of the work."""
     if toml.verifier.environment_mode != "separate":
         return None
@@ -167,12 +167,12 @@ def _outside(toml: TaskToml, around: Surroundings) -> str | None:
 
 
 def _judged_by(
-    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: Surroundings
+    folder: Path, toml: TaskToml, options: HarborTable, tests: VerifierFiles, around: FolderSurroundings
 ) -> dict[str, Any]:
     judged: dict[str, Any] = {
         "folder": str(folder),
         "digest": tests.digest,
-        "timeout_s": toml.verifier.timeout_sec,
+        "timeout_s": toml.verifier.timeout_sec * options.time_factor,
         "env": {name: _value(name, value, options.env) for name, value in toml.verifier.env.items()},
         **({"runtime": around.of_verifier} if around.of_verifier else {}),
         **toml.polar.of_evaluator,
@@ -194,13 +194,15 @@ def _value(name: str, value: str, given: Mapping[str, str]) -> str:
     return found
 
 
-def _budgets(toml: TaskToml) -> dict[str, float]:
+def _budgets(toml: TaskToml, factor: float) -> dict[str, float]:
+    """Without a time limit for the agent, that of the task file's defaults holds."""
     init_s = INIT_S + toml.environment.build_timeout_sec
-    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": POSTRUN_S + toml.verifier.timeout_sec}
-    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec}
+    postrun_s = POSTRUN_S + toml.verifier.timeout_sec * factor
+    budgets = {"init_s": init_s, "evaluator_init_s": init_s, "postrun_s": postrun_s}
+    return budgets if toml.agent.timeout_sec is None else budgets | {"run_s": toml.agent.timeout_sec * factor}
 
 
-def _metadata(folder: Path, toml: TaskToml, around: Surroundings) -> dict[str, Any]:
+def _metadata(folder: Path, toml: TaskToml, around: FolderSurroundings) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": toml.task.name if toml.task else folder.name,
         "schema_version": toml.schema_version,

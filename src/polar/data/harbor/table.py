@@ -30,6 +30,8 @@ class HarborTable(Strict):
     by default the whole network. None: closed, but a folder whose verifier downloads something is skipped."""
     limits: bool = True
     """Whether cpus, memory_mb and storage_mb of task.toml limit the session, as far as the runtime can."""
+    time_factor: float = Field(default=1.0, gt=0)
+    """Multiplies the time limits of agent and verifier, for a machine that is slower than the folders expect."""
     where: Literal["own", "session"] | None = None
     """Where the verifiers run: the evaluator's option. None: as the folder says, else own."""
     env: dict[str, str] = Field(default={})

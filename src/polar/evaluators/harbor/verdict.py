@@ -10,12 +10,12 @@ import msgspec
 
 from polar.errors import EvaluatorError
 from polar.evaluators.harbor.reward import TEXT, UnreadableReward, is_disguised, reward_files, score_of_file
-from polar.evaluators.harbor.verifier import VerifierEnd, interpreter_problem
+from polar.evaluators.harbor.verifier import DECOY, VerifierEnd, interpreter_problem
 from polar.evaluators.harbor.verifier_files import VerifierFiles
 from polar.evaluators.hardening.judges import Judges
 from polar.types import Score
 
-FIRST_SIGNAL = 128
+FIRST_SIGNAL, SIGNALS = 128, 31
 SHOWN = 20
 
 
@@ -29,6 +29,8 @@ class Findings(msgspec.Struct, frozen=True):
 
 def verdict_of(findings: Findings, *, zero_without: bool = False) -> Score:
     """Raises `EvaluatorError` if there is none."""
+    if not findings.end.verdict.exists() and (killed := _killed(findings)):
+        return Score(reward=0.0, reasons=(killed,))
     tampering = [*_replaced(findings), *_late(findings)]
     score = None if tampering else _read(findings, zero_without=zero_without)
     if score is not None and score.reward:
@@ -63,7 +65,7 @@ def _killed(findings: Findings) -> str:
     if finished.memory_kills:
         return "processes were killed at the task's memory limit"
     number = -finished.exit_code if finished.exit_code < 0 else finished.exit_code - FIRST_SIGNAL
-    return f"the verifier was ended by signal {number}" if number > 0 else ""
+    return f"the verifier was ended by signal {number}" if 0 < number <= SIGNALS else ""
 
 
 def _replaced(findings: Findings) -> list[str]:
@@ -81,8 +83,10 @@ def _replaced(findings: Findings) -> list[str]:
 
 
 def _late(findings: Findings) -> list[str]:
-    late = reward_files(findings.end.late)
-    return [f"tampering: the tested code wrote {name} after the verifier had ended" for name in late]
+    late = findings.end.late
+    if reward_files(late) == [TEXT] and not is_disguised(late / TEXT) and (late / TEXT).read_bytes() == DECOY:
+        return []
+    return ["tampering: the tested code changed the reward after the verifier had ended"]
 
 
 def _forged(findings: Findings) -> list[str]:

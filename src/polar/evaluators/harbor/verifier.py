@@ -3,7 +3,7 @@
 Tests and logs are in a folder with a random name in the runtime's home, made after the agent is dead. Where the
 runtime has a root of its own, `/tests` and `/logs` are links to them. Elsewhere the verifier finds them by the
 variables TESTS_DIR and LOGS_DIR, which are set everywhere. When the verifier has ended, its log folder is moved
-away: what the tested code left running finds an empty one and shows itself by writing a reward there.
+away: what the tested code left running finds a new one and shows itself by changing the reward there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ KEEP_OUTPUT_BYTES = 1_000_000
 MAX_LEFT_BYTES = 256 * 2**20
 """Of tests and logs together."""
 MAX_PATH_BYTES = 65536
+DECOY = b"decoy\n"
+"""The reward in the new log folder."""
 
 SET_UP = """cd "$1" && pwd -P >path && mkdir -p logs/verifier logs/agent logs/artifacts || exit 1
 [ -n "$2" ] || exit 0
 rm -rf /tests /logs && ln -s "$1/tests" /tests && ln -s "$1/logs" /logs
 """
-VERIFY = """room=$1
+VERIFY = """room=$1 new=$1/logs/verifier
 "$TESTS_DIR/test.sh" </dev/null 2>&1; code=$?
-mv "$room/logs/verifier" "$room/verdict" && mkdir "$room/logs/verifier"
+mv "$new" "$room/verdict" && mkdir "$new" && echo decoy >"$new/reward.txt"
 sleep 0.2 2>/dev/null || sleep 1
 exit "$code"
 """

@@ -64,7 +64,7 @@ def read_verifier_files(folder: Path) -> VerifierFiles:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise EvaluatorError(f"{path} leads out of its folder: replace the link by a copy")
-        if path.is_file():
+        if path.is_file() and "__pycache__" not in path.parts:
             executable = bool(path.stat().st_mode & stat.S_IXUSR)
             found[path.relative_to(folder).as_posix()] = VerifierFile(path.read_bytes(), executable)
     return VerifierFiles(found)

@@ -230,7 +230,7 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         """How the command ended, and whether it started; one that was killed while entering counts as started."""
         init = await self._running()
         own = {"LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        env = {**own, **command.env, "POLAR_SESSION": folders.session_id}
+        env = {**own, **command.env, "POLAR_SESSION": self._session_id}
         with StartScript(env) as script, init.entry() as entry:
             cwd = str(Path(self.workspace, command.cwd))
             flags = (*filter_flags(folders.root / "state"), "--cleanenv", "--no-privs", "--pwd", cwd)

@@ -153,7 +153,7 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         cwd = await self._holder.folder(self.workspace, command.cwd)
         env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        chosen = options(folders.root, env, cwd, self._hidden, name_servers=self._is_preparing)
+        chosen = options(folders.root, env, cwd, self._hidden, name_servers=self._shows_name_servers())
         bwrap = BwrapCommand(chosen)
         job = Job(
             argv=self._argv(bwrap, command.argv),
@@ -192,6 +192,12 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
                 *(_program("bwrap"), *bwrap.arguments, "--", *argv),
             )
         )
+
+    def _shows_name_servers(self) -> bool:
+        """To prepare steps, unless the image has a link there, over which bubblewrap cannot mount."""
+        if not self._is_preparing or self._options.image is None:
+            return self._is_preparing
+        return not (root_folder(self._options.image) / "etc/resolv.conf").is_symlink()
 
     def _process_limit(self) -> tuple[str, ...]:
         """The kernel also counts processes per user namespace, which stops a fork bomb without a control group. It
@@ -234,7 +240,7 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
 
     def _environment(self, folders: SessionFolders, command: Command) -> dict[str, str]:
         own = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": HOME, "TMPDIR": "/tmp"}
-        return {**own, **command.env, "POLAR_SESSION": folders.session_id}
+        return {**own, **command.env, "POLAR_SESSION": self._session_id}
 
     async def _leave(self, bwrap: BwrapCommand) -> None:
         await _ended(bwrap, self._running[bwrap])

@@ -86,8 +86,9 @@ class SessionImages:
         layers: dict[str, bool] = {}
         try:
             async for line in self._lines("/images/create", query_of(name), None):
-                if (layer := line.get("id")) and line.get("status") != f"Pulling from {name}":
-                    layers[layer] = line.get("status") in ("Pull complete", "Already exists")
+                status = str(line.get("status"))
+                if (layer := line.get("id")) and not status.startswith("Pulling from"):  # that line names the tag
+                    layers[layer] = status in ("Pull complete", "Already exists")
                     self._tell(f"Pulling {name}: {sum(layers.values())} of {len(layers)} layers")
         except RuntimeFailure as error:
             raise RuntimeFailure(
@@ -110,6 +111,7 @@ class SessionImages:
                     found = await self._find(name)
         if found is None:
             raise RuntimeFailure(f"the Docker Engine built {name!r} but does not have it")
+        log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         return EngineImage(name, found["Config"] or {})
 

@@ -111,7 +111,7 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         folders = self._alive()
         check_words(command.argv, command.env)
         cwd = self._options.workspace if command.cwd == "." else await self._folder(command.cwd)
-        env = {**self._language, "HOME": HOME, **command.env, "POLAR_SESSION": folders.session_id}
+        env = {**self._language, "HOME": HOME, **command.env, "POLAR_SESSION": self._session_id}
         logs = Logs(folders.logs, command.log_name, self._options)
         try:
             return await self._run(command.argv, env, cwd, logs)

@@ -167,7 +167,7 @@ class LocalRuntime(BuiltinRuntime[LocalOptions]):
             "HOME": self.home,
             "TMPDIR": self._seen("tmp"),
             **command.env,
-            "POLAR_SESSION": folders.session_id,
+            "POLAR_SESSION": self._session_id,
             OWNER: owner(),
             marker: value,
         }

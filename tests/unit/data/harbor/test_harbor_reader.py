@@ -12,6 +12,9 @@ from polar.data.tasks import read_task_set
 from polar.errors import ConfigError
 from polar.evaluators.harbor.verifier_files import read_verifier_files
 
+ROOT = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID"]
+"""What root may do in an image of a folder's."""
+
 
 def test_a_folder_becomes_a_task_in_its_own_image(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
@@ -21,7 +24,7 @@ def test_a_folder_becomes_a_task_in_its_own_image(tmp_path: Path) -> None:
         "instruction": "Fix it.",
         "runtime": {
             "name": "docker",
-            "options": {"workspace": "/app", "build": {"context": str(folder / "environment")}},
+            "options": {"workspace": "/app", "build": {"context": str(folder / "environment")}, "cap_add": ROOT},
         },
         "evaluator": {
             "name": "harbor",
@@ -109,6 +112,8 @@ def test_a_wrong_table_is_refused(tmp_path: Path, table: dict[str, Any], why: st
         ({"tests/test.sh": None}, "has no test.sh"),
         ({"environment/Dockerfile": None}, "its working folder is not known"),
         ({"environment/Dockerfile": "FROM debian:12\n"}, "its working folder is not known"),
+        ({"environment/Dockerfile": "FROM a\nWORKDIR /app\nUSER me:me\n"}, "its verifier runs as me"),
+        ({"task.toml": "[verifier]\nuser = 1000"}, "its verifier runs as 1000"),
         ({"environment/docker-compose.yaml": ""}, "one container per session"),
         ({"tests/Dockerfile": ""}, "an image of its own"),
         ({"trajectory.json": "{}"}, "an earlier conversation"),
@@ -159,11 +164,13 @@ def test_values_of_older_schemas_are_read(tmp_path: Path) -> None:
 
 def test_a_named_image_is_used_unless_the_table_wants_a_build(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, **{"task.toml": f"{TOML}docker_image = 'org/fix:1'"})
-    assert task(tmp_path)["runtime"]["options"] == {"workspace": "/app", "image": "org/fix:1"}
+    assert task(tmp_path)["runtime"]["options"] == {"workspace": "/app", "image": "org/fix:1", "cap_add": ROOT}
     built = task(tmp_path, build=True)["runtime"]["options"]
-    assert built == {"workspace": "/app", "build": {"context": str(folder / "environment")}}
-    own = task(tmp_path, runtime={"name": "docker", "options": {"image": "mine"}})["runtime"]["options"]
-    assert own == {"workspace": "/app", "image": "mine"}
+    assert "image" not in built
+    assert built["build"] == {"context": str(folder / "environment")}
+    mine = {"image": "mine", "cap_add": []}
+    own = task(tmp_path, runtime={"name": "docker", "options": mine})["runtime"]["options"]
+    assert own == {"workspace": "/app", **mine}
 
 
 def test_the_working_folder_is_the_last_stages(tmp_path: Path) -> None:
@@ -210,6 +217,14 @@ def test_users_of_agent_and_verifier(tmp_path: Path) -> None:
     assert found["evaluator"]["options"]["runtime"] == {"user": "root"}
     make_folder(tmp_path, **{"task.toml": "[agent]\nuser = 'me'"})
     assert task(tmp_path)["evaluator"]["options"]["runtime"] == {"user": None}
+    make_folder(
+        tmp_path,
+        **{
+            "task.toml": "[verifier]\nuser = 'root'",
+            "environment/Dockerfile": "FROM a\nUSER b\nFROM c\nWORKDIR /app\nUSER me\n",
+        },
+    )
+    assert task(tmp_path)["evaluator"]["options"]["runtime"] == {"user": "root"}
 
 
 def test_variables_of_the_verifier_come_from_the_table_and_never_from_the_node(
@@ -236,6 +251,13 @@ def test_artifacts_outside_the_working_folder_are_no_work(tmp_path: Path) -> Non
     make_folder(tmp_path, **{"task.toml": separate})
     assert "its verifier judges /var/db" in why_skipped(tmp_path)
     assert task(tmp_path, where="session")["evaluator"]["options"]["where"] == "session"
+
+
+def test_a_slow_machine_gets_more_time(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    found = task(tmp_path, time_factor=2)
+    assert (found["budgets"]["run_s"], found["budgets"]["postrun_s"]) == (600.0, 300.0)
+    assert found["evaluator"]["options"]["timeout_s"] == 180.0
 
 
 def test_values_that_json_has_not_become_text(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ VARIANTS = {
     "old": 'version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "10G"\nallow_internet = false\n',
     "limits": f"{TOML}cpus = 2.5\nmemory_mb = 512\nnetwork_mode = 'no-network'\nworkdir = '/srv'\n",
     "phases": "[agent]\nnetwork_mode = 'public'\nuser = 1000\n[verifier]\nenv = { A = '${B:-c}' }\nuser = 'x'\n",
+    "empty": 'schema_version = "1.1"\nartifacts = []\n[environment]\ngpus = 0\nmcp_servers = []\n[verifier.env]\n',
     "unknown": f"{TOML}nonesuch = 1\n[other]\na = 1\n",
     "image": "[environment]\ndocker_image = 'org/x:1'\n[verifier]\nenvironment_mode = 'separate'\n",
 }

@@ -102,6 +102,7 @@ async def test_a_verifier_that_does_not_end_scores_zero(place: Place) -> None:
             "the verifier wrote no reward.txt or reward.json; its exit code was 3; its output ends with 'no'",
         ),
         (f"echo maybe >{REWARD}", "reward.txt holds 'maybe', which is not a finite number"),
+        ("exit 255", "its exit code was 255"),
         ("nonesuch; exit 127", r"test.sh may not have started \(exit code 127\)"),
     ],
 )
@@ -117,6 +118,12 @@ async def test_work_that_kills_its_verifier_scores_zero(place: Place) -> None:
     score = await place.score()
     assert score.reward == 0.0
     assert "the verifier was ended by signal 9" in score.reasons
+
+
+async def test_work_that_kills_all_around_its_verifier_scores_zero(place: Place) -> None:
+    write(place.session.folder / "answer.sh", "kill -9 -$(ps -o pgid= $$ | tr -d ' ')\n")
+    score = await place.score()
+    assert (score.reward, score.reasons) == (0.0, ("the verifier was ended by signal 9",))
 
 
 async def test_tests_that_changed_since_the_tasks_were_read_give_no_verdict(place: Place) -> None:
@@ -138,11 +145,12 @@ async def test_tests_that_lead_out_of_their_folder_give_no_verdict(place: Place)
         await place.score()
 
 
+BACKGROUND = "sh -c 'until [ -d $LOGS_DIR/../verdict ] && {act}; do :; done' &"
 CHEATS = {
     "echo 1 >$LOGS_DIR/verifier/reward.txt": "",
-    "sh -c 'until [ -d $LOGS_DIR/../verdict ] && echo 1 >$LOGS_DIR/verifier/reward.txt; do :; done' &": (
-        "after the verifier had ended"
-    ),
+    BACKGROUND.format(act="echo 1 >$LOGS_DIR/verifier/reward.txt"): "after the verifier had ended",
+    BACKGROUND.format(act="rm $LOGS_DIR/verifier/reward.txt"): "after the verifier had ended",
+    "ln -s /dev/null $LOGS_DIR/verifier/reward.txt": "not a plain file",
     "echo '{\"reward\": 1}' >$LOGS_DIR/verifier/reward.json": "reward.json was not written by the verifier",
     "echo 'echo 1 >$LOGS_DIR/verifier/reward.txt' >>$TESTS_DIR/test.sh": "the tested code changed tests/test.sh",
     "rm -rf $LOGS_DIR/verifier; ln -s /tmp $LOGS_DIR/verifier": "replaced the verifier's log folder",

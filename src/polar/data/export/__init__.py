@@ -1,0 +1,1 @@
+"""Data sets out of stored sessions: what is chosen, in which format, and the files."""

@@ -1,0 +1,124 @@
+"""Which traces of a group go into a data set, and the account of those that do not."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import NamedTuple
+
+from polar.credit.advantages import FinishedSession, credit
+from polar.data.export.chat import trained_calls
+from polar.data.export.plan import ExportedGroup, ExportedSession, ExportPlan
+from polar.types import Trace
+
+NOT_EXACT = "not_exact"
+
+
+class ChosenTrace(NamedTuple):
+    trace: Trace
+    number: int
+    """From 0, in the trajectory of its session."""
+    reward: float | None
+    advantages: array[float] | None
+    """One per response id. None: its session has no part in the comparison of its group."""
+
+    @property
+    def advantage(self) -> float | None:
+        """The one value that all trained tokens have; None if they differ or there is none."""
+        if self.advantages is None:
+            return None
+        found = {value for value, trained in zip(self.advantages, self.trace.loss_mask, strict=True) if trained}
+        return found.pop() if len(found) == 1 else None
+
+
+class ChosenSession(NamedTuple):
+    session: ExportedSession
+    group_id: str
+    traces: tuple[ChosenTrace, ...]
+
+    @property
+    def session_id(self) -> str:
+        return self.session.result.session_id
+
+
+class LeftOut:
+    """Counts by reason of what is not in the data set."""
+
+    def __init__(self) -> None:
+        self.sessions = Counter[str]()
+        """By `SessionResult.untrainable_reason`, and `no_traces`."""
+        self.traces = Counter[str]()
+        """Of the other sessions. `reply_cut_off` only for chat form."""
+        self.pairs = Counter[str]()
+        """Groups and sessions without a pair."""
+
+
+def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[ChosenSession]:
+    left_out.sessions["not_final"] += group.unfinished
+    advantages = _advantages(group, plan)
+    chosen: list[ChosenSession] = []
+    for session in group.sessions:
+        if not plan.has_task(session.result.task_id, group.group_id):
+            continue
+        if reason := _session_reason(session, plan):
+            left_out.sessions[reason] += 1
+            continue
+        traces = _traces(session, plan, advantages, left_out)
+        if traces:
+            chosen.append(ChosenSession(session, group.group_id, traces))
+    return chosen
+
+
+def _session_reason(session: ExportedSession, plan: ExportPlan) -> str:
+    """Why nothing of it may go in; empty: its traces decide."""
+    result = session.result
+    reason, certificate = result.untrainable_reason, result.certificate
+    if certificate is not None and not certificate.exact and not plan.allow_inexact:
+        return reason if reason and not plan.untrainable else NOT_EXACT
+    if reason and not plan.untrainable and reason != NOT_EXACT:
+        return reason
+    return "" if session.trajectory is not None and session.trajectory.traces else "no_traces"
+
+
+def _traces(
+    session: ExportedSession, plan: ExportPlan, advantages: dict[int, array[float]], left_out: LeftOut
+) -> tuple[ChosenTrace, ...]:
+    assert session.trajectory is not None
+    chosen: list[ChosenTrace] = []
+    for index, trace in enumerate(session.trajectory.traces):
+        reward = session.result.reward if trace.reward is None else trace.reward
+        if reason := _trace_reason(trace, reward, plan) or _chat_reason(trace, session, plan):
+            left_out.traces[reason] += 1
+        else:
+            chosen.append(ChosenTrace(trace, index, reward, advantages.get(id(trace))))
+    return tuple(chosen)
+
+
+def _trace_reason(trace: Trace, reward: float | None, plan: ExportPlan) -> str:
+    if not trace.context_exact and not plan.allow_inexact:
+        return NOT_EXACT
+    if not trace.trainable_tokens and not plan.untrainable:
+        return "no_trainable_tokens"
+    least = plan.least_reward
+    if least is not None and (reward is None or reward < least):
+        return "below_min_reward"
+    return ""
+
+
+def _chat_reason(trace: Trace, session: ExportedSession, plan: ExportPlan) -> str:
+    """A chat template ends every reply. One that was cut off at a limit would teach the model to end there, which
+    it never sampled."""
+    if plan.to != "sft" or plan.allow_inexact:
+        return ""
+    trained = trained_calls(trace)
+    cut_off = any(call.finish_reason == "length" for call in session.calls if call.call_id in trained)
+    return "reply_cut_off" if cut_off else ""
+
+
+def _advantages(group: ExportedGroup, plan: ExportPlan) -> dict[int, array[float]]:
+    """By the identity of the trace. The baseline is over the whole group, also where only some of its tasks are
+    exported."""
+    if group.unfinished:
+        return {}
+    finished = [FinishedSession(session.result, session.trajectory) for session in group.sessions]
+    return {id(item.trace): item.advantages for item in credit(finished, plan.estimator)}

@@ -1,0 +1,73 @@
+"""Sessions in runtimes that were started ahead: they work as any other, and nothing is left of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from workshop import AGENT, Workshop, shell_task
+
+from polar.runtimes.base import SessionFolders
+from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
+from polar.runtimes.options import Capabilities
+from polar.types import Stage, TaskRequest
+
+STARTED: list[str] = []
+ENDED: list[str] = []
+
+
+class ClosedOptions(LocalOptions):
+    """As of a runtime that contains its session."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(networks=("open",), contains=("files", "processes"))
+
+
+class ClosedRuntime(LocalRuntime):
+    Options: type[LocalOptions] = ClosedOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    async def start(self, folders: SessionFolders) -> None:
+        STARTED.append(folders.session_id)
+        await super().start(folders)
+
+    async def _release(self, folders: SessionFolders) -> None:
+        ENDED.append(folders.session_id)
+        await super()._release(folders)
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    STARTED.clear()
+    ENDED.clear()
+    yield
+
+
+def seven_sessions(command: str) -> list[TaskRequest]:
+    task = shell_task(
+        f"{command}; {' '.join(AGENT)} >agent.log",
+        task_id="t",
+        num_samples=7,
+        runtime=f"{__name__}:ClosedRuntime",
+        evaluator="session_completion",
+        files={"given.txt": "given"},
+    )
+    return [task]
+
+
+async def test_sessions_take_them_and_see_themselves(workshop: Workshop) -> None:
+    tasks = seven_sessions("cat given.txt; echo; echo $POLAR_SESSION; ls -A")
+    await workshop.run(["Done."], tasks, warm=2, init=1, ready=1, running=1)
+    assert {result.stage for result in workshop.results.values()} == {Stage.COMPLETED}
+    own = [name for name in STARTED if not name.startswith("warm-")]
+    assert 1 <= len(own) < 7, "at least one session took a warm one"
+    for session_id in workshop.results:
+        shown = (workshop.paths.session(session_id).logs / "harness.stdout").read_text()
+        assert shown == f"given\n{session_id}\ngiven.txt\n"
+
+
+async def test_each_is_ended_and_its_folder_removed(workshop: Workshop) -> None:
+    await workshop.run(["Done."], seven_sessions("true"), warm=3, init=2, ready=2, running=2)
+    assert sorted(ENDED) == sorted(STARTED)
+    assert workshop.leftovers() == []
+    assert not Path(workshop.paths.warm).exists()
