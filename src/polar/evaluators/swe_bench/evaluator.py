@@ -75,17 +75,17 @@ class SweBenchOptions(Strict):
 
     @property
     def row(self) -> dict[str, Any]:
-        """As `swebench` takes it. Its own script runner is not used, so it needs no script."""
+        """Fields of swebench's `TestSpec`. Its own runner is not used, so it needs no script."""
         return {
             "instance_id": self.instance_id,
             "image": "none",
+            "eval_script_list": [],
             "repo": self.repo,
             "version": self.version,
             "FAIL_TO_PASS": list(self.fail_to_pass),
             "PASS_TO_PASS": list(self.pass_to_pass),
             "log_parser": self.log_parser,
             "eval_type": self.eval_type,
-            "eval_script": "",
         }
 
     @property
