@@ -28,7 +28,6 @@ from polar.types import (
     Health,
     HealthFinding,
     HealthProblem,
-    ReplyCount,
     Spec,
     verdict_of,
 )
@@ -77,7 +76,7 @@ def health_of(facts: HealthFacts) -> Health:
         verdict=verdict_of(findings),
         findings=findings,
         calls=len(received),
-        own_calls=None if facts.own is None else len(facts.own.replies),
+        own_calls=None if facts.own is None else _counted_by(facts.own).total(),
     )
 
 
@@ -106,8 +105,7 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
     ended = [each for each in facts.calls if each.finish_reason != "aborted"]
     if any(_counted(each) is None for each in ended):  # an endpoint that does not report them
         return
-    # A message that the gateway wrote itself at the end of a budget has no tokens and is no call.
-    theirs = Counter(reply for reply in map(_pair, facts.own.replies) if any(reply))
+    theirs = _counted_by(facts.own)
     unknown = theirs - _counts(ended)
     for prompt, completion in list(unknown):
         if any(_is_half_of(each, prompt, completion) for each in facts.calls):
@@ -119,8 +117,10 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
         yield _finding("not_in_own_log", missing.total(), f"we captured {_shown(missing)}, which its log lacks")
 
 
-def _pair(reply: ReplyCount) -> tuple[int, int]:
-    return reply.prompt_tokens, reply.completion_tokens
+def _counted_by(own: HarnessUsage) -> Counter[tuple[int, int]]:
+    """Without messages that the gateway wrote itself at the end of a budget: these have no tokens."""
+    pairs = ((reply.prompt_tokens, reply.completion_tokens) for reply in own.replies)
+    return Counter(pair for pair in pairs if any(pair))
 
 
 def _is_half_of(each: Call, prompt: int, completion: int) -> bool:

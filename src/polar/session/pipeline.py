@@ -109,9 +109,11 @@ class Pipeline:
         while True:
             room = await self._room()
             leases: list[Lease] = []
+            self._warm.idle.set()
             try:
                 leases = await self._source.lease(room)
             finally:
+                self._warm.idle.clear()
                 for _ in range(room - len(leases)):
                     self._ready.release()
             if not leases:

@@ -26,6 +26,8 @@ from polar.session.own_runtime import is_contained
 from polar.types import Spec
 
 LOGGER = logging.getLogger("polar.session")
+IDLE_S = 0.5
+"""A node is idle if it has waited so long for a session."""
 START_LIMIT_S = 300.0
 CHECK_LIMIT_S = 10.0
 
@@ -52,11 +54,15 @@ class _Waiting(NamedTuple):
 class WarmRuntimes:
     """At most `size` of them, of the kinds that sessions asked for last."""
 
-    def __init__(self, size: int, folder: Path, turn: asyncio.Semaphore) -> None:
+    def __init__(self, size: int, folder: Path, turn: asyncio.Semaphore, idle_s: float = IDLE_S) -> None:
         self._size = size
         self._folder = folder
         self._turn = turn
         """A start takes one of the workers that set sessions up, so it never adds to their load."""
+        self._idle_s = idle_s
+        self.idle = asyncio.Event()
+        """Set while the node waits for sessions. Under a steady load it does not: there the READY buffer sets
+        sessions up ahead, and further starts would only take time from them."""
         self._waiting: deque[_Waiting] = deque()
         self._starting: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -106,9 +112,17 @@ class WarmRuntimes:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
+    async def _until_idle(self) -> None:
+        while True:
+            await self.idle.wait()
+            await asyncio.sleep(self._idle_s)
+            if self.idle.is_set():
+                return
+
     async def _start(self, recipe: WarmRecipe, spec: Spec, folders: SessionFolders) -> None:
         number = next(self._numbers)
         own = self._folder / str(number)
+        await self._until_idle()
         async with self._turn:
             runtime: Runtime = registry.make("runtime", spec)
             if not self._is_filling or not isinstance(runtime, AdoptableRuntime):

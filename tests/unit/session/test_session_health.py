@@ -141,7 +141,8 @@ def test_a_harness_may_write_down_half_a_reply_that_broke_off() -> None:
 
 
 def test_a_message_that_the_gateway_wrote_is_no_reply() -> None:
-    assert health(call(1, 10, 2), own=log((10, 2), (0, 0))).verdict == "ok"
+    found = health(call(1, 10, 2), own=log((10, 2), (0, 0)))
+    assert (found.verdict, found.calls, found.own_calls) == ("ok", 1, 1)
 
 
 def test_an_endpoint_that_counts_no_tokens_cannot_be_compared() -> None:

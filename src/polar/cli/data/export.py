@@ -79,9 +79,9 @@ def export(  # noqa: PLR0913 - each is an option of the command
     polar export --to parquet      all trainable traces, with advantages
     polar export --to sft --pairs  better and worse answers to one prompt
 
-    Only exact traces of trainable sessions go in, unless you ask for others. What was
-    left out is counted by reason, here and in export.json beside the data. Sessions
-    that have not ended are left out.
+    Only exact traces of trainable sessions go in, unless you ask for others. What
+    was left out is counted by reason, here and in export.json beside the data.
+    Sessions that have not ended are left out.
     """
     from polar.data.export.files import ExportFolder
     from polar.data.export.plan import ExportPlan

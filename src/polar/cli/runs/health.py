@@ -24,8 +24,9 @@ def health(
 ) -> None:
     """Show whether the data of a run can be relied on, by harness.
 
-    It says nothing about rewards: exact capture, agreement with the harness's own log, refused
-    calls, failing tools, loops, cut replies. Exit code 1 if a session is broken.
+    It says nothing about rewards: exact capture, agreement with the harness's own
+    log, refused calls, failing tools, loops, cut replies. Exit code 1 if a
+    session is broken.
     """
     from polar.runs.health import health_of_run
     from polar.runs.stored import load_run
