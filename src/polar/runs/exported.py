@@ -14,7 +14,7 @@ from polar.errors import PolarError
 from polar.runs.stored import StoredRun, StoredSession
 from polar.runtimes.host.threads import in_thread
 from polar.store.journal import Journal
-from polar.store.trajectories import read_trajectory
+from polar.store.trajectories import TrajectoryUnreadable, read_trajectory
 from polar.types import SessionResult, TaskRequest, Trajectory
 
 ALL_TASKS = 10_000
@@ -57,7 +57,10 @@ async def _groups_of_run(
 async def _stored(
     session: StoredSession, result: SessionResult, journal: Journal, plan: ExportPlan
 ) -> ExportedSession:
-    trajectory = await in_thread(_trajectory, session)
+    try:
+        trajectory = await in_thread(_trajectory, session)
+    except TrajectoryUnreadable as error:  # the other sessions go on
+        return ExportedSession(session.task, result, None, problem=str(error))
     calls = await journal.calls(session.session_id) if plan.needs_calls and trajectory else []
     return ExportedSession(session.task, result, trajectory, tuple(calls))
 

@@ -27,6 +27,8 @@ class ExportedSession(NamedTuple):
     """None: it has no traces."""
     calls: tuple[Call, ...] = ()
     """Parents before children; empty if the plan does not need them."""
+    problem: str = ""
+    """Why its traces cannot be read; then there are none."""
 
 
 class ExportedGroup(NamedTuple):

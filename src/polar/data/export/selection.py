@@ -44,13 +44,22 @@ class ChosenSession(NamedTuple):
 class LeftOut:
     """Counts by reason of what is not in the data set."""
 
+    SHOWN_PROBLEMS = 20
+
     def __init__(self) -> None:
         self.sessions = Counter[str]()
-        """By `SessionResult.untrainable_reason`, and `no_traces`."""
+        """By `SessionResult.untrainable_reason`, `no_traces` and `unreadable`."""
         self.traces = Counter[str]()
         """Of the other sessions. `reply_cut_off` only for chat form."""
         self.pairs = Counter[str]()
         """Groups and sessions without a pair."""
+        self.problems: list[str] = []
+        """What could not be read: the first few."""
+
+    def unreadable(self, problem: str) -> None:
+        self.sessions["unreadable"] += 1
+        if len(self.problems) < self.SHOWN_PROBLEMS:
+            self.problems.append(problem)
 
 
 def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[ChosenSession]:
@@ -59,6 +68,9 @@ def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[Ch
     chosen: list[ChosenSession] = []
     for session in group.sessions:
         if not plan.has_task(session.result.task_id, group.group_id):
+            continue
+        if session.problem:
+            left_out.unreadable(session.problem)
             continue
         if reason := _session_reason(session, plan):
             left_out.sessions[reason] += 1
@@ -106,13 +118,16 @@ def _trace_reason(trace: Trace, reward: float | None, plan: ExportPlan) -> str:
 
 
 def _chat_reason(trace: Trace, session: ExportedSession, plan: ExportPlan) -> str:
-    """A chat template ends every reply. One that was cut off at a limit would teach the model to end there, which
-    it never sampled."""
-    if plan.to != "sft" or plan.allow_inexact:
+    """Why a trace has no conversation that could be exported."""
+    if plan.to not in ("sft", "atif"):
         return ""
-    trained = trained_calls(trace)
-    cut_off = any(call.finish_reason == "length" for call in session.calls if call.call_id in trained)
-    return "reply_cut_off" if cut_off else ""
+    reasons = {call.call_id: call.finish_reason for call in session.calls}
+    if any(span.call_id not in reasons for span in trace.spans):
+        return "no_calls"
+    # A chat template ends every reply. One that was cut off at a limit would teach the model to end there, which
+    # it never sampled.
+    cut_off = plan.to == "sft" and any(reasons[call_id] == "length" for call_id in trained_calls(trace))
+    return "reply_cut_off" if cut_off and not plan.allow_inexact else ""
 
 
 def _advantages(group: ExportedGroup, plan: ExportPlan) -> dict[int, array[float]]:
