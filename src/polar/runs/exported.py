@@ -61,7 +61,7 @@ async def _stored(
         trajectory = await in_thread(_trajectory, session)
     except TrajectoryUnreadable as error:  # the other sessions go on
         return ExportedSession(session.task, result, None, problem=str(error))
-    calls = await journal.calls(session.session_id) if plan.needs_calls and trajectory else []
+    calls = await journal.calls(session.session_id) if plan.takes_calls_of(trajectory) else []
     return ExportedSession(session.task, result, trajectory, tuple(calls))
 
 
@@ -109,7 +109,7 @@ async def _served(client: PolarClient, group: Group, plan: ExportPlan) -> Export
             tasks[session.result.task_id] = (await client.lease(session.result.session_id)).task
 
     async def whole(result: SessionResult, trajectory: Trajectory | None) -> ExportedSession:
-        if trajectory is None or not plan.needs_calls:
+        if not plan.takes_calls_of(trajectory):
             return ExportedSession(tasks[result.task_id], result, trajectory)
         async with room:
             try:

@@ -75,6 +75,10 @@ class ExportPlan:
     def needs_calls(self) -> bool:
         return self.to in WITH_MESSAGES
 
+    def takes_calls_of(self, trajectory: Trajectory | None) -> bool:
+        """Whether the calls of a session are needed. Without traces only for chat form, and only on request."""
+        return self.needs_calls and (trajectory is not None or (self.to == "sft" and self.untrainable))
+
     @property
     def least_reward(self) -> float | None:
         """For pairs there is none: the rejected side has a low reward."""

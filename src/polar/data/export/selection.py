@@ -35,6 +35,7 @@ class ChosenSession(NamedTuple):
     session: ExportedSession
     group_id: str
     traces: tuple[ChosenTrace, ...]
+    """None only for `sft` of a session whose engine gives no token ids: its calls have the conversation."""
 
     @property
     def session_id(self) -> str:
@@ -76,7 +77,7 @@ def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[Ch
             left_out.sessions[reason] += 1
             continue
         traces = _traces(session, plan, advantages, left_out)
-        if traces:
+        if traces or has_only_messages(session, plan):
             chosen.append(ChosenSession(session, group.group_id, traces))
     return chosen
 
@@ -89,15 +90,30 @@ def _session_reason(session: ExportedSession, plan: ExportPlan) -> str:
         return reason if reason and not plan.untrainable else NOT_EXACT
     if reason and not plan.untrainable and reason != NOT_EXACT:
         return reason
+    if has_only_messages(session, plan):
+        return _messages_reason(session, plan)
     return "" if session.trajectory is not None and session.trajectory.traces else "no_traces"
+
+
+def has_only_messages(session: ExportedSession, plan: ExportPlan) -> bool:
+    """An engine without token ids answered all its calls, and the plan takes conversations of such sessions."""
+    wanted = plan.to == "sft" and plan.untrainable and not plan.pairs
+    return wanted and bool(session.calls) and all(call.usage is not None for call in session.calls)
+
+
+def _messages_reason(session: ExportedSession, plan: ExportPlan) -> str:
+    least, reward = plan.least_reward, session.result.reward
+    if least is not None and (reward is None or reward < least):
+        return "below_min_reward"
+    cut_off = any(call.finish_reason == "length" for call in session.calls if call.kind != "auxiliary")
+    return "reply_cut_off" if cut_off and not plan.allow_inexact else ""
 
 
 def _traces(
     session: ExportedSession, plan: ExportPlan, advantages: dict[int, array[float]], left_out: LeftOut
 ) -> tuple[ChosenTrace, ...]:
-    assert session.trajectory is not None
     chosen: list[ChosenTrace] = []
-    for index, trace in enumerate(session.trajectory.traces):
+    for index, trace in enumerate(session.trajectory.traces if session.trajectory else ()):
         reward = session.result.reward if trace.reward is None else trace.reward
         if reason := _trace_reason(trace, reward, plan) or _chat_reason(trace, session, plan):
             left_out.traces[reason] += 1
