@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -18,11 +19,12 @@ from polar.harnesses.programs.install import install
 from polar.node import open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.stored import StoredRun, read_run_async
+from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
 from polar.session.base import Watcher
 from polar.store.paths import RunPaths, RunRecord
-from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
+from polar.types import SessionResult, Stage, TaskRequest, Trajectory
 
 Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
 """A task file, or the tasks themselves; a mapping has the fields of a `TaskRequest`."""
@@ -69,6 +71,7 @@ async def run_async(
     """`run` on the caller's event loop. Cancelling it cancels the sessions and keeps what was captured."""
     chosen = _config(config)
     todo = tasks_of(tasks, samples)
+    await check_sources(todo)
     paths = RunPaths.create(Path(runs_dir) if runs_dir else chosen.runs_dir)
     await run_tasks(chosen, paths, todo, _Callback(on_result))
     return await read_run_async(paths)
@@ -142,25 +145,32 @@ async def prepare_machine(
     for name in sorted({task.runtime.name for task in tasks}):
         if missing := await registry.find("runtime", name).lacking():
             raise ConfigError(f"runtime {name}: {missing}")
-    for spec in {task.runtime.model_dump_json(): task.runtime for task in tasks}.values():
-        runtime = registry.make("runtime", spec)
+    users = defaultdict[str, list[TaskRequest]](list)
+    for task in tasks:
+        users[task.runtime.model_dump_json()].append(task)
+    for some in users.values():
+        runtime = registry.make("runtime", some[0].runtime)
         if isinstance(runtime, BuiltinRuntime):
-            await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), spec, permits, tell)
+            await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), some, permits, tell)
     tell(INSTALLING)
     packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
     await install(tuple(sorted(packs, key=lambda pack: pack.package)))
 
 
 async def _provide(
-    runtime: BuiltinRuntime[RuntimeOptions], spec: Spec, permits: PermitConfig, tell: Callable[[str], None]
+    runtime: BuiltinRuntime[RuntimeOptions],
+    tasks: Sequence[TaskRequest],
+    permits: PermitConfig,
+    tell: Callable[[str], None],
 ) -> None:
     """An image that cannot be had fails only the sessions that need it: they report why."""
+    name = tasks[0].runtime.name
     try:
         await runtime.provide(permits, tell)
     except NotPermitted as error:
-        raise ConfigError(f"runtime {spec.name}: {error}") from error
+        raise ConfigError(f"runtime {name}: {error}") from error
     except RuntimeFailure as error:
-        LOGGER.warning("runtime %s: %s", spec.name, error)
+        LOGGER.warning("runtime %s: %s; tasks that will fail: %s", name, error, shown_ids(tasks))
 
 
 def _config(source: ConfigSource) -> Config:

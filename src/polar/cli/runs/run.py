@@ -34,11 +34,14 @@ def run(
     from polar import config as configuration
     from polar.cli.runs.progress import RunProgress
     from polar.cli.runs.summary import print_outcome
+    from polar.runs.event_loop import run_apart
     from polar.runs.running import tasks_of
+    from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
 
     chosen = configuration.load(config)
     todo = tasks_of(tasks, samples)
+    run_apart(check_sources(todo))
     paths = RunPaths.create(ctx.obj or chosen.runs_dir)
     progress = RunProgress(todo, quiet=json)
     interrupted = run_watched(chosen, paths, todo, progress)

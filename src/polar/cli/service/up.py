@@ -38,7 +38,7 @@ def up(  # noqa: PLR0913
     everything and ends like `polar run`.
     """
     from polar import config as configuration
-    from polar.runs.event_loop import run_served
+    from polar.runs.event_loop import run_apart, run_served
 
     chosen = configuration.load(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
@@ -52,9 +52,11 @@ def up(  # noqa: PLR0913
     from polar.cli.runs.run import end_run, origin_of
     from polar.cli.runs.summary import print_outcome
     from polar.runs.running import tasks_of
+    from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
 
     todo = tasks_of(tasks, samples)
+    run_apart(check_sources(todo))
     paths = RunPaths.create(runs_dir)
     logs = paths.root / "logs"
     logs.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker_service import FakeEngine
@@ -34,7 +35,7 @@ async def runtime(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerRun
 
 
 def in_networks(engine: FakeEngine, *names: str) -> None:
-    settings = {"Networks": {name: {} for name in names}}
+    settings: dict[str, Any] = {"Networks": {name: {} for name in names}}
     engine.answers["GET /containers/c1/json"] = (200, {"State": {"Pid": 0}, "NetworkSettings": settings})
 
 
