@@ -72,6 +72,10 @@ class ExportPlan:
             raise ConfigError(f"--file parquet is for --to tokens; --to {self.to} has its own kind of file")
 
     @property
+    def needs_advantages(self) -> bool:
+        return self.to not in IMITATED
+
+    @property
     def needs_calls(self) -> bool:
         return self.to in WITH_MESSAGES
 

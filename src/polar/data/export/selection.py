@@ -149,7 +149,7 @@ def _chat_reason(trace: Trace, session: ExportedSession, plan: ExportPlan) -> st
 def _advantages(group: ExportedGroup, plan: ExportPlan) -> dict[int, array[float]]:
     """By the identity of the trace. The baseline is over the whole group, also where only some of its tasks are
     exported."""
-    if group.unfinished:
+    if group.unfinished or not plan.needs_advantages:
         return {}
     finished = [FinishedSession(session.result, session.trajectory) for session in group.sessions]
     return {id(item.trace): item.advantages for item in credit(finished, plan.estimator)}
