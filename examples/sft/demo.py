@@ -102,6 +102,8 @@ def one_step(rows: Any, folder: Path) -> None:
     with torch.no_grad():
         logprobs = model(ids).logits[0].log_softmax(-1)
     expected = -logprobs[sampled - 1, labels[sampled]].mean().item()
+    of_all = -logprobs[:-1].gather(1, ids[0, 1:, None]).mean().item()
+    assert abs(of_all - expected) > 10 * TOLERANCE, "the loss of all tokens is the same: this proves nothing"
     args = SFTConfig(
         output_dir=str(folder),
         max_length=None,
@@ -133,6 +135,7 @@ def tiny_model() -> Any:
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=16_384,
+        initializer_range=1.0,  # far from uniform, so that the loss of other tokens would be another
         pad_token_id=0,
         eos_token_id=2,
     )

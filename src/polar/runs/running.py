@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -11,18 +12,20 @@ from typing import Any, Protocol, cast
 from polar import config as configuration
 from polar import registry
 from polar.config import Config, PermitConfig
-from polar.data.source import TaskFileSource
+from polar.data.source import EarlierSessions, TaskFileSource
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError, NotPermitted, RuntimeFailure
 from polar.harnesses.programs.install import install
 from polar.node import open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
+from polar.runs.resume import write_tasks
 from polar.runs.stored import StoredRun, read_run_async
+from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
 from polar.session.base import SessionSource, Watcher
 from polar.store.paths import RunPaths, RunRecord
-from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
+from polar.types import SessionResult, Stage, TaskRequest, Trajectory
 
 Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
 """A task file, or the tasks themselves; a mapping has the fields of a `TaskRequest`."""
@@ -69,6 +72,7 @@ async def run_async(
     """`run` on the caller's event loop. Cancelling it cancels the sessions and keeps what was captured."""
     chosen = _config(config)
     todo = tasks_of(tasks, samples)
+    await check_sources(todo)
     paths = RunPaths.create(Path(runs_dir) if runs_dir else chosen.runs_dir)
     await run_tasks(chosen, paths, todo, _Callback(on_result))
     return await read_run_async(paths)
@@ -104,16 +108,24 @@ class _Callback:
                 LOGGER.exception("on_result failed for session %s", result.session_id)
 
 
-async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], observer: RunObserver) -> None:
-    """All sessions of the tasks; the journal and the files of the run hold the outcome."""
-    ended = 0
+async def run_tasks(
+    config: Config,
+    paths: RunPaths,
+    tasks: list[TaskRequest],
+    observer: RunObserver,
+    earlier: EarlierSessions | None = None,
+) -> None:
+    """All sessions of the tasks; the journal and the files of the run hold the outcome. `earlier`: what a run that
+    goes on has of them already."""
+    ended = set[str]() if earlier is None else {*earlier.finished, *earlier.attempts}
 
     async def report(result: SessionResult, _: Trajectory | None) -> None:
-        nonlocal ended
-        ended += 1
+        ended.add(result.session_id)
         observer.finished(result)
 
-    await serve_source(config, paths, tasks, TaskFileSource(tasks, report), observer, lambda: ended)
+    write_tasks(paths, tasks)
+    source = TaskFileSource(tasks, report, earlier)
+    await serve_source(config, paths, tasks, source, observer, lambda: len(ended))
 
 
 async def serve_source(
@@ -126,7 +138,8 @@ async def serve_source(
 ) -> None:
     """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
     many sessions the journal has at the end."""
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    started = paths.read_record().started if paths.record.exists() else time.time()
+    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
     paths.write_record(record)
     await sweep(paths.root.parent)
     await prepare_machine(tasks, config.permits, observer.phase)
@@ -157,25 +170,32 @@ async def prepare_machine(
     for name in sorted({task.runtime.name for task in tasks}):
         if missing := await registry.find("runtime", name).lacking():
             raise ConfigError(f"runtime {name}: {missing}")
-    for spec in {task.runtime.model_dump_json(): task.runtime for task in tasks}.values():
-        runtime = registry.make("runtime", spec)
+    users = defaultdict[str, list[TaskRequest]](list)
+    for task in tasks:
+        users[task.runtime.model_dump_json()].append(task)
+    for some in users.values():
+        runtime = registry.make("runtime", some[0].runtime)
         if isinstance(runtime, BuiltinRuntime):
-            await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), spec, permits, tell)
+            await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), some, permits, tell)
     tell(INSTALLING)
     packs = {pack for task in tasks for pack in registry.make("harness", task.harness).requirements()}
     await install(tuple(sorted(packs, key=lambda pack: pack.package)))
 
 
 async def _provide(
-    runtime: BuiltinRuntime[RuntimeOptions], spec: Spec, permits: PermitConfig, tell: Callable[[str], None]
+    runtime: BuiltinRuntime[RuntimeOptions],
+    tasks: Sequence[TaskRequest],
+    permits: PermitConfig,
+    tell: Callable[[str], None],
 ) -> None:
     """An image that cannot be had fails only the sessions that need it: they report why."""
+    name = tasks[0].runtime.name
     try:
         await runtime.provide(permits, tell)
     except NotPermitted as error:
-        raise ConfigError(f"runtime {spec.name}: {error}") from error
+        raise ConfigError(f"runtime {name}: {error}") from error
     except RuntimeFailure as error:
-        LOGGER.warning("runtime %s: %s", spec.name, error)
+        LOGGER.warning("runtime %s: %s; tasks that will fail: %s", name, error, shown_ids(tasks))
 
 
 def _config(source: ConfigSource) -> Config:

@@ -67,9 +67,11 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     130: Ctrl-C, which writes the data of the sessions so far.
     """
     from polar import config as configuration
+    from polar.runs.event_loop import run_apart
     from polar.runs.generate.folder import GenerateFolder
     from polar.runs.generate.plan import GeneratePlan, SplitRatio
     from polar.runs.running import tasks_of
+    from polar.runs.task_sources import check_sources
 
     plan = GeneratePlan(
         attempts=attempts,
@@ -84,6 +86,7 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     )
     chosen = _with_concurrency(configuration.load(config), concurrency)
     todo = tasks_of(tasks, None)
+    run_apart(check_sources(todo))
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)

@@ -38,7 +38,7 @@ def up(  # noqa: PLR0913
     everything and ends like `polar run`.
     """
     from polar import config as configuration
-    from polar.runs.event_loop import run_served
+    from polar.runs.event_loop import run_apart, run_served
 
     chosen = configuration.load(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
@@ -52,9 +52,11 @@ def up(  # noqa: PLR0913
     from polar.cli.runs.run import end_run, origin_of
     from polar.cli.runs.summary import print_outcome
     from polar.runs.running import tasks_of
+    from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
 
     todo = tasks_of(tasks, samples)
+    run_apart(check_sources(todo))
     paths = RunPaths.create(runs_dir)
     logs = paths.root / "logs"
     logs.mkdir()
@@ -133,6 +135,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
+    from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
@@ -140,6 +143,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     record = RunRecord(
         run_id=paths.run_id, config=layout.config, tasks=len(tasks), started=time.time(), versions={}
     )
+    write_tasks(paths, tasks)
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:

@@ -47,6 +47,14 @@ async def checkout_of(source: Path, ref: str) -> Path:
     return await cached_folder(f"workspaces/{name}", fill)
 
 
+async def check_ref(source: Path, ref: str) -> None:
+    """Raises `RepositoryError` if `checkout_of` would not find it."""
+    origin = await _mirror_of(source) if source.is_file() else source
+    commit = await _resolve(source, origin, ref)
+    if await missing_commits(source, [commit.sha]):
+        raise RepositoryError(f"{source} has no commit {commit.sha}")
+
+
 async def missing_commits(source: Path, commits: Sequence[str]) -> set[str]:
     """Those that the repository or bundle does not have."""
     origin = await _mirror_of(source) if source.is_file() else source

@@ -8,7 +8,7 @@ from pathlib import Path
 from polar.back_off import BackOff
 from polar.errors import PolarError
 from polar.runtimes.base import Command, Finished, PreparingRuntime, Runtime
-from polar.session.files.repository import checkout_of
+from polar.session.files.repository import check_ref, checkout_of
 from polar.types import PrepareStep, TaskRequest, WorkspaceSource
 
 PAUSE_S = 0.5
@@ -27,10 +27,15 @@ async def base_of(source: WorkspaceSource | None) -> Path | None:
         return None
     if source.git is not None:
         return await checkout_of(_found(source.git, "workspace.git"), source.ref)
-    folder = _found(source.folder or "", "workspace.folder")
-    if not folder.is_dir():
-        raise WorkspaceError(f"workspace.folder: {folder} is not a folder")
-    return folder
+    return _folder_of(source)
+
+
+async def check_base(source: WorkspaceSource) -> None:
+    """Raises a `PolarError` if `base_of` would; makes no checkout."""
+    if source.git is not None:
+        await check_ref(_found(source.git, "workspace.git"), source.ref)
+    else:
+        _folder_of(source)
 
 
 async def prepare(runtime: Runtime, task: TaskRequest, *, pause_s: float = PAUSE_S) -> None:
@@ -51,6 +56,13 @@ def _found(path: str, field: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in it; links in a circle
         reason = "not on this node" if isinstance(error, FileNotFoundError) else str(error)
         raise WorkspaceError(f"{field}: {path}: {reason}") from error
+
+
+def _folder_of(source: WorkspaceSource) -> Path:
+    folder = _found(source.folder or "", "workspace.folder")
+    if not folder.is_dir():
+        raise WorkspaceError(f"workspace.folder: {folder} is not a folder")
+    return folder
 
 
 async def _do(runtime: Runtime, step: PrepareStep, number: int, pause_s: float) -> None:
