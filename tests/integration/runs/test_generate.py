@@ -213,3 +213,25 @@ def test_a_task_that_changed_is_not_mixed_with_its_old_sessions(project: Path) -
     with started(project) as process:
         _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 2 and "give the changed task a new task_id" in errors
+
+
+@pytest.mark.check
+@pytest.mark.filterwarnings("ignore")  # of datasets and what it imports
+def test_the_folder_loads_in_datasets_and_pandas_and_audits_clean(project: Path) -> None:
+    tasks = [a_task(project, name, metadata={"repo": f"o/{name}"}) for name in ("a", "b", "c")]
+    write_tasks(project, *tasks)
+    generated(project, "--split", "60/40")
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    for name, columns in (("sft", {"messages", "tools"}), ("tokens", {"input_ids", "labels"})):
+        loaded = datasets.load_dataset(str(project / "set"), name, cache_dir=str(project / "cache"))
+        assert {split: len(each) for split, each in loaded.items()} == {"train": 2, "test": 1}
+        assert columns <= set(loaded["train"].column_names)
+        frame = pandas.read_json(next((project / "set" / name / "test/data").iterdir()), lines=True)
+        assert list(frame["task_id"]) == loaded["test"]["task_id"][:]
+    audit = subprocess.run(
+        [sys.executable, "-c", MAIN, "--runs-dir", "set/runs", "audit"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+    )
+    assert audit.returncode == 0, audit.stdout + audit.stderr
