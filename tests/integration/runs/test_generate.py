@@ -118,6 +118,7 @@ def test_equal_sessions_go_out_once(project: Path) -> None:
     card = generated(project, "--wanted", "3", "--attempts", "3")
     assert (card["all"]["accepted"], card["repeated"]) == (3, {"same_tokens": 2})
     assert card["splits"]["train"]["rows"] == {"sft": 1, "tokens": 1}
+    assert (card["splits"]["train"]["sessions"], card["splits"]["train"]["share"]) == (1, 1.0)
 
 
 def test_sessions_that_ended_never_run_again(project: Path) -> None:
