@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from polar.data.tasks import named
 from polar.errors import PolarError
-from polar.types import Lease, Session, SessionResult, TaskRequest, Trajectory
+from polar.types import EarlierAttempt, Lease, Session, SessionResult, TaskRequest, Trajectory
 
 OnResult = Callable[[SessionResult, Trajectory | None], Awaitable[None]]
+
+
+class EarlierSessions(NamedTuple):
+    """What a run that goes on has of its sessions already."""
+
+    finished: frozenset[str] = frozenset()
+    """Ids of sessions whose results stand: they do not run again."""
+    attempts: Mapping[str, tuple[EarlierAttempt, ...]] = {}
+    """Session id to its attempts without a result that stands, oldest first."""
 
 
 class TaskFileSource:
     """A `SessionSource`: the sessions of its tasks in file order, the samples of a task together."""
 
-    def __init__(self, tasks: Sequence[TaskRequest], on_result: OnResult) -> None:
-        self._queue = _leases(tasks)
+    def __init__(
+        self, tasks: Sequence[TaskRequest], on_result: OnResult, earlier: EarlierSessions | None = None
+    ) -> None:
+        known = earlier or EarlierSessions()
+        self._queue = _leases(tasks, known)
         self._on_result = on_result
         self._leased: set[str] = set()
-        self._outstanding = sum(task.num_samples for task in tasks)
+        self._outstanding = sum(task.num_samples for task in tasks) - len(known.finished)
 
     @property
     def outstanding(self) -> int:
@@ -41,11 +54,16 @@ class TaskFileSource:
         self._outstanding -= 1
 
 
-def _leases(tasks: Sequence[TaskRequest]) -> Iterator[Lease]:
+def _leases(tasks: Sequence[TaskRequest], known: EarlierSessions) -> Iterator[Lease]:
     """Made on demand: a file may describe millions of sessions."""
     for position, unnamed in enumerate(tasks, start=1):
         task = named(unnamed, position)
         assert task.task_id is not None
         for index in range(task.num_samples):
-            session = Session(session_id=task.session_id(index), task_id=task.task_id, index=index)
-            yield Lease(session=session, task=task)
+            session_id = task.session_id(index)
+            if session_id in known.finished:
+                continue
+            earlier = known.attempts.get(session_id, ())
+            attempt = earlier[-1].attempt + 1 if earlier else 1
+            session = Session(session_id=session_id, task_id=task.task_id, index=index, attempt=attempt)
+            yield Lease(session=session, task=task, earlier=earlier)

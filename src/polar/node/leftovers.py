@@ -31,6 +31,11 @@ def release(paths: RunPaths) -> None:
         paths.owner.unlink(missing_ok=True)
 
 
+def is_held(paths: RunPaths) -> bool:
+    """Whether a process works in the run, or may: one of another machine cannot be seen."""
+    return paths.owner.exists() and not _is_dead(paths.owner)
+
+
 async def sweep(runs_dir: Path) -> None:
     """Removes the leftovers of all runtimes, then the session folders of dead runs. Failures are only logged."""
     await sweep_runtimes()

@@ -12,12 +12,13 @@ from typing import Any, Protocol, cast
 from polar import config as configuration
 from polar import registry
 from polar.config import Config, PermitConfig
-from polar.data.source import TaskFileSource
+from polar.data.source import EarlierSessions, TaskFileSource
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError, NotPermitted, RuntimeFailure
 from polar.harnesses.programs.install import install
 from polar.node import open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
+from polar.runs.resume import write_tasks
 from polar.runs.stored import StoredRun, read_run_async
 from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
@@ -105,16 +106,24 @@ class _Callback:
                 LOGGER.exception("on_result failed for session %s", result.session_id)
 
 
-async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], observer: RunObserver) -> None:
-    """All sessions of the tasks; the journal and the files of the run hold the outcome."""
-    ended = 0
+async def run_tasks(
+    config: Config,
+    paths: RunPaths,
+    tasks: list[TaskRequest],
+    observer: RunObserver,
+    earlier: EarlierSessions | None = None,
+) -> None:
+    """All sessions of the tasks; the journal and the files of the run hold the outcome. `earlier`: what a run that
+    goes on has of them already."""
+    ended = set[str]() if earlier is None else {*earlier.finished, *earlier.attempts}
 
     async def report(result: SessionResult, _: Trajectory | None) -> None:
-        nonlocal ended
-        ended += 1
+        ended.add(result.session_id)
         observer.finished(result)
 
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    started = time.time() if earlier is None else paths.read_record().started
+    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
+    write_tasks(paths, tasks)
     paths.write_record(record)
     await sweep(paths.root.parent)
     await prepare_machine(tasks, config.permits, observer.phase)
@@ -124,9 +133,9 @@ async def run_tasks(config: Config, paths: RunPaths, tasks: list[TaskRequest], o
             record = record.model_copy(update={"versions": node.versions})
             paths.write_record(record)
             observer.phase("")
-            await node.serve(TaskFileSource(tasks, report), (observer,))
+            await node.serve(TaskFileSource(tasks, report, earlier), (observer,))
     finally:
-        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": ended}))
+        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": len(ended)}))
 
 
 def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:

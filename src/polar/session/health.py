@@ -106,11 +106,16 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
     if any(_counted(each) is None for each in ended):  # an endpoint that does not report them
         return
     theirs = _counted_by(facts.own)
-    unknown = theirs - _counts(ended)
-    for prompt, completion in list(unknown):
+    captured = _counts(ended)
+    more = theirs - captured
+    for prompt, completion in list(more):
         if any(_is_half_of(each, prompt, completion) for each in facts.calls):
-            del unknown[prompt, completion]
-    if unknown:
+            del more[prompt, completion]
+    if shared := Counter({pair: count for pair, count in more.items() if pair in captured}):
+        yield _finding(
+            "reply_shared", shared.total(), f"its log has {_shown(shared)} more often than we captured it"
+        )
+    if unknown := more - shared:
         yield _finding("not_captured", unknown.total(), f"its log has {_shown(unknown)}, which we did not capture")
     missing = _counts(each for each in ended if each.kind == "agent" and each.received) - theirs
     if facts.ended_itself and missing:

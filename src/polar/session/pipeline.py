@@ -78,7 +78,6 @@ class Pipeline:
         """Runs sessions until the source has no more. If cancelled, cancels them and waits for their reports."""
         try:
             await self._lease_all()
-            self._warm.stop_filling()
             await self._all_done()
         finally:
             for stages in self._stages_of.values():

@@ -88,6 +88,7 @@ class RunPaths:
     ```
     <runs_dir>/<run_id>/
       run.json                 config, versions, task count, started, finished
+      tasks.jsonl              the tasks, one per line; `polar run --resume` reads them
       owner                    the process that works here, removed at a clean end
       journal.db               sessions, stages, calls, results (SQLite)
       sessions/<session_id>/
@@ -123,6 +124,11 @@ class RunPaths:
     @property
     def record(self) -> Path:
         return self.root / "run.json"
+
+    @property
+    def tasks(self) -> Path:
+        """The tasks of the run, one per line; missing in a node's run."""
+        return self.root / "tasks.jsonl"
 
     @property
     def owner(self) -> Path:

@@ -55,7 +55,8 @@ async def test_an_engine_that_fails_once(
     assert len(aborted) == (fault == "cut"), "what was sampled of a broken reply is kept, and not trained on"
     assert not any(call.received for call in aborted)
     health = outcome.result.health
-    assert health is not None and health.verdict != "broken" and health.calls == health.own_calls, health
+    assert health is not None and health.verdict != "broken", health
+    assert health.calls == health.own_calls or harness in KEEPS_THE_HALF, health
 
 
 OTHER_APIS = [

@@ -87,14 +87,23 @@ def test_what_was_handed_in_as_json(polar: Polar, service: Service) -> None:
     assert told["tasks"][0]["session_ids"] == ["add-0", "add-1"]
 
 
-def test_a_file_handed_in_twice_is_refused_unless_fresh(polar: Polar, folder: Path) -> None:
-    polar("submit", "tasks.toml")
-    again = polar("submit", "tasks.toml")
-    assert (again.exit_code, again.stdout) == (2, "")
-    assert "a task 'add' already exists" in again.stderr and "--fresh" in again.stderr
-    assert len(json.loads(polar("submit", "tasks.toml", "--fresh", "--json").stdout)["tasks"]) == 2
+def test_a_file_submitted_twice_runs_once_unless_fresh(polar: Polar, folder: Path) -> None:
+    (folder / "named.jsonl").write_text('{"task_id": "one", "instruction": "x", "num_samples": 2}\n')
+    polar("submit", "named.jsonl")
+    again = polar("submit", "named.jsonl")
+    assert again.exit_code == 0 and "task one: already there, 0 of 2 sessions finished" in again.stdout
+    assert json.loads(polar("submit", "named.jsonl", "--json").stdout)["already_there"] == ["one"]
+    assert len(json.loads(polar("submit", "named.jsonl", "--fresh", "--json").stdout)["tasks"]) == 1
     (folder / "unnamed.jsonl").write_text('{"instruction": "one"}\n{"instruction": "two"}\n')
     assert polar("submit", "unnamed.jsonl").exit_code == polar("submit", "unnamed.jsonl").exit_code == 0
+
+
+def test_another_content_under_the_same_id_is_refused(polar: Polar, folder: Path) -> None:
+    polar("submit", "tasks.toml")
+    (folder / "other.jsonl").write_text('{"task_id": "add", "instruction": "something else"}\n')
+    refused = polar("submit", "other.jsonl")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "a task 'add' already exists" in refused.stderr and "--fresh" in refused.stderr
 
 
 def test_a_refusal_tells_what_went_before_it(polar: Polar, folder: Path) -> None:

@@ -167,11 +167,14 @@ async def test_a_runtime_that_contains_nothing_is_not_kept(pool: WarmRuntimes, t
     assert FakeContained.made == []
 
 
-async def test_when_no_more_sessions_come_none_is_started(pool: WarmRuntimes, tmp_path: Path) -> None:
-    pool.stop_filling()
-    await pool.take(SPEC, session(1, tmp_path))
-    await asyncio.sleep(0.01)
-    assert FakeContained.made == []
+async def test_what_the_last_sessions_asked_for_replaces_the_rest(pool: WarmRuntimes, tmp_path: Path) -> None:
+    for number in range(2):
+        await pool.take(SPEC, session(number, tmp_path))
+    await started(2)
+    for number in range(2, 4):
+        assert await pool.take(OTHER, session(number, tmp_path)) is None
+    made = await started(4)
+    assert [each.image for each in made if not each.is_stopped] == ["other", "other"]
 
 
 async def test_a_start_waits_for_a_worker_of_init(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from polar.cli.options import JsonOption, ServerOption
-from polar.cli.output import console, counted, error_console, print_json, progress_bar
+from polar.cli.output import console, counted, error_console, one_line, print_json, progress_bar
 
 if TYPE_CHECKING:
     from polar.data.export.files import ExportFolder
@@ -173,5 +173,7 @@ def _print(report: dict[str, Any], target: Path) -> None:
     for name, reasons in report["left_out"].items():
         if reasons:
             out.print(f"{name} left out: {counted(reasons)}")
+    for problem in report["problems"]:
+        out.print(f"unreadable: {one_line(problem, 160)}")
     if not report["rows"]:
         out.print("the data set is empty; see the reasons above, and --min-reward, --untrainable, --allow-inexact")

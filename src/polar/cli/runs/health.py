@@ -76,7 +76,7 @@ def _print(run_id: str, found: list[HarnessHealth], *, sessions: bool) -> None:
 def _cells(each: HarnessHealth) -> tuple[str, ...]:
     verdicts = each.verdicts()
     agreeing = sum(
-        health.own_calls is not None and not health.has("not_captured", "not_in_own_log")
+        health.own_calls is not None and not health.has("not_captured", "not_in_own_log", "reply_shared")
         for health in each.with_calls
     )
     counts = (str(verdicts[name]) for name in ("ok", "suspect", "broken"))

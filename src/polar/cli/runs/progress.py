@@ -22,14 +22,22 @@ LIVE_STAGES = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 class RunProgress:
     """A `RunObserver`. Writes to stderr, so that stdout holds only the outcome."""
 
-    def __init__(self, tasks: Sequence[TaskRequest | TaskStatus], *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[TaskRequest | TaskStatus],
+        *,
+        quiet: bool = False,
+        earlier: Sequence[SessionResult] = (),
+    ) -> None:
+        """`earlier`: results that a run which goes on has already."""
         self.console = error_console(quiet=quiet)
         self._order = {task.task_id: position for position, task in enumerate(tasks)}
-        self._results: list[SessionResult] = []
+        self._results = list(earlier)
         self._stage_of: dict[str, Stage] = {}
         self._status: Status | None = None
         self._bar = progress_bar(self.console)
-        self._task = self._bar.add_task(_counts({}), total=sum(task.num_samples for task in tasks))
+        total = sum(task.num_samples for task in tasks)
+        self._task = self._bar.add_task(_counts({}), total=total, completed=len(earlier))
 
     @property
     def results(self) -> list[SessionResult]:

@@ -4,58 +4,115 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, SamplesOption, TasksArgument
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption
 from polar.cli.output import console
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
     from polar.config import Config
+    from polar.data.source import EarlierSessions
+    from polar.runs.resume import ResumePlan
     from polar.store.paths import RunPaths
     from polar.types import SessionResult, TaskRequest
 
 
-def run(
+def run(  # noqa: PLR0913
     ctx: typer.Context,
-    tasks: TasksArgument,
+    tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json or .jsonl.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue a stored run: what has a result is kept.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="With --resume: infrastructure failures again.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Run the sessions of a task file here and turn them into traces.
 
     Exit code 0: no session failed through infrastructure (rewards may be low).
     1: some did. 2: the input was refused. 130: Ctrl-C, which cancels the running
-    sessions and keeps what was captured.
+    sessions and keeps what was captured; --resume RUN continues such a run.
     """
     from polar import config as configuration
-    from polar.cli.runs.progress import RunProgress
-    from polar.cli.runs.summary import print_outcome
+    from polar.errors import ConfigError
+
+    chosen = configuration.load(config)
+    if resume is not None:
+        _resume(ctx.obj or chosen.runs_dir, resume, chosen, tasks, samples, retry_failed=retry_failed, json=json)
+        return
+    if tasks is None or retry_failed:
+        raise ConfigError("give a task file" if tasks is None else "--retry-failed needs --resume RUN")
     from polar.runs.event_loop import run_apart
     from polar.runs.running import tasks_of
     from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
 
-    chosen = configuration.load(config)
     todo = tasks_of(tasks, samples)
     run_apart(check_sources(todo))
-    paths = RunPaths.create(ctx.obj or chosen.runs_dir)
-    progress = RunProgress(todo, quiet=json)
-    interrupted = run_watched(chosen, paths, todo, progress)
+    _run_and_report(chosen, RunPaths.create(ctx.obj or chosen.runs_dir), todo, None, json=json)
+
+
+def _resume(  # noqa: PLR0913
+    runs_dir: Path,
+    which: str,
+    config: Config,
+    tasks: Path | None,
+    samples: int | None,
+    *,
+    retry_failed: bool,
+    json: bool,
+) -> None:
+    from polar.errors import ConfigError
+    from polar.runs.event_loop import run_apart
+    from polar.runs.resume import planned_resume
+    from polar.runs.running import tasks_of
+    from polar.runs.task_sources import check_sources
+    from polar.store.paths import find_run
+
+    if samples is not None and tasks is None:
+        raise ConfigError("--samples belongs to a task file; the sessions of a stored run are as they were")
+    paths = find_run(runs_dir, which)
+    given = None if tasks is None else tasks_of(tasks, samples)
+    plan = run_apart(planned_resume(paths, config, given, retry_failed=retry_failed))
+    run_apart(check_sources(plan.open_tasks))
+    _run_and_report(config, paths, plan.tasks, plan, json=json)
+
+
+def _run_and_report(
+    config: Config, paths: RunPaths, tasks: list[TaskRequest], plan: ResumePlan | None, *, json: bool
+) -> None:
+    from polar.cli.runs.progress import RunProgress
+    from polar.cli.runs.summary import print_outcome
+
+    progress = RunProgress(tasks, quiet=json, earlier=plan.results if plan else ())
+    if plan is not None:
+        progress.console.print(plan.words)
+    idle = plan is not None and not plan.open_tasks
+    interrupted = False if idle else run_watched(config, paths, tasks, progress, plan.earlier if plan else None)
     print_outcome(progress.results, origin_of(paths), json=json)
     end_run(progress, paths, interrupted=interrupted, json=json)
 
 
-def run_watched(config: Config, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> bool:
+def run_watched(
+    config: Config,
+    paths: RunPaths,
+    tasks: list[TaskRequest],
+    progress: RunProgress,
+    earlier: EarlierSessions | None = None,
+) -> bool:
     """All sessions of the tasks, with live progress. True: the user ended it early."""
     from polar.runs.event_loop import run_served
 
     try:
         with progress:
-            run_served(_run(config, paths, tasks, progress))
+            run_served(_run(config, paths, tasks, progress, earlier))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return True
     return False
@@ -69,14 +126,21 @@ def end_run(progress: RunProgress, paths: RunPaths, *, interrupted: bool, json: 
     """Says what to do next, and exits with the code for how the run went."""
     if progress.results and not json:
         _print_next(paths, progress.results)
-    progress.end(f"interrupted; what was captured is kept in {paths.root}" if interrupted else "")
+    goes_on = f"`polar run --resume {paths.run_id}` continues it"
+    progress.end(f"interrupted; what was captured is kept in {paths.root}; {goes_on}" if interrupted else "")
 
 
-async def _run(config: Config, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> None:
+async def _run(
+    config: Config,
+    paths: RunPaths,
+    tasks: list[TaskRequest],
+    progress: RunProgress,
+    earlier: EarlierSessions | None,
+) -> None:
     from polar.runs.running import run_tasks
 
     _stop_on_signals(progress)
-    await run_tasks(config, paths, tasks, progress)
+    await run_tasks(config, paths, tasks, progress, earlier)
 
 
 def _stop_on_signals(progress: RunProgress) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -26,6 +26,10 @@ def submit(
 ) -> None:
     """Submit the tasks of a file to a rollout server.
 
+    A task that the server has already, with the same content, is not submitted
+    again: its finished sessions stay finished. With another content it is
+    refused.
+
     With --wait the exit codes are those of `polar run`: 0 if no session failed
     through infrastructure, 1 if some did, 2 if the input was refused.
     Ctrl-C ends the wait, not the tasks.
@@ -34,14 +38,17 @@ def submit(
     from polar.data.tasks import read_tasks
 
     todo = _with_ids_to_send(read_tasks(tasks), fresh=fresh)
-    taken = ask(server, lambda client: _submit(client, todo))
+    submitted = ask(server, lambda client: _submit(client, todo))
+    taken = [each.status for each in submitted]
     address = server or DEFAULT_URL
     if wait:
         _wait_for(taken, address, json=json)
     elif json:
-        print_json({"server": address, "tasks": [status.model_dump(mode="json") for status in taken]})
+        there = [each.status.task_id for each in submitted if each.was_there]
+        tasks_json = [status.model_dump(mode="json") for status in taken]
+        print_json({"server": address, "tasks": tasks_json, "already_there": there})
     else:
-        _print_taken(taken, address)
+        _print_taken(submitted, address)
 
 
 def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequest]:
@@ -55,26 +62,56 @@ def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequ
     ]
 
 
-async def _submit(client: PolarClient, tasks: list[TaskRequest]) -> list[TaskStatus]:
+class SubmittedTask(NamedTuple):
+    status: TaskStatus
+    was_there: bool
+    """The server had this very task before."""
+
+    def __str__(self) -> str:
+        from polar.types import Stage
+
+        status = self.status
+        if self.was_there:
+            ended = sum(count for stage, count in status.stages.items() if Stage(stage).final)
+            return f"task {status.task_id}: already there, {ended} of {status.num_samples} sessions finished"
+        return (
+            f"task {status.task_id}: {status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
+        )
+
+
+async def _submit(client: PolarClient, tasks: list[TaskRequest]) -> list[SubmittedTask]:
     """In the order of the file. An error names the tasks that were submitted before it."""
     from polar.client import ServerError
     from polar.errors import PolarError
 
-    taken: list[TaskStatus] = []
+    taken: list[SubmittedTask] = []
     for task in tasks:
         try:
-            taken.append(await client.submit(task))
+            taken.append(SubmittedTask(await client.submit(task), was_there=False))
         except ServerError as error:
-            hint = "; --fresh gives every task a new id" if error.status == 409 else ""
-            before = f"; submitted before it: {', '.join(status.task_id for status in taken)}" if taken else ""
+            if error.status == 409 and (known := await _same_task(client, task)):
+                taken.append(SubmittedTask(known, was_there=True))
+                continue
+            hint = " with another content; --fresh gives every task a new id" if error.status == 409 else ""
+            new = [each.status.task_id for each in taken if not each.was_there]
+            before = f"; submitted before it: {', '.join(new)}" if new else ""
             raise PolarError(f"{error}{hint}{before}") from error
     return taken
 
 
-def _print_taken(taken: list[TaskStatus], address: str) -> None:
-    for status in taken:
-        samples = f"{status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
-        typer.echo(f"task {status.task_id}: {samples}")
+async def _same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | None:
+    """The server's task of this id, if it has the same content. JSON is compared: a tuple comes back as a list."""
+    import orjson
+
+    status = await client.task(str(task.task_id))
+    known = (await client.lease(status.session_ids[0])).task
+    sent, had = (orjson.loads(each.model_dump_json()) for each in (task, known))
+    return status if sent == had else None
+
+
+def _print_taken(taken: list[SubmittedTask], address: str) -> None:
+    for each in taken:
+        typer.echo(str(each))
     typer.echo(f"\n`polar ls --server {address}` shows their progress")
 
 

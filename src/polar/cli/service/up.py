@@ -135,6 +135,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
+    from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
@@ -142,6 +143,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     record = RunRecord(
         run_id=paths.run_id, config=layout.config, tasks=len(tasks), started=time.time(), versions={}
     )
+    write_tasks(paths, tasks)
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
