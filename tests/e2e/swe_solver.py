@@ -101,8 +101,9 @@ class Solver:
         info = EngineInfo("scripted", "script", CONTEXT_TOKENS, "raw", parallel=8, constrains=True)
         vocabulary = self.renderer._vocabulary  # pyright: ignore[reportPrivateUsage]
         engine = ScriptedEngine(vocabulary, reply, info=info)
-        paths = RunPaths.create(self.built / "runs")
-        async with open_node(Config(), paths, engine=engine, renderer=self.renderer) as node:
+        paths = RunPaths.create(Path("polar-runs"))  # relative, as `polar run` has it
+        config = Config.model_validate({"permits": {"build": True}})  # Dockerfiles of Harbor folders
+        async with open_node(config, paths, engine=engine, renderer=self.renderer) as node:
             await node.serve(TaskFileSource(tasks, self._keep))
         return self.results
 

@@ -34,3 +34,5 @@ async def test_a_harness_ends_in_good_order(
     assert len(outcome.calls) == len(outcome.engine.requests) == 1, "the last message is no call"
     assert "budget of this session is used up" in outcome.words
     assert_exactly_once(outcome.calls, outcome.trajectory)
+    health = result.health
+    assert health is not None and (health.verdict, health.calls, health.own_calls) == ("ok", 1, 1), health

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ PACKAGES = ("git", "python3", "python3-pytest")
 
 
 @pytest.fixture
-def solver(smollm2: SmolLM2Renderer, tmp_path: Path) -> Solver:
+def solver(smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Solver:
+    monkeypatch.chdir(tmp_path)
     return Solver(smollm2, tmp_path, build_set(tmp_path))
 
 
@@ -86,22 +88,31 @@ def replace_tests(row: Row) -> str:
     )
 
 
+CLAIM = """\
+import os
+for number in range(1, 40):
+    try:
+        os.write(number, {lines!r})
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
 def claim(row: Row) -> str:
-    """Prints what a parser looks for, and ends the process."""
-    lines = "\\n".join(
-        f"PASSED {test_id}" for test_id in (row["FAIL_TO_PASS"] + row["PASS_TO_PASS"]).split('"')[1::2]
-    )
-    code = f"import os\nos.write(1, b'''{lines}\\n''')\nos._exit(0)"
-    return f"cat >>{changed_file(row)} <<'END'\n{code}\nEND"
+    """Code that prints what a parser looks for, past pytest's capture, and ends the process."""
+    ids = [*json.loads(row["FAIL_TO_PASS"]), *json.loads(row["PASS_TO_PASS"])]
+    lines = "".join(f"PASSED {test_id}\n" for test_id in ids).encode()
+    return f"cat >>{changed_file(row)} <<'END'\n{CLAIM.format(lines=lines)}END"
 
 
 BAD: dict[Command, str] = {
-    nothing: "FAIL_TO_PASS did not pass",
+    nothing: "the patch is empty",
     wrong: "FAIL_TO_PASS did not pass",
     broken: "FAIL_TO_PASS did not pass",
     pass_all: "tampering",
-    replace_tests: "FAIL_TO_PASS did not pass",
-    claim: "tampering",
+    replace_tests: "the task's own was used",
+    claim: "pytest's own report does not",
 }
 """What is no fix, and a part of the reason for its 0.0."""
 
@@ -125,6 +136,8 @@ async def test_a_harbor_folder_of_the_set(runtime: str, solver: Solver) -> None:
     good, bad, *_ = (row["instance_id"] for row in one_of_each_repository(solver.rows))
     spec = await spec_of(runtime)
     path = solver.built / "harbor.toml"
+    if runtime == "docker":  # has the folder's own image built
+        spec = Spec(name=runtime)
     table = {"folders": "harbor", "names": [good, bad], "runtime": spec.model_dump()}
     lines = ["[harbor]", *(f"{key} = {inline(value)}" for key, value in table.items()), "[defaults]"]
     path.write_text("\n".join([*lines, 'harness = { name = "pi" }']) + "\n")

@@ -60,7 +60,8 @@ class Evidence(msgspec.Struct, frozen=True):
     endpoints: tuple[PermittedEndpoint, ...] | None = ()
     """Addresses that the node's operator lets evaluators call; None: any."""
     logs: Path | None = None
-    """A folder on the node for what the evaluator keeps, part of the session's logs."""
+    """A folder on the node for what the evaluator keeps, part of the session's logs. Absolute: programs that the
+    evaluator starts have other working folders."""
 
     @property
     def transcript(self) -> tuple[Message, ...]:

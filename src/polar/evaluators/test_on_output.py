@@ -177,7 +177,10 @@ class TestOnOutput:
         tests = {test_id.partition("::")[0] for test_id in options.expect_tests}
         makefiles = MAKEFILES if self._program == "make" else ()
         return WorkRules(
-            options.protected, options.allowed, frozenset(options.files), frozenset({*tests, *makefiles})
+            protected=options.protected,
+            allowed=options.allowed,
+            files=frozenset(options.files),
+            tests=frozenset({*tests, *makefiles}),
         )
 
     async def _scripts(self, runtime: Runtime) -> dict[str, str]:

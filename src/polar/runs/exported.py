@@ -14,7 +14,7 @@ from polar.errors import PolarError
 from polar.runs.stored import StoredRun, StoredSession
 from polar.runtimes.host.threads import in_thread
 from polar.store.journal import Journal
-from polar.store.trajectories import read_trajectory
+from polar.store.trajectories import TrajectoryUnreadable, read_trajectory
 from polar.types import SessionResult, TaskRequest, Trajectory
 
 ALL_TASKS = 10_000
@@ -57,8 +57,11 @@ async def _groups_of_run(
 async def _stored(
     session: StoredSession, result: SessionResult, journal: Journal, plan: ExportPlan
 ) -> ExportedSession:
-    trajectory = await in_thread(_trajectory, session)
-    calls = await journal.calls(session.session_id) if plan.needs_calls and trajectory else []
+    try:
+        trajectory = await in_thread(_trajectory, session)
+    except TrajectoryUnreadable as error:  # the other sessions go on
+        return ExportedSession(session.task, result, None, problem=str(error))
+    calls = await journal.calls(session.session_id) if plan.takes_calls_of(trajectory) else []
     return ExportedSession(session.task, result, trajectory, tuple(calls))
 
 
@@ -106,7 +109,7 @@ async def _served(client: PolarClient, group: Group, plan: ExportPlan) -> Export
             tasks[session.result.task_id] = (await client.lease(session.result.session_id)).task
 
     async def whole(result: SessionResult, trajectory: Trajectory | None) -> ExportedSession:
-        if trajectory is None or not plan.needs_calls:
+        if not plan.takes_calls_of(trajectory):
             return ExportedSession(tasks[result.task_id], result, trajectory)
         async with room:
             try:

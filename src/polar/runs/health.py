@@ -50,7 +50,8 @@ class HarnessHealth:
             return "C"
         if not seen:
             return "-"
-        return "A" if self.compared == len(seen) >= ENOUGH_SESSIONS else "B"
+        agreeing = sum(each.own_calls is not None and not each.has("reply_shared") for each in seen)
+        return "A" if agreeing == len(seen) >= ENOUGH_SESSIONS else "B"
 
     def counts(self) -> dict[str, int]:
         """In how many sessions each problem occurs."""

@@ -28,7 +28,6 @@ from polar.types import (
     Health,
     HealthFinding,
     HealthProblem,
-    ReplyCount,
     Spec,
     verdict_of,
 )
@@ -77,7 +76,7 @@ def health_of(facts: HealthFacts) -> Health:
         verdict=verdict_of(findings),
         findings=findings,
         calls=len(received),
-        own_calls=None if facts.own is None else len(facts.own.replies),
+        own_calls=None if facts.own is None else _counted_by(facts.own).total(),
     )
 
 
@@ -106,21 +105,27 @@ def _own_log(facts: HealthFacts) -> Iterable[HealthFinding]:
     ended = [each for each in facts.calls if each.finish_reason != "aborted"]
     if any(_counted(each) is None for each in ended):  # an endpoint that does not report them
         return
-    # A message that the gateway wrote itself at the end of a budget has no tokens and is no call.
-    theirs = Counter(reply for reply in map(_pair, facts.own.replies) if any(reply))
-    unknown = theirs - _counts(ended)
-    for prompt, completion in list(unknown):
+    theirs = _counted_by(facts.own)
+    captured = _counts(ended)
+    more = theirs - captured
+    for prompt, completion in list(more):
         if any(_is_half_of(each, prompt, completion) for each in facts.calls):
-            del unknown[prompt, completion]
-    if unknown:
+            del more[prompt, completion]
+    if shared := Counter({pair: count for pair, count in more.items() if pair in captured}):
+        yield _finding(
+            "reply_shared", shared.total(), f"its log has {_shown(shared)} more often than we captured it"
+        )
+    if unknown := more - shared:
         yield _finding("not_captured", unknown.total(), f"its log has {_shown(unknown)}, which we did not capture")
     missing = _counts(each for each in ended if each.kind == "agent" and each.received) - theirs
     if facts.ended_itself and missing:
         yield _finding("not_in_own_log", missing.total(), f"we captured {_shown(missing)}, which its log lacks")
 
 
-def _pair(reply: ReplyCount) -> tuple[int, int]:
-    return reply.prompt_tokens, reply.completion_tokens
+def _counted_by(own: HarnessUsage) -> Counter[tuple[int, int]]:
+    """Without messages that the gateway wrote itself at the end of a budget: these have no tokens."""
+    pairs = ((reply.prompt_tokens, reply.completion_tokens) for reply in own.replies)
+    return Counter(pair for pair in pairs if any(pair))
 
 
 def _is_half_of(each: Call, prompt: int, completion: int) -> bool:

@@ -78,7 +78,6 @@ class Pipeline:
         """Runs sessions until the source has no more. If cancelled, cancels them and waits for their reports."""
         try:
             await self._lease_all()
-            self._warm.stop_filling()
             await self._all_done()
         finally:
             for stages in self._stages_of.values():
@@ -109,9 +108,11 @@ class Pipeline:
         while True:
             room = await self._room()
             leases: list[Lease] = []
+            self._warm.idle.set()
             try:
                 leases = await self._source.lease(room)
             finally:
+                self._warm.idle.clear()
                 for _ in range(room - len(leases)):
                     self._ready.release()
             if not leases:

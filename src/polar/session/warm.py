@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
-from collections.abc import Coroutine
+from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +25,8 @@ from polar.session.own_runtime import is_contained
 from polar.types import Spec
 
 LOGGER = logging.getLogger("polar.session")
+IDLE_S = 0.5
+"""A node is idle if it has waited so long for a session."""
 START_LIMIT_S = 300.0
 CHECK_LIMIT_S = 10.0
 
@@ -44,87 +45,122 @@ class WarmRecipe(NamedTuple):
         return cls(spec.model_dump_json(), folders.base, programs)
 
 
+class _Order(NamedTuple):
+    """What a session asked for."""
+
+    recipe: WarmRecipe
+    spec: Spec
+    folders: SessionFolders
+
+
 class _Waiting(NamedTuple):
     recipe: WarmRecipe
     runtime: Runtime
 
 
 class WarmRuntimes:
-    """At most `size` of them, of the kinds that sessions asked for last."""
+    """What the last `size` sessions asked for, started once more."""
 
-    def __init__(self, size: int, folder: Path, turn: asyncio.Semaphore) -> None:
-        self._size = size
+    def __init__(self, size: int, folder: Path, turn: asyncio.Semaphore, idle_s: float = IDLE_S) -> None:
         self._folder = folder
         self._turn = turn
         """A start takes one of the workers that set sessions up, so it never adds to their load."""
-        self._waiting: deque[_Waiting] = deque()
-        self._starting: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
-        self._numbers = itertools.count(1)
+        self._idle_s = idle_s
+        self.idle = asyncio.Event()
+        """Set while the node waits for sessions. Under a steady load it does not: there the READY buffer sets
+        sessions up ahead, and further starts would only take time from them."""
         self._is_filling = size > 0
+        self._orders: deque[_Order] = deque(maxlen=size)
+        self._waiting: list[_Waiting] = []
+        self._asked = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self._filler: asyncio.Task[None] | None = None
 
     async def take(self, spec: Spec, folders: SessionFolders) -> Runtime | None:
-        """A started runtime for this session, if one waits; begins to start another one."""
-        recipe = WarmRecipe.of(spec, folders)
-        if not self._is_filling and not self._waiting:
+        """A started runtime for this session, if one waits; another one will be started."""
+        if not self._is_filling or not is_contained(spec):
             return None
-        found = next((each for each in self._waiting if each.recipe == recipe), None)
-        if found is not None:
-            self._waiting.remove(found)
-        self._fill(recipe, spec, folders)
-        return None if found is None else await _given(found.runtime, folders)
-
-    def stop_filling(self) -> None:
-        """No more sessions will come than those that are here."""
-        self._is_filling = False
+        order = _Order(WarmRecipe.of(spec, folders), spec, folders)
+        self._orders.append(order)
+        self._asked.set()
+        if self._filler is None:
+            self._filler = asyncio.create_task(self._fill(), name="warm runtimes")
+        found = next((each for each in self._waiting if each.recipe == order.recipe), None)
+        if found is None:
+            return None
+        self._waiting.remove(found)
+        return await _given(found.runtime, folders)
 
     async def close(self) -> None:
         """Ends those that no session took."""
-        self.stop_filling()
-        for task in self._starting:
-            task.cancel()
-        while self._starting or self._ending:
-            await asyncio.wait([*self._starting, *self._ending])
+        self._is_filling = False
+        if self._filler is not None:
+            self._filler.cancel()
+            await asyncio.wait([self._filler])
         while self._waiting:
-            with suppress(Exception):
-                await self._waiting.popleft().runtime.stop()
+            await _end(self._waiting.pop().runtime)
         await in_thread(remove_tree, self._folder)
 
-    def _fill(self, recipe: WarmRecipe, spec: Spec, folders: SessionFolders) -> None:
-        if not self._is_filling or not is_contained(spec):
-            return
-        if len(self._waiting) + len(self._starting) >= self._size:
-            other = next((each for each in self._waiting if each.recipe != recipe), None)
-            if other is None:
+    async def _fill(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            while self._missing() is not None:
+                await self._until_idle()
+                if (order := self._missing()) is not None:
+                    await self._drop_surplus()
+                    await self._start(order)
+
+    async def _until_idle(self) -> None:
+        while True:
+            await self.idle.wait()
+            await asyncio.sleep(self._idle_s)
+            if self.idle.is_set():
                 return
-            self._waiting.remove(other)  # the oldest of another kind
-            self._do(self._ending, other.runtime.stop())
-        self._do(self._starting, self._start(recipe, spec, folders))
 
-    def _do(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="warm runtime")
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    def _missing(self) -> _Order | None:
+        there = Counter(each.recipe for each in self._waiting)
+        wanted = Counter(order.recipe for order in self._orders)
+        return next(
+            (order for order in reversed(self._orders) if there[order.recipe] < wanted[order.recipe]), None
+        )
 
-    async def _start(self, recipe: WarmRecipe, spec: Spec, folders: SessionFolders) -> None:
+    async def _drop_surplus(self) -> None:
+        """Those that the last sessions did not ask for."""
+        wanted = Counter(order.recipe for order in self._orders)
+        kept: Counter[WarmRecipe] = Counter()
+        for each in tuple(self._waiting):
+            kept[each.recipe] += 1
+            if kept[each.recipe] > wanted[each.recipe]:
+                self._waiting.remove(each)
+                await _end(each.runtime)
+
+    async def _start(self, order: _Order) -> None:
         number = next(self._numbers)
         own = self._folder / str(number)
         async with self._turn:
-            runtime: Runtime = registry.make("runtime", spec)
-            if not self._is_filling or not isinstance(runtime, AdoptableRuntime):
+            runtime: Runtime = registry.make("runtime", order.spec)
+            if not isinstance(runtime, AdoptableRuntime):
+                self._forget(order)
                 return
-            name = f"warm-{number}-{folders.session_id}"[:128]
-            mine = msgspec.structs.replace(folders, session_id=name, root=own / "place", logs=own / "logs")
+            name = f"warm-{number}-{order.folders.session_id}"[:128]
+            mine = msgspec.structs.replace(order.folders, session_id=name, root=own / "place", logs=own / "logs")
             try:
                 async with asyncio.timeout(START_LIMIT_S):
                     await runtime.start(mine)
             except BaseException as error:
-                await runtime.stop()
-                if isinstance(error, asyncio.CancelledError):
+                await to_the_end(_end(runtime))
+                if not isinstance(error, Exception):
                     raise
-                LOGGER.info("a warm runtime %s did not start: %s", spec.name, error)
+                LOGGER.info("a warm runtime %s did not start: %s", order.spec.name, error)
+                self._forget(order)
                 return
-        self._waiting.append(_Waiting(recipe, runtime))
+        self._waiting.append(_Waiting(order.recipe, runtime))
+
+    def _forget(self, order: _Order) -> None:
+        """Until a session asks for it again."""
+        with suppress(ValueError):
+            self._orders.remove(order)
 
 
 async def _given(runtime: Runtime, folders: SessionFolders) -> Runtime | None:
@@ -137,7 +173,7 @@ async def _given(runtime: Runtime, folders: SessionFolders) -> Runtime | None:
             taken = True
     finally:
         if not taken:
-            await to_the_end(runtime.stop())
+            await to_the_end(_end(runtime))
     return runtime if taken else None
 
 
@@ -148,3 +184,11 @@ async def _lives(runtime: Runtime) -> bool:
             return (await runtime.exec(Command(("true",), log_name="warm"))).exit_code == 0
     except Exception:
         return False
+
+
+async def _end(runtime: Runtime) -> None:
+    """One that cannot be ended is left to the next sweep."""
+    try:
+        await runtime.stop()
+    except Exception as error:
+        LOGGER.warning("a warm runtime could not be ended: %s", error)

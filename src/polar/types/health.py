@@ -18,6 +18,7 @@ HealthProblem = Literal[
     "capture_missing",
     "not_captured",
     "not_in_own_log",
+    "reply_shared",
     "own_log_unreadable",
     "calls_refused",
     "tools_failing",

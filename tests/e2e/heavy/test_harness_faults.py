@@ -54,6 +54,9 @@ async def test_an_engine_that_fails_once(
     aborted = [call for call in outcome.calls if call.finish_reason == "aborted"]
     assert len(aborted) == (fault == "cut"), "what was sampled of a broken reply is kept, and not trained on"
     assert not any(call.received for call in aborted)
+    health = outcome.result.health
+    assert health is not None and health.verdict != "broken", health
+    assert health.calls == health.own_calls or harness in KEEPS_THE_HALF, health
 
 
 OTHER_APIS = [

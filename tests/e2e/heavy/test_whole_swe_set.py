@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from real_run import polar_run
 from swe_solver import Row, Solver, apply, build_set, verdicts, write_tasks
 
@@ -15,7 +16,10 @@ def fix(row: Row) -> str:
     return apply(row["patch"])
 
 
-async def test_every_fix_resolves_its_bug(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+async def test_every_fix_resolves_its_bug(
+    smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     rows = build_set(tmp_path)
     solver = Solver(smollm2, tmp_path, rows)
     seen = verdicts(await solver.solve(dict.fromkeys(rows, fix), Spec(name="local")))

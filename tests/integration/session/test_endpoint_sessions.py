@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 from workshop import agent_task, shell_task
 
 import polar
 from fake_endpoint import KEY, KEY_VARIABLE, Answer, FakeEndpoint, fake_endpoint
+from polar.cli.app import app
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
 from polar.types import Message, Trajectory
@@ -56,6 +59,27 @@ async def test_a_session_is_judged_and_stored_and_not_trained_on(
     assert second.response == Message(role="assistant", content="Done.")
     assert run.record.versions["model"].startswith("frontier-1 at http://")
     assert run.record.versions["renderer"] == "engine"
+
+
+async def test_its_conversation_is_exported_on_request(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    """As an example for a smaller model. Without the request it is left out, as from everything that trains."""
+    run = await polar.run_async([agent_task(task_id="t")], config=config(endpoint), runs_dir=tmp_path / "runs")
+
+    def export(name: str, *options: str) -> dict[str, Any]:
+        command = ["export", str(run.paths.root), "--to", "sft", "--json", "--out", str(tmp_path / name), *options]
+        return json.loads(CliRunner().invoke(app, command).stdout)
+
+    assert export("none")["left_out"]["sessions"] == {"no_token_ids": 1}
+    assert export("better", "--untrainable", "--min-reward", "2")["left_out"]["sessions"] == {
+        "below_min_reward": 1
+    }
+    assert export("one", "--untrainable", "--min-reward", "1")["rows"] == 1
+    row = json.loads((tmp_path / "one/data/train-00000-of-00001.jsonl").read_text())
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant", "tool", "assistant"]
+    asked = row["messages"][1]
+    assert (asked["reasoning_content"], asked["tool_calls"][0]["function"]["arguments"]) == ("A file.", WRITE)
+    assert [message["weight"] for message in row["messages"] if message["role"] == "assistant"] == [1, 1]
+    assert (row["session_id"], row["kind"], row["reward"]) == ("t-0", "agent", 1.0)
 
 
 async def test_its_reward_is_in_no_baseline(endpoint: FakeEndpoint, tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ async def test_in_the_agents_runtime_some_cheats_work_and_leftovers_do_not(works
     }
 
 
-async def test_a_folder_in_the_usual_form_of_terminal_bench(workshop: Workshop, tmp_path: Path) -> None:
+@pytest.fixture
+async def pytest_image() -> None:
     known: type[Runtime] = registry.find("runtime", "docker")
     skip_without_runtime("docker", await known.lacking())
     try:
@@ -145,12 +146,32 @@ async def test_a_folder_in_the_usual_form_of_terminal_bench(workshop: Workshop, 
         await build(ImageOrder(PYTEST_IMAGE, recipe("debian", packages, None)), lambda step: None)
     except RuntimeFailure as error:
         pytest.skip(f"docker: an image with pytest cannot be built: {error}")
-    for path, text in PYTEST_FOLDER.items():
-        file = tmp_path / "harbor" / "double" / path
+
+
+def write_folder(root: Path, **changes: str) -> None:
+    for path, text in (PYTEST_FOLDER | changes).items():
+        file = root / "harbor" / "double" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+@pytest.mark.usefixtures("pytest_image")
+async def test_a_folder_in_the_usual_form_of_terminal_bench(workshop: Workshop, tmp_path: Path) -> None:
+    write_folder(tmp_path)
     scripts = {name: script for name, (script, _, _) in PYTEST_AGENTS.items()}
     seen = await scores(workshop, tasks_of({"name": "docker"}, scripts, tmp_path))
     expected = {name: (reward, why) for name, (_, reward, why) in PYTEST_AGENTS.items()}
     assert {name: each for name, each in seen.items() if each[0] != expected[name][0]} == {}
     assert {name: each for name, each in seen.items() if expected[name][1] not in each[1]} == {}
+
+
+@pytest.mark.usefixtures("pytest_image")
+async def test_an_agent_that_is_not_root_is_judged_by_root(workshop: Workshop, tmp_path: Path) -> None:
+    dockerfile = PYTEST_FOLDER["environment/Dockerfile"] + "RUN touch old && chown -R 1000:1000 .\nUSER 1000\n"
+    check = PYTEST_FOLDER["tests/test_outputs.py"] + "    assert not __import__('os').path.exists('/app/old')\n"
+    changes = {"environment/Dockerfile": dockerfile, "tests/test_outputs.py": check}
+    write_folder(tmp_path, **changes, **{"task.toml": "[verifier]\nuser = 'root'\n"})
+    right = PYTEST_AGENTS["solution"][0]
+    scripts = {"all": f"{right}; rm old; [ $(id -u) = 1000 ] || rm solution.py", "half": right}
+    seen = await scores(workshop, tasks_of({"name": "docker"}, scripts, tmp_path))
+    assert (seen["all"], seen["half"][0]) == ((1.0, ""), 0.0)

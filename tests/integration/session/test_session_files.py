@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from workshop import WRITE, Workshop, agent_task, shell_task
 
 from polar.evaluators.base import Evidence
 from polar.harnesses.base import HarnessContext, Launch, NpmPack
+from polar.store.paths import RunPaths
 from polar.types import CallProfile, Score, SessionResult, Stage, Strict
 
 SCRIPT = [f"I write it. {WRITE}", "Done."]
@@ -32,6 +34,15 @@ class JudgeByPatch:
         await evidence.runtime.put("out/verdict", b"secret")
         lines = evidence.patch.read_text().splitlines() if evidence.patch else []
         return Score(reward=1.0 if "+hello" in lines else 0.0)
+
+
+class JudgeByFolder(JudgeByPatch):
+    """Whether a program with another working folder finds the evaluator's."""
+
+    async def evaluate(self, evidence: Evidence) -> Score:
+        assert evidence.logs is not None
+        found = await asyncio.create_subprocess_exec("test", "-d", str(evidence.logs), cwd="/")
+        return Score(reward=1.0 if await found.wait() == 0 else 0.0)
 
 
 class LoggingHarness:
@@ -195,3 +206,13 @@ class TestFailuresOfInit:
         await workshop.run([], [agent_task(keep={"patch": True})])
         failure = workshop.only.failure
         assert failure and failure.where == "prepare" and "needs git in the runtime" in failure.message
+
+
+async def test_an_evaluators_folder_below_a_relative_run_folder(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `polar run` has it."""
+    monkeypatch.chdir(tmp_path)
+    workshop.paths = RunPaths.create(Path("polar-runs"))
+    await workshop.run(SCRIPT, [agent_task(evaluator={"name": f"{__name__}:JudgeByFolder"})])
+    assert workshop.only.score is not None and workshop.only.score.reward == 1.0

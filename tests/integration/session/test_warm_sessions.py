@@ -9,13 +9,18 @@ from typing import ClassVar
 import pytest
 from workshop import AGENT, Workshop, shell_task
 
+from polar.data.source import TaskFileSource
+from polar.node import Node
 from polar.runtimes.base import SessionFolders
 from polar.runtimes.local.runtime import LocalOptions, LocalRuntime
 from polar.runtimes.options import Capabilities
-from polar.types import Stage, TaskRequest
+from polar.types import Lease, SessionResult, Stage, TaskRequest, Trajectory
+from waiting import hang_limit, until
 
 STARTED: list[str] = []
 ENDED: list[str] = []
+WAITING: list[str] = []
+"""Warm ones that have been started."""
 
 
 class ClosedOptions(LocalOptions):
@@ -30,6 +35,8 @@ class ClosedRuntime(LocalRuntime):
     async def start(self, folders: SessionFolders) -> None:
         STARTED.append(folders.session_id)
         await super().start(folders)
+        if folders.session_id.startswith("warm-"):
+            WAITING.append(folders.session_id)
 
     async def _release(self, folders: SessionFolders) -> None:
         ENDED.append(folders.session_id)
@@ -40,6 +47,7 @@ class ClosedRuntime(LocalRuntime):
 def nothing_seen() -> Iterator[None]:
     STARTED.clear()
     ENDED.clear()
+    WAITING.clear()
     yield
 
 
@@ -55,9 +63,31 @@ def seven_sessions(command: str) -> list[TaskRequest]:
     return [task]
 
 
+class Bursts:
+    """One session; the others when a warm runtime waits."""
+
+    def __init__(self, source: TaskFileSource) -> None:
+        self._source = source
+        self._began = False
+
+    async def lease(self, room: int) -> list[Lease]:
+        if self._began:
+            await until(lambda: bool(WAITING))
+        self._began, room = True, room if self._began else 1
+        return await self._source.lease(room)
+
+    async def report(self, result: SessionResult, trajectory: Trajectory | None) -> None:
+        await self._source.report(result, trajectory)
+
+
+async def in_bursts(node: Node, source: TaskFileSource) -> None:
+    async with hang_limit():
+        await node.serve(Bursts(source))
+
+
 async def test_sessions_take_them_and_see_themselves(workshop: Workshop) -> None:
     tasks = seven_sessions("cat given.txt; echo; echo $POLAR_SESSION; ls -A")
-    await workshop.run(["Done."], tasks, warm=2, init=1, ready=1, running=1)
+    await workshop.run(["Done."], tasks, in_bursts, warm=2, init=1, ready=1, running=1)
     assert {result.stage for result in workshop.results.values()} == {Stage.COMPLETED}
     own = [name for name in STARTED if not name.startswith("warm-")]
     assert 1 <= len(own) < 7, "at least one session took a warm one"
@@ -67,7 +97,15 @@ async def test_sessions_take_them_and_see_themselves(workshop: Workshop) -> None
 
 
 async def test_each_is_ended_and_its_folder_removed(workshop: Workshop) -> None:
-    await workshop.run(["Done."], seven_sessions("true"), warm=3, init=2, ready=2, running=2)
+    await workshop.run(["Done."], seven_sessions("true"), in_bursts, warm=3, init=2, ready=2, running=2)
+    assert any(name.startswith("warm-") for name in STARTED)
     assert sorted(ENDED) == sorted(STARTED)
     assert workshop.leftovers() == []
     assert not Path(workshop.paths.warm).exists()
+
+
+async def test_under_a_steady_load_none_is_started(workshop: Workshop) -> None:
+    """Its source always has sessions while it is asked."""
+    await workshop.run(["Done."], seven_sessions("true"), warm=3, init=2, ready=2, running=2)
+    own = [name for name in STARTED if not name.startswith("warm-")]
+    assert len(own) == 7

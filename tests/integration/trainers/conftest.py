@@ -9,14 +9,21 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # Fake engines, nodes and stored groups of other tests are used here too.
-OTHERS = (HERE.parent / "engines", HERE.parent / "node", HERE.parents[1] / "unit" / "trainers" / "bridges")
+UNIT = HERE.parents[1] / "unit"
+OTHERS = (HERE.parent / "engines", HERE.parent / "node", UNIT / "trainers" / "bridges", UNIT / "data" / "export")
 sys.path.extend(str(folder) for folder in OTHERS)
 # TRL warns when its asynchronous trainer is imported; here a warning is an error.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 PARTNERS = {
-    "torch": ("test_miniature.py", "test_weight_*.py", "test_updates_under_sessions.py", "test_trl_*steps.py"),
-    "trl": ("test_trl_*steps.py",),
+    "torch": (
+        "test_miniature.py",
+        "test_weight_*.py",
+        "test_updates_under_sessions.py",
+        "test_trl_*steps.py",
+        "test_sft_*.py",
+    ),
+    "trl": ("test_trl_*steps.py", "test_sft_*.py"),
     "matplotlib": ("test_eval_plot.py",),
 }
 collect_ignore_glob = [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import typer
+from typer.models import CommandInfo
 from typer.testing import CliRunner, Result
 
 from polar import __version__
@@ -121,3 +123,21 @@ def test_the_runs_folder_comes_from_the_config_where_the_user_says_nothing(
     result = CliRunner().invoke(app, ["ls"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "polar.toml" in result.stderr
+
+
+def test_help_pages_fit_eighty_columns() -> None:
+    """Typer keeps the line breaks of a docstring, except in its first paragraph: a longer line folds badly."""
+    assert [
+        f"{command.callback.__module__}: {line}"
+        for command in commands_of(app)
+        if command.callback is not None
+        for line in (inspect.getdoc(command.callback) or "").partition("\n\n")[2].splitlines()
+        if len(line) > 78
+    ] == []
+
+
+def commands_of(group: typer.Typer) -> Iterator[CommandInfo]:
+    yield from group.registered_commands
+    for each in group.registered_groups:
+        assert each.typer_instance is not None
+        yield from commands_of(each.typer_instance)

@@ -150,6 +150,13 @@ async def test_an_edited_test_is_restored_and_the_work_counts(own_runtime: Folde
     assert score.reasons == ("the agent changed tests/test_double.py: the task's own was used",)
 
 
+async def test_the_agents_version_of_an_evaluators_file_is_noted_and_not_used(own_runtime: FolderRuntime) -> None:
+    work = {"check.py": "raise SystemExit(0)\n"}
+    score = await own_verdict(own_runtime, work, command="python3 check.py", files={"check.py": "assert False\n"})
+    assert score.reward == 0.0
+    assert score.reasons == ("expected exit code 0, saw 1", "the agent changed check.py: the task's own was used")
+
+
 async def test_tampering_scores_zero_whatever_the_work(own_runtime: FolderRuntime) -> None:
     work = {"solution.py": RIGHT, "conftest.py": ""}
     score = await own_verdict(own_runtime, work, **RUN_TESTS)

@@ -33,6 +33,7 @@ def test_fewer_sessions_or_one_without_a_log_are_a_b() -> None:
     assert harness(*[session()] * 9).trust == "B"
     assert harness(*[session()] * 10, session(own=None)).trust == "B"
     assert harness(*[session()] * 10, session("own_log_unreadable", own=None)).trust == "B"
+    assert harness(*[session()] * 10, session("reply_shared", own=3)).trust == "B"
 
 
 @pytest.mark.parametrize("what", ["capture_inexact", "capture_missing", "not_captured", "not_in_own_log"])

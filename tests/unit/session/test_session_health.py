@@ -133,6 +133,12 @@ def test_the_log_need_not_have_what_is_not_the_agents_or_never_arrived(unlogged:
     assert not found.has("not_in_own_log", "not_captured")
 
 
+def test_a_reply_that_two_equal_requests_shared_is_suspect() -> None:
+    """Two agents that ask the same at the same time, and nothing in their requests tells them apart."""
+    found = health(call(1, 10, 2), own=log((10, 2), (10, 2)))
+    assert (found.verdict, told(found)) == ("suspect", [("reply_shared", 1)])
+
+
 def test_a_harness_may_write_down_half_a_reply_that_broke_off() -> None:
     calls = (call(1, 10, 5, finish_reason="aborted", received=False), call(2, 10, 7))
     assert health(*calls, own=log((10, 0), (10, 7))).verdict == "ok"
@@ -141,7 +147,8 @@ def test_a_harness_may_write_down_half_a_reply_that_broke_off() -> None:
 
 
 def test_a_message_that_the_gateway_wrote_is_no_reply() -> None:
-    assert health(call(1, 10, 2), own=log((10, 2), (0, 0))).verdict == "ok"
+    found = health(call(1, 10, 2), own=log((10, 2), (0, 0)))
+    assert (found.verdict, found.calls, found.own_calls) == ("ok", 1, 1)
 
 
 def test_an_endpoint_that_counts_no_tokens_cannot_be_compared() -> None:
@@ -230,6 +237,7 @@ def test_every_problem_can_be_found() -> None:
             ended_by="max_tokens",
         ),
         health(call(1, new_messages=results(True, True, True, True)), certificate=None, own_problem="x"),
+        health(call(1), own=log((10, 2), (10, 2))),
     ]
     assert {what for found in sessions for what, _ in told(found)} == set(HEALTH_PROBLEMS)
 

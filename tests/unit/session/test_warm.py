@@ -84,7 +84,8 @@ def none_made() -> None:
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WarmRuntimes]:
-    pool = WarmRuntimes(2, tmp_path / "warm", asyncio.Semaphore(1))
+    pool = WarmRuntimes(2, tmp_path / "warm", asyncio.Semaphore(1), idle_s=0)
+    pool.idle.set()
     yield pool
     await pool.close()
     assert all(each.is_stopped or each.session for each in FakeContained.made if each.is_started)
@@ -166,22 +167,35 @@ async def test_a_runtime_that_contains_nothing_is_not_kept(pool: WarmRuntimes, t
     assert FakeContained.made == []
 
 
-async def test_when_no_more_sessions_come_none_is_started(pool: WarmRuntimes, tmp_path: Path) -> None:
-    pool.stop_filling()
-    await pool.take(SPEC, session(1, tmp_path))
-    await asyncio.sleep(0.01)
-    assert FakeContained.made == []
+async def test_what_the_last_sessions_asked_for_replaces_the_rest(pool: WarmRuntimes, tmp_path: Path) -> None:
+    for number in range(2):
+        await pool.take(SPEC, session(number, tmp_path))
+    await started(2)
+    for number in range(2, 4):
+        assert await pool.take(OTHER, session(number, tmp_path)) is None
+    made = await started(4)
+    assert [each.image for each in made if not each.is_stopped] == ["other", "other"]
 
 
 async def test_a_start_waits_for_a_worker_of_init(tmp_path: Path) -> None:
     workers = asyncio.Semaphore(1)
-    pool = WarmRuntimes(1, tmp_path / "warm", workers)
+    pool = WarmRuntimes(1, tmp_path / "warm", workers, idle_s=0)
+    pool.idle.set()
     async with workers:
         await pool.take(SPEC, session(1, tmp_path))
         await asyncio.sleep(0.01)
         assert FakeContained.made == []
     await started(1)
     await pool.close()
+
+
+async def test_a_node_that_has_enough_to_do_starts_none(pool: WarmRuntimes, tmp_path: Path) -> None:
+    pool.idle.clear()
+    await pool.take(SPEC, session(1, tmp_path))
+    await asyncio.sleep(0.01)
+    assert FakeContained.made == []
+    pool.idle.set()
+    await started(1)
 
 
 async def test_the_default_size_starts_nothing(tmp_path: Path) -> None:

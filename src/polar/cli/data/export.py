@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from polar.cli.options import JsonOption, ServerOption
-from polar.cli.output import console, counted, error_console, print_json, progress_bar
+from polar.cli.output import console, counted, error_console, one_line, print_json, progress_bar
 
 if TYPE_CHECKING:
     from polar.data.export.files import ExportFolder
@@ -79,9 +79,9 @@ def export(  # noqa: PLR0913 - each is an option of the command
     polar export --to parquet      all trainable traces, with advantages
     polar export --to sft --pairs  better and worse answers to one prompt
 
-    Only exact traces of trainable sessions go in, unless you ask for others. What was
-    left out is counted by reason, here and in export.json beside the data. Sessions
-    that have not ended are left out.
+    Only exact traces of trainable sessions go in, unless you ask for others. What
+    was left out is counted by reason, here and in export.json beside the data.
+    Sessions that have not ended are left out.
     """
     from polar.data.export.files import ExportFolder
     from polar.data.export.plan import ExportPlan
@@ -173,5 +173,7 @@ def _print(report: dict[str, Any], target: Path) -> None:
     for name, reasons in report["left_out"].items():
         if reasons:
             out.print(f"{name} left out: {counted(reasons)}")
+    for problem in report["problems"]:
+        out.print(f"unreadable: {one_line(problem, 160)}")
     if not report["rows"]:
         out.print("the data set is empty; see the reasons above, and --min-reward, --untrainable, --allow-inexact")

@@ -30,9 +30,9 @@ def prune(
 ) -> None:
     """Remove workspaces of dead runs, and images that were not used for long.
 
-    Only what Polar made: images of tasks' Dockerfiles, built and pulled ones. Nothing that a
-    live node or a container uses. Results, traces and logs of runs stay. Exit code 1 if
-    something could not be removed.
+    Only what Polar made: images of tasks' Dockerfiles, built and pulled ones.
+    Nothing that a live node or a container uses. Results, traces and logs of runs
+    stay. Exit code 1 if something could not be removed.
     """
     from polar.runs.prune import find_prunable
     from polar.runs.prune import prune as remove

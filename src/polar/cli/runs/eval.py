@@ -44,9 +44,10 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Measure how often a task set is solved, by policy, harness and runtime.
 
-    Every session counts: one that failed through infrastructure is not solved, and is
-    shown apart. Rates have 95 % intervals from a bootstrap over tasks. The sessions are
-    kept as a run, with the report in its eval.json. Exit codes are those of `polar run`.
+    Every session counts: one that failed through infrastructure is not solved,
+    and is shown apart. Rates have 95 % intervals from a bootstrap over tasks. The
+    sessions are kept as a run, with the report in its eval.json. Exit codes are
+    those of `polar run`.
     """
     from polar.cli.runs.eval_report import print_report
     from polar.cli.runs.eval_runs import end_evaluation, stored_policy

@@ -24,8 +24,9 @@ def health(
 ) -> None:
     """Show whether the data of a run can be relied on, by harness.
 
-    It says nothing about rewards: exact capture, agreement with the harness's own log, refused
-    calls, failing tools, loops, cut replies. Exit code 1 if a session is broken.
+    It says nothing about rewards: exact capture, agreement with the harness's own
+    log, refused calls, failing tools, loops, cut replies. Exit code 1 if a
+    session is broken.
     """
     from polar.runs.health import health_of_run
     from polar.runs.stored import load_run
@@ -75,7 +76,7 @@ def _print(run_id: str, found: list[HarnessHealth], *, sessions: bool) -> None:
 def _cells(each: HarnessHealth) -> tuple[str, ...]:
     verdicts = each.verdicts()
     agreeing = sum(
-        health.own_calls is not None and not health.has("not_captured", "not_in_own_log")
+        health.own_calls is not None and not health.has("not_captured", "not_in_own_log", "reply_shared")
         for health in each.with_calls
     )
     counts = (str(verdicts[name]) for name in ("ok", "suspect", "broken"))

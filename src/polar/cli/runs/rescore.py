@@ -43,9 +43,9 @@ def rescore(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Score stored sessions again, with another evaluator or other options.
 
-    The sessions' own results are never changed. An evaluator that looks at the workspace
-    needs tasks that kept it: keep.artifacts = ["."] or keep.patch = true. Exit code 1 if
-    a session could not be scored.
+    The sessions' own results are never changed. An evaluator that looks at the
+    workspace needs tasks that kept it: keep.artifacts = ["."] or keep.patch =
+    true. Exit code 1 if a session could not be scored.
     """
     from polar import config
     from polar.runs.rescore import RescorePlan

@@ -33,7 +33,8 @@ def show(
 ) -> None:
     """Show one session: its stages and calls over time, its score and its traces.
 
-    Looks in the local runs; with --server at a rollout server, which needs the whole id.
+    Looks in the local runs; with --server at a rollout server, which needs the
+    whole id.
     """
     from polar.cli.runs.tokens import print_traces
 

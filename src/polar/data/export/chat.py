@@ -6,7 +6,7 @@ next call continues its tokens, and as the harness repeated it where the prompt 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -36,14 +36,32 @@ class Conversation(NamedTuple):
 
 def conversation_of(trace: Trace, calls: Mapping[str, Call]) -> Conversation:
     """`calls`: those of the session, by id."""
-    chain = _chain(trace, calls)
+    last = calls.get(trace.spans[-1].call_id) if trace.spans else None
+    return _conversation(_chain(last, calls), trained_calls(trace))
+
+
+def conversations_of(calls: Mapping[str, Call]) -> Iterator[Conversation]:
+    """Those of a session without traces, because its engine gives no token ids: one for each call that no other
+    continues. A reply is trained on in the first that has it. Auxiliary calls, such as titles, are left out."""
+    parents = {call.parent_id for call in calls.values()}
+    claimed: set[str] = set()
+    for last in calls.values():
+        if last.call_id in parents or last.kind == "auxiliary":
+            continue
+        chain = _chain(last, calls)
+        trained = frozenset(call.call_id for call in chain) - claimed
+        claimed |= trained
+        yield _conversation(chain, trained)
+
+
+def _conversation(chain: Sequence[Call], trained: frozenset[str]) -> Conversation:
     turns: list[Turn] = []
     for parent, call in zip([None, *chain], chain, strict=False):
         turns += _added(parent, call)
     if chain:
         turns.append(Turn(chain[-1].response, chain[-1], is_reply=True))
     tools = next((call.tools for call in reversed(chain) if call.tools is not None), ())
-    return Conversation(tuple(turns), tools, trained_calls(trace))
+    return Conversation(tuple(turns), tools, trained)
 
 
 def trained_calls(trace: Trace) -> frozenset[str]:
@@ -90,9 +108,9 @@ def arguments_object(text: str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
-def _chain(trace: Trace, calls: Mapping[str, Call]) -> list[Call]:
-    """From the first request of the conversation to the last call of the trace."""
-    call = calls.get(trace.spans[-1].call_id) if trace.spans else None
+def _chain(last: Call | None, calls: Mapping[str, Call]) -> list[Call]:
+    """From the first request of the conversation to its last."""
+    call = last
     chain: list[Call] = []
     while call is not None:
         chain.append(call)
@@ -106,7 +124,7 @@ def _added(parent: Call | None, call: Call) -> list[Turn]:
     if parent is None:
         return new
     echoed = bool(new) and new[0].message.role == "assistant"
-    if call.continues:
+    if call.continues or call.usage is not None:  # without token ids nothing was rendered here
         return [Turn(parent.response, parent, is_reply=True), *new[echoed:]]
     return [Turn(new[0].message, parent, is_reply=True), *new[1:]] if echoed else new
 

@@ -82,6 +82,8 @@ def token_versions(trace: Trace, versions: list[str]) -> list[int]:
 
 
 def _chat_columns(trace: Trace, calls: Mapping[str, Call]) -> dict[str, Any]:
+    if any(span.call_id not in calls for span in trace.spans):
+        return {"messages": None, "tools": None}
     conversation = conversation_of(trace, calls)
     return {
         "messages": _text(openai_messages(conversation)),

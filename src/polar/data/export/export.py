@@ -60,6 +60,7 @@ class ExportCounts:
             "rows": self.rows,
             "files": self.files,
             "left_out": reasons,
+            "problems": self.left_out.problems,
         }
 
 

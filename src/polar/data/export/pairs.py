@@ -44,6 +44,9 @@ def pair_rows(chosen: Sequence[ChosenSession], plan: ExportPlan, left_out: LeftO
     for alike in by_prompt.values():
         for better, worse in matched(alike):
             made += 1
+            if plan.min_reward is not None and better.reward < plan.min_reward:
+                left_out.pairs["below_min_reward"] += 1
+                continue
             yield _token_pair(better, worse) if plan.to == "tokens" else _chat_pair(better, worse, plan)
     if not made and len(by_prompt) > 1 and _contrast(sides):
         left_out.pairs["first_prompt_differs"] += 1

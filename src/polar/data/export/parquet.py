@@ -15,8 +15,8 @@ arrow = cast("Any", pyarrow)
 """pyarrow has no types that a checker could use."""
 
 BATCH_ROWS = 1_000
-BATCH_TOKENS = 4_000_000
-"""Rows are held in memory until there are so many of them, or of their tokens."""
+BATCH_VALUES = 1_000_000
+"""Rows are held in memory until there are so many of them, or of the values in their lists."""
 
 IDS = arrow.list_(arrow.int32())
 FLOATS = arrow.list_(arrow.float32())
@@ -60,14 +60,14 @@ class ParquetRows:
         self._limits = (shard_rows, shard_bytes)
         self._writer: Any = None
         self._pending: list[dict[str, Any]] = []
-        self._pending_tokens = self._rows = self._bytes = 0
+        self._pending_values = self._rows = self._bytes = 0
 
     def write(self, row: dict[str, Any]) -> None:
         if self._rows + len(self._pending) >= self._limits[0]:
             self._end_file()
         self._pending.append(row)
-        self._pending_tokens += sum(len(cast("list[Any]", value)) for value in row.values() if type(value) is list)
-        if len(self._pending) >= BATCH_ROWS or self._pending_tokens >= BATCH_TOKENS:
+        self._pending_values += sum(len(cast("list[Any]", value)) for value in row.values() if type(value) is list)
+        if len(self._pending) >= BATCH_ROWS or self._pending_values >= BATCH_VALUES:
             self._flush()
 
     def close(self) -> int:
@@ -88,7 +88,7 @@ class ParquetRows:
         writer.write_table(table)
         self._rows += len(self._pending)
         self._bytes += table.nbytes
-        self._pending, self._pending_tokens = [], 0
+        self._pending, self._pending_values = [], 0
 
     def _open(self) -> Any:
         self._writer = cast("Any", parquet).ParquetWriter(self._shards.next(), self._schema, compression="zstd")

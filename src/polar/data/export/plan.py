@@ -27,6 +27,8 @@ class ExportedSession(NamedTuple):
     """None: it has no traces."""
     calls: tuple[Call, ...] = ()
     """Parents before children; empty if the plan does not need them."""
+    problem: str = ""
+    """Why its traces cannot be read; then there are none."""
 
 
 class ExportedGroup(NamedTuple):
@@ -70,8 +72,16 @@ class ExportPlan:
             raise ConfigError(f"--file parquet is for --to tokens; --to {self.to} has its own kind of file")
 
     @property
+    def needs_advantages(self) -> bool:
+        return self.to not in IMITATED
+
+    @property
     def needs_calls(self) -> bool:
         return self.to in WITH_MESSAGES
+
+    def takes_calls_of(self, trajectory: Trajectory | None) -> bool:
+        """Whether the calls of a session are needed. Without traces only for chat form, and only on request."""
+        return self.needs_calls and (trajectory is not None or (self.to == "sft" and self.untrainable))
 
     @property
     def least_reward(self) -> float | None:

@@ -35,6 +35,7 @@ class ChosenSession(NamedTuple):
     session: ExportedSession
     group_id: str
     traces: tuple[ChosenTrace, ...]
+    """None only for `sft` of a session whose engine gives no token ids: its calls have the conversation."""
 
     @property
     def session_id(self) -> str:
@@ -44,13 +45,22 @@ class ChosenSession(NamedTuple):
 class LeftOut:
     """Counts by reason of what is not in the data set."""
 
+    SHOWN_PROBLEMS = 20
+
     def __init__(self) -> None:
         self.sessions = Counter[str]()
-        """By `SessionResult.untrainable_reason`, and `no_traces`."""
+        """By `SessionResult.untrainable_reason`, `no_traces` and `unreadable`."""
         self.traces = Counter[str]()
         """Of the other sessions. `reply_cut_off` only for chat form."""
         self.pairs = Counter[str]()
         """Groups and sessions without a pair."""
+        self.problems: list[str] = []
+        """What could not be read: the first few."""
+
+    def unreadable(self, problem: str) -> None:
+        self.sessions["unreadable"] += 1
+        if len(self.problems) < self.SHOWN_PROBLEMS:
+            self.problems.append(problem)
 
 
 def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[ChosenSession]:
@@ -60,11 +70,14 @@ def choose(group: ExportedGroup, plan: ExportPlan, left_out: LeftOut) -> list[Ch
     for session in group.sessions:
         if not plan.has_task(session.result.task_id, group.group_id):
             continue
+        if session.problem:
+            left_out.unreadable(session.problem)
+            continue
         if reason := _session_reason(session, plan):
             left_out.sessions[reason] += 1
             continue
         traces = _traces(session, plan, advantages, left_out)
-        if traces:
+        if traces or has_only_messages(session, plan):
             chosen.append(ChosenSession(session, group.group_id, traces))
     return chosen
 
@@ -77,15 +90,30 @@ def _session_reason(session: ExportedSession, plan: ExportPlan) -> str:
         return reason if reason and not plan.untrainable else NOT_EXACT
     if reason and not plan.untrainable and reason != NOT_EXACT:
         return reason
+    if has_only_messages(session, plan):
+        return _messages_reason(session, plan)
     return "" if session.trajectory is not None and session.trajectory.traces else "no_traces"
+
+
+def has_only_messages(session: ExportedSession, plan: ExportPlan) -> bool:
+    """An engine without token ids answered all its calls, and the plan takes conversations of such sessions."""
+    wanted = plan.to == "sft" and plan.untrainable and not plan.pairs
+    return wanted and bool(session.calls) and all(call.usage is not None for call in session.calls)
+
+
+def _messages_reason(session: ExportedSession, plan: ExportPlan) -> str:
+    least, reward = plan.least_reward, session.result.reward
+    if least is not None and (reward is None or reward < least):
+        return "below_min_reward"
+    cut_off = any(call.finish_reason == "length" for call in session.calls if call.kind != "auxiliary")
+    return "reply_cut_off" if cut_off and not plan.allow_inexact else ""
 
 
 def _traces(
     session: ExportedSession, plan: ExportPlan, advantages: dict[int, array[float]], left_out: LeftOut
 ) -> tuple[ChosenTrace, ...]:
-    assert session.trajectory is not None
     chosen: list[ChosenTrace] = []
-    for index, trace in enumerate(session.trajectory.traces):
+    for index, trace in enumerate(session.trajectory.traces if session.trajectory else ()):
         reward = session.result.reward if trace.reward is None else trace.reward
         if reason := _trace_reason(trace, reward, plan) or _chat_reason(trace, session, plan):
             left_out.traces[reason] += 1
@@ -106,19 +134,22 @@ def _trace_reason(trace: Trace, reward: float | None, plan: ExportPlan) -> str:
 
 
 def _chat_reason(trace: Trace, session: ExportedSession, plan: ExportPlan) -> str:
-    """A chat template ends every reply. One that was cut off at a limit would teach the model to end there, which
-    it never sampled."""
-    if plan.to != "sft" or plan.allow_inexact:
+    """Why a trace has no conversation that could be exported."""
+    if plan.to not in ("sft", "atif"):
         return ""
-    trained = trained_calls(trace)
-    cut_off = any(call.finish_reason == "length" for call in session.calls if call.call_id in trained)
-    return "reply_cut_off" if cut_off else ""
+    reasons = {call.call_id: call.finish_reason for call in session.calls}
+    if any(span.call_id not in reasons for span in trace.spans):
+        return "no_calls"
+    # A chat template ends every reply. One that was cut off at a limit would teach the model to end there, which
+    # it never sampled.
+    cut_off = plan.to == "sft" and any(reasons[call_id] == "length" for call_id in trained_calls(trace))
+    return "reply_cut_off" if cut_off and not plan.allow_inexact else ""
 
 
 def _advantages(group: ExportedGroup, plan: ExportPlan) -> dict[int, array[float]]:
     """By the identity of the trace. The baseline is over the whole group, also where only some of its tasks are
     exported."""
-    if group.unfinished:
+    if group.unfinished or not plan.needs_advantages:
         return {}
     finished = [FinishedSession(session.result, session.trajectory) for session in group.sessions]
     return {id(item.trace): item.advantages for item in credit(finished, plan.estimator)}

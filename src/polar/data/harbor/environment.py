@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import MIB, FolderRefused, TaskToml
 from polar.errors import PolarError
 from polar.runtimes.docker.dockerfile import instructions
+from polar.runtimes.docker.options import Capability
 from polar.runtimes.options import RuntimeOptions
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
@@ -61,6 +62,8 @@ def surroundings_of(folder: Path, toml: TaskToml, table: HarborTable) -> FolderS
             )
         options |= _image(environment, toml, table)
         _refuse_user(environment / "Dockerfile", toml)
+    if "cap_add" in model.model_fields:  # images expect what root usually may do in a container
+        options.setdefault("cap_add", list(get_args(Capability)))
     of_verifier = _network_of_verifier(toml, table)
     if "user" in model.model_fields:
         of_verifier |= _users(toml, options)

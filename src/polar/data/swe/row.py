@@ -56,6 +56,7 @@ class SweRow(BaseModel):
     base_commit: str = ""
     """The commit at which the agent begins. Only a row with an image of its own may leave it out."""
     problem_statement: str = ""
+    hints_text: str = ""
     patch: str = ""
     """The gold patch. Of SWE-smith rows: the bug, which is reversed."""
     test_patch: str = ""
@@ -74,6 +75,8 @@ class SweRow(BaseModel):
     eval_type: Literal["pass_and_fail", "fail_only"] = "pass_and_fail"
     image: str = ""
     """An image with the repository in /testbed. Empty or `none`: the repository is a bundle or clone."""
+    image_assets: None = None
+    """Of multimodal rows."""
     image_name: str = ""
     """The same, in rows of SWE-smith."""
 
@@ -92,7 +95,17 @@ class SweRow(BaseModel):
             row = {"test_command": command, "log_parser": install.get("log_parser")} | row
         return {"image": row.get("docker_image")} | row
 
-    @field_validator("version", "base_commit", "problem_statement", "patch", "test_patch", mode="before")
+    @field_validator("image_assets", mode="before")
+    @classmethod
+    def _brings_no_files(cls, value: Any) -> Any:
+        assets: Any = json.loads(value) if isinstance(value, str) and value else value or {}
+        if isinstance(assets, dict) and cast("dict[str, Any]", assets).get("test_patch"):
+            raise ValueError("its test patch needs binary files from elsewhere, which is not supported")
+        return None
+
+    @field_validator(
+        "version", "base_commit", "problem_statement", "hints_text", "patch", "test_patch", mode="before"
+    )
     @classmethod
     def _none_is_empty(cls, value: Any) -> Any:
         return "" if value is None else value

@@ -20,7 +20,7 @@ Change the source files so that the issue is resolved, and nothing else. Hidden 
 to existing tests and to the configuration of test runners do not count. Leave your changes in the folder; you do \
 not have to commit them.
 """
-PLACEHOLDERS = ("problem_statement", "repo", "version", "instance_id", "base_commit")
+PLACEHOLDERS = ("problem_statement", "repo", "version", "instance_id", "base_commit", "hints_text")
 
 
 class SweTable(Strict):
@@ -39,7 +39,8 @@ class SweTable(Strict):
     limit: int | None = Field(default=None, ge=1)
     """The first so many of the rows that can run."""
     instruction: str = Field(default=INSTRUCTION, min_length=1)
-    """A template with {problem_statement}, {repo}, {version}, {instance_id} and {base_commit}; a brace is `{{`."""
+    """A template with {problem_statement}, {repo}, {version}, {instance_id}, {base_commit} and
+    {hints_text}; a brace is `{{`."""
     runtime: Spec | None = None
     """For rows with an image; it gets the image and `testbed` as options. None: docker. For rows without: the
     runtime of [defaults]."""

@@ -8,7 +8,7 @@ from typing import Any
 from polar.data.swe.made_script import PARSER, PYTEST, has_pytest_ids, made_script
 from polar.data.swe.row import SweRow, files_of
 from polar.data.swe.sources import Repositories
-from polar.data.swe.table import SweTable
+from polar.data.swe.table import PLACEHOLDERS, SweTable
 from polar.types import Spec
 
 TIME_BESIDE_TESTS_S = 300.0
@@ -42,16 +42,16 @@ class SweTasks:
 
     def task_of(self, row: SweRow) -> dict[str, Any]:
         """Raises ValueError if the row cannot become a task."""
-        names = {"repo": row.repo, "version": row.version, "base_commit": row.base_commit}
         if not row.problem_statement.strip():
             raise ValueError("problem_statement: empty")
-        values = {**names, "instance_id": row.instance_id, "problem_statement": row.problem_statement}
+        names = {name: getattr(row, name) for name in ("instance_id", "repo", "version", "base_commit")}
+        values = {name: getattr(row, name) for name in PLACEHOLDERS}
         return {
             "task_id": re.sub(r"[^A-Za-z0-9._-]", "-", row.instance_id)[:128],
             "instruction": self._options.instruction.format_map(values),
             "evaluator": {"name": "swe_bench", "options": self._evaluator(row)},
             "budgets": {"postrun_s": self._options.timeout_s + TIME_BESIDE_TESTS_S},
-            "metadata": {**names, "instance_id": row.instance_id},
+            "metadata": names,
             **self._place(row),
         }
 

@@ -96,7 +96,7 @@ class HarborEvaluator:
         return files
 
     async def _judge_in_own(self, evidence: Evidence, files: VerifierFiles) -> Score:
-        rules = WorkRules(self._options.protected, self._options.allowed)
+        rules = WorkRules(protected=self._options.protected, allowed=self._options.allowed)
         laid = await lay_work(evidence, rules, self._options.cap_bytes)
         if laid.tampering:
             return Score(reward=0.0, metrics={"tampering": len(laid.tampering)}, reasons=laid.reasons())

@@ -55,19 +55,19 @@ class Kind(Enum):
     TAMPERING = "tampering"
 
 
-class WorkRules(msgspec.Struct, frozen=True):
+class WorkRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a task adds to the rules. In patterns, `*` also matches slashes; one without a slash matches names."""
 
     protected: tuple[str, ...] = ()
     """Patterns of further files whose change is tampering."""
     allowed: tuple[str, ...] = ()
     """Patterns of files that are work, whatever the other rules say."""
-    allowed_paths: frozenset[str] = frozenset()
-    """Paths of such files."""
     files: frozenset[str] = frozenset()
     """Paths that the evaluator writes over what is there."""
     tests: frozenset[str] = frozenset()
     """Paths of tests, beside those whose names tell."""
+    allowed_paths: frozenset[str] = frozenset()
+    """Paths of files that are work, like those of `allowed`."""
 
     @property
     def import_roots(self) -> frozenset[str]:

@@ -32,9 +32,10 @@ HandedIn = Callable[[Path], Awaitable[None]]
 """Changes a copy of the base into what the agent handed in."""
 CHUNK = 200
 """Paths in one command."""
-REMOVE = """while [ "$#" -gt 0 ] && [ "$1" != / ]; do rm -rf -- "./$1"; shift; done; shift
+REMOVE = """while [ "$#" -gt 0 ] && [ "$1" != / ]; do rm -rf -- "./$1" || exit 1; shift; done; shift
 for folder do rmdir -- "./$folder" 2>/dev/null; done; exit 0"""
-"""Removes the paths before `/` in its arguments, and the folders after it if they are empty."""
+"""Removes the paths before `/` in its arguments, and the folders after it if they are empty. Fails if a path
+cannot be removed, which another user may own: the work would not be what the agent left."""
 
 
 class LaidWork(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from polar.evaluators.hardening.witness import Testimony, Witness
 from polar.evaluators.hardening.work import CAP_BYTES, HandedIn, LaidWork, compared_work, own_runtime
 from polar.evaluators.swe_bench.grading import MISSING, Grading, grade, is_installed
 from polar.evaluators.swe_bench.patch import PATCH, NotApplied, PatchTooLarge, apply_here, apply_in, patch_of
-from polar.evaluators.swe_bench.proof import false_proofs, suspicions
+from polar.evaluators.swe_bench.proof import lies_of, suspicions, unconfirmed
 from polar.evaluators.swe_bench.script import RUN, EvalLog, check_markers, log_of, runnable, uses_pytest
 from polar.runtimes.base import Finished
 from polar.types import InnerPath, Score, Spec, Strict, TaskRequest
@@ -75,17 +75,17 @@ class SweBenchOptions(Strict):
 
     @property
     def row(self) -> dict[str, Any]:
-        """As `swebench` takes it. Its own script runner is not used, so it needs no script."""
+        """Fields of swebench's `TestSpec`. Its own runner is not used, so it needs no script."""
         return {
             "instance_id": self.instance_id,
             "image": "none",
+            "eval_script_list": [],
             "repo": self.repo,
             "version": self.version,
             "FAIL_TO_PASS": list(self.fail_to_pass),
             "PASS_TO_PASS": list(self.pass_to_pass),
             "log_parser": self.log_parser,
             "eval_type": self.eval_type,
-            "eval_script": "",
         }
 
     @property
@@ -94,7 +94,13 @@ class SweBenchOptions(Strict):
             path for each in (*self.fail_to_pass, *self.pass_to_pass) if "::" in each and (path := _file(each))
         }
         files, gold = frozenset(self.test_files), frozenset(self.gold_files)
-        return WorkRules(self.protected, self.allowed, gold - files, files, frozenset(tests))
+        return WorkRules(
+            protected=self.protected,
+            allowed=self.allowed,
+            allowed_paths=gold - files,
+            files=files,
+            tests=frozenset(tests),
+        )
 
 
 class SweBench:
@@ -168,8 +174,9 @@ class SweBench:
             raise EvaluatorError(f"the eval script {how} before its start marker: {end}")
         grading = await self._grade(evidence, log, patch)
         _keep(evidence, "report.json", orjson.dumps(grading.model_dump(), option=orjson.OPT_INDENT_2))
-        score = self._score(grading, log, in_time)
-        if problems := self._problems(score, seen, log, laid, grading):
+        lies = lies_of(seen, log.forged, frozenset(laid.work))
+        score = self._score(grading, log, in_time, lies)
+        if problems := lies + (self._unconfirmed(seen, grading) if score.reward else []):
             metrics = score.metrics | {"tampering": len(problems)}
             return Score(reward=0.0, metrics=metrics, reasons=(*score.reasons, *problems))
         reasons = (*score.reasons, *laid.notes(), *suspicions(patch))
@@ -196,9 +203,10 @@ class SweBench:
             whole.write_text(log.whole, errors="replace")
             return await grade(self._options.row, graded, whole, patch)
 
-    def _score(self, grading: Grading, log: EvalLog, in_time: bool) -> Score:
+    def _score(self, grading: Grading, log: EvalLog, in_time: bool, lies: list[str]) -> Score:
+        """`lies`: why the log cannot be believed, neither a good result nor a failure of its environment."""
         report, lists = grading.report, grading.report.tests_status
-        if report.infra_failure and in_time and not log.memory_kills:
+        if report.infra_failure and in_time and not log.memory_kills and not lies:
             why = report.infra_failure_reason
             raise EvaluatorError(f"the tests failed through their environment ({why}), see test_output.log")
         failed, broken = lists.FAIL_TO_PASS.failure, lists.PASS_TO_PASS.failure
@@ -219,21 +227,15 @@ class SweBench:
         resolved = report.resolved and in_time
         return Score(reward=float(resolved), metrics=self._totals | metrics, reasons=tuple(reasons))
 
-    def _problems(
-        self, score: Score, seen: Testimony, log: EvalLog, laid: LaidWork, grading: Grading
-    ) -> list[str]:
-        forged = [
-            f"tampering: something printed {marker!r}, which only the evaluator does" for marker in log.forged
-        ]
-        if not score.reward:
-            return forged
+    def _unconfirmed(self, seen: Testimony, grading: Grading) -> list[str]:
+        """Tests that count as passed, and that pytest's own report does not have so."""
+        junit, options = self._options.junit, self._options
+        by_default = options.eval_type == "pass_and_fail" and uses_pytest(options.eval_script)
+        if not (by_default if junit is None else junit):
+            return []
         lists = grading.report.tests_status
         counted = (*lists.FAIL_TO_PASS.success, *lists.PASS_TO_PASS.success)
-        claimed = {test: grading.statuses.get(test, "PASSED") for test in counted}
-        junit = self._options.junit
-        by_default = self._options.eval_type == "pass_and_fail" and uses_pytest(self._options.eval_script)
-        needs_report = by_default if junit is None else junit
-        return forged + false_proofs(seen, frozenset(laid.work), claimed, needs_report=needs_report)
+        return unconfirmed({test: grading.statuses.get(test, "PASSED") for test in counted}, seen.reports)
 
     @property
     def _totals(self) -> dict[str, float]:

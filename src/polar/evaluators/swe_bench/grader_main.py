@@ -1,4 +1,4 @@
-"""Runs in a process of its own: grades a log with the official `swebench` package, whose import takes seconds.
+"""Runs in a process of its own: grades a log with the official `swebench` package.
 
 Reads a JSON object from its standard input and writes one to its standard output. Imports nothing of Polar.
 """
@@ -8,21 +8,31 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 NOT_INSTALLED = 69
 
 
+def open_package() -> None:
+    """Makes `swebench.harness` importable without its own `__init__`, which takes seconds to import clients of
+    Docker and Modal and libraries for data sets, and reads `.env` files. Grading uses none of that. Raises
+    ModuleNotFoundError if the package is not installed."""
+    package: Any = importlib.import_module("swebench")
+    harness: Any = ModuleType("swebench.harness")
+    harness.__path__ = [str(Path(folder, "harness")) for folder in package.__path__]
+    sys.modules["swebench.harness"] = harness
+
+
 def graded(order: dict[str, Any]) -> dict[str, Any]:
-    utils: Any = importlib.import_module("swebench.harness.utils")
+    types: Any = importlib.import_module("swebench.types")
     grading: Any = importlib.import_module("swebench.harness.grading")
     infra: Any = importlib.import_module("swebench.harness.infra_failure")
-    parsers: Any = importlib.import_module("swebench.harness.log_parsers")
     row: dict[str, Any] = order["row"]
-    if row["log_parser"] not in parsers.PARSER_REGISTRY:
-        known = ", ".join(sorted(parsers.PARSER_REGISTRY))
+    if row["log_parser"] not in grading.PARSER_REGISTRY:
+        known = ", ".join(sorted(grading.PARSER_REGISTRY))
         return {"problem": f"swebench has no log parser {row['log_parser']!r}; it has {known}"}
-    spec = utils.make_test_spec(row)
+    spec = types.TestSpec(**row)
     name: str = row["instance_id"]
     prediction = {"instance_id": name, "model_name_or_path": "polar", "model_patch": order["patch"]}
     report: dict[str, Any] = grading.get_eval_report(spec, prediction, order["log"], True)[name]
@@ -38,7 +48,7 @@ def main() -> int:
     order = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            importlib.import_module("swebench")
+            open_package()
         except ModuleNotFoundError:
             return NOT_INSTALLED
         answer = graded(order)

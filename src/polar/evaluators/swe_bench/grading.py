@@ -16,7 +16,7 @@ from polar.evaluators.swe_bench.grader_main import NOT_INSTALLED
 
 GRADER = Path(__file__).with_name("grader_main.py")
 LIMIT_S = 300.0
-"""Most of it is for the import on a busy machine."""
+"""Far more than it needs, for a busy machine."""
 MISSING = "swe_bench needs the swebench package: pip install 'polar-rollout[swe]'"
 
 
@@ -54,8 +54,9 @@ def is_installed() -> bool:
 
 
 async def grade(row: dict[str, Any], log: Path, whole_log: Path, patch: str) -> Grading:
-    """Raises `EvaluatorError` if there is no verdict. `row`: the fields of `swebench`'s `make_test_spec`."""
-    order = orjson.dumps({"row": row, "log": str(log), "whole_log": str(whole_log), "patch": patch})
+    """Raises `EvaluatorError` if there is no verdict. `row`: the fields of swebench's `TestSpec`."""
+    logs = {"log": str(log.absolute()), "whole_log": str(whole_log.absolute())}
+    order = orjson.dumps({"row": row, "patch": patch, **logs})
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", str(GRADER)),
         cwd=log.parent,

@@ -46,7 +46,7 @@ async def patch_of(work: ComparedWork, max_bytes: int) -> bytes:
     """What the agent changed, for `git apply`; empty: nothing. Raises `PatchTooLarge` if its files have more than
     `max_bytes`."""
     with tempfile.TemporaryDirectory(prefix="patch-", dir=work.base.parent) as name:
-        folder = Path(name)
+        folder = Path(name).absolute()
         await _git(folder, None, "init", "--quiet", "--bare", "--template=", str(folder / "git"))
         (folder / "git" / "info").mkdir(exist_ok=True)
         (folder / "git" / "info" / "attributes").write_text(BYTES_AS_THEY_ARE)
@@ -140,7 +140,7 @@ async def _git(
     }
     words = ("-c", "core.bare=false", "-c", "core.hooksPath=/dev/null") if files is not None else ()
     if files is not None:
-        environment["GIT_WORK_TREE"] = str(files)
+        environment["GIT_WORK_TREE"] = str(files.absolute())
     try:
         process = await asyncio.create_subprocess_exec(
             *("git", *words, *arguments),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,3 +135,12 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_session_is_named_and_the_others_go_on(polar: Polar, tmp_path: Path) -> None:
+    shutil.copytree(STORED, tmp_path / "run")
+    (tmp_path / "run/sessions/turns-0/traces.msgpack").write_bytes(b"\xc1 not msgpack")
+    done = polar("export", str(tmp_path / "run"), "--to", "jsonl", "--out", "set")
+    assert done.exit_code == 0 and "sessions left out: unreadable 1, infrastructure 1" in done.stdout
+    assert "sessions/turns-0/traces.msgpack are damaged" in done.stdout
+    assert [trace.session_id for trace in read_traces(tmp_path / "set")] == ["turns-1", "killed-0"]

@@ -86,3 +86,10 @@ def test_a_sub_agent_does_not_keep_a_session_from_a_pair(tmp_path: Path) -> None
     helper = a_call("helper", [7, 8], [7, 8], [15], kind="subagent")
     group = a_group(a_session("t-0", 0.0, [two_turns()[0], helper]), a_session("t-1", 1.0))
     assert exported(tmp_path / "set", TOKENS, group)["rows"] == 1
+
+
+def test_a_bound_holds_for_the_chosen_side(tmp_path: Path) -> None:
+    group = a_group(a_session("t-0", 0.0), a_session("t-1", 0.5))
+    report = exported(tmp_path / "set", ExportPlan("tokens", pairs=True, min_reward=1.0), group)
+    assert (report["rows"], report["left_out"]["pairs"]) == (0, {"below_min_reward": 1})
+    assert exported(tmp_path / "half", ExportPlan("tokens", pairs=True, min_reward=0.5), group)["rows"] == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet
 import pytest
 from exported_sessions import GONE, PROMPT, a_call, a_group, a_session, exported, lines
 
@@ -96,3 +97,15 @@ def test_the_baseline_is_over_the_group_also_if_one_task_is_exported(tmp_path: P
 def test_a_plan_that_makes_no_sense_names_the_fix(plan: dict[str, Any], fix: str) -> None:
     with pytest.raises(ConfigError, match=fix):
         ExportPlan(**plan)
+
+
+@pytest.mark.parametrize("to", ["sft", "atif"])
+def test_a_trace_without_its_calls_has_no_conversation(tmp_path: Path, to: Any) -> None:
+    report = exported(tmp_path / "set", ExportPlan(to), a_group(a_session("t-0", 1.0)._replace(calls=())))
+    assert (report["rows"], report["left_out"]["traces"]) == (0, {"no_calls": 1})
+
+
+def test_its_tokens_are_exported_all_the_same(tmp_path: Path) -> None:
+    exported(tmp_path / "set", ExportPlan("parquet"), a_group(a_session("t-0", 1.0)._replace(calls=())))
+    (row,) = pyarrow.parquet.read_table(tmp_path / "set/data").to_pylist()
+    assert (row["messages"], row["tools"], row["prompt_ids"]) == (None, None, PROMPT)

@@ -12,6 +12,9 @@ from polar.data.tasks import read_task_set
 from polar.errors import ConfigError
 from polar.evaluators.harbor.verifier_files import read_verifier_files
 
+ROOT = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID"]
+"""What root may do in an image of a folder's."""
+
 
 def test_a_folder_becomes_a_task_in_its_own_image(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
@@ -21,7 +24,7 @@ def test_a_folder_becomes_a_task_in_its_own_image(tmp_path: Path) -> None:
         "instruction": "Fix it.",
         "runtime": {
             "name": "docker",
-            "options": {"workspace": "/app", "build": {"context": str(folder / "environment")}},
+            "options": {"workspace": "/app", "build": {"context": str(folder / "environment")}, "cap_add": ROOT},
         },
         "evaluator": {
             "name": "harbor",
@@ -161,11 +164,13 @@ def test_values_of_older_schemas_are_read(tmp_path: Path) -> None:
 
 def test_a_named_image_is_used_unless_the_table_wants_a_build(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, **{"task.toml": f"{TOML}docker_image = 'org/fix:1'"})
-    assert task(tmp_path)["runtime"]["options"] == {"workspace": "/app", "image": "org/fix:1"}
+    assert task(tmp_path)["runtime"]["options"] == {"workspace": "/app", "image": "org/fix:1", "cap_add": ROOT}
     built = task(tmp_path, build=True)["runtime"]["options"]
-    assert built == {"workspace": "/app", "build": {"context": str(folder / "environment")}}
-    own = task(tmp_path, runtime={"name": "docker", "options": {"image": "mine"}})["runtime"]["options"]
-    assert own == {"workspace": "/app", "image": "mine"}
+    assert "image" not in built
+    assert built["build"] == {"context": str(folder / "environment")}
+    mine = {"image": "mine", "cap_add": []}
+    own = task(tmp_path, runtime={"name": "docker", "options": mine})["runtime"]["options"]
+    assert own == {"workspace": "/app", **mine}
 
 
 def test_the_working_folder_is_the_last_stages(tmp_path: Path) -> None:

@@ -174,6 +174,11 @@ class TestTable:
         task = rows.task(table={"instruction": "In {repo} {{v}}: {problem_statement}"})
         assert task["instruction"] == "In local/calc {v}: div(1, 2) is 0. It has to be 0.5."
 
+    def test_hints_only_where_the_instruction_asks_for_them(self, rows: Set) -> None:
+        assert "look at div" not in rows.task(hints_text="look at div")["instruction"]
+        table = {"instruction": "{problem_statement} {hints_text}"}
+        assert "look at div" in rows.task(hints_text="look at div", table=table)["instruction"]
+
     def test_braces_of_a_statement_stay(self, rows: Set) -> None:
         assert "{repo} {x}" in rows.task(problem_statement="{repo} {x}")["instruction"]
 

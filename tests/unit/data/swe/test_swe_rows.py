@@ -31,6 +31,8 @@ def test_lists_may_be_lists_or_json() -> None:
         ({"FAIL_TO_PASS": [1]}, "valid string"),
         ({"eval_script": "pytest"}, "needs one line with"),
         ({"eval_type": "other"}, "pass_and_fail"),
+        ({"image_assets": '{"test_patch": [{"path": "x.png"}]}'}, "needs binary files"),
+        ({"image_assets": "{"}, "image_assets"),
         ({"instance_id": ""}, "at least 1 character"),
     ],
 )
@@ -41,6 +43,11 @@ def test_fields_that_cannot_be_used_are_refused(changes: dict[str, Any], problem
 
 def test_a_version_may_be_a_number() -> None:
     assert SweRow.model_validate(ROW | {"version": 1.1}).version == "1.1"
+
+
+def test_pictures_of_the_statement_do_no_harm() -> None:
+    for assets in ({"problem_statement": ["https://example.com/x.png"]}, "", None, '{"test_patch": []}'):
+        SweRow.model_validate(ROW | {"image_assets": assets})
 
 
 def test_absent_values_are_empty() -> None:

@@ -134,3 +134,17 @@ async def test_a_base_over_the_cap_is_no_fault_of_the_agent(places: Evidence) ->
 async def test_without_a_runtime_of_its_own_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(EvaluatorError, match="runtime of its own"):
         await lay_work(evidence(FolderRuntime(tmp_path)), WorkRules())
+
+
+async def test_a_removal_that_cannot_be_repeated_is_no_verdict(
+    places: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another user owns the file in the evaluator's runtime."""
+    agent, _ = folders(places)
+    (agent / "b.py").unlink()
+    refusing = tmp_path / "bin" / "rm"
+    fill(tmp_path, {"bin/rm": "#!/bin/sh\necho 'not permitted' >&2\nexit 1\n"})
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{refusing.parent}:{os.environ['PATH']}")
+    with pytest.raises(EvaluatorError, match="cannot be laid over the base: not permitted"):
+        await lay_work(places, WorkRules())

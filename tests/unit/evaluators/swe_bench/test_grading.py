@@ -23,13 +23,13 @@ async def graded(folder: Path, log: str, **changes: Any) -> Grading:
     row = {
         "instance_id": "a",
         "image": "none",
+        "eval_script_list": [],
         "repo": "local/calc",
         "version": "",
         "FAIL_TO_PASS": [F2P],
         "PASS_TO_PASS": [P2P],
         "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
-        "eval_script": "",
     }
     path = folder / "log"
     path.write_text(log)

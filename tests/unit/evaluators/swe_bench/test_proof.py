@@ -4,7 +4,7 @@ import pytest
 
 from polar.evaluators.hardening import witness
 from polar.evaluators.hardening.judges import PythonProcess
-from polar.evaluators.swe_bench.proof import false_proofs, suspicions, unconfirmed
+from polar.evaluators.swe_bench.proof import lies_of, suspicions, unconfirmed
 from polar.runtimes.base import Finished
 
 REPORT = {("tests.test_a", "test_one"): "passed", ("tests.test_a", "test_two[a b]"): "passed"}
@@ -36,7 +36,7 @@ def test_a_first_python_that_was_ended_hard_is_tampering_and_its_helpers_are_not
     runner = PythonProcess("1", True, "/work/run.py", ("python", "run.py"), (("hard_exit",),))
     helper = PythonProcess("2", False, "/usr/bin/pytest", ("pytest",), ())
     seen = witness.Testimony(Finished(0), "", True, "/work", (runner, helper))
-    (problem,) = false_proofs(seen, frozenset(), {}, needs_report=False)
+    (problem,) = lies_of(seen, (), frozenset())
     assert "was ended by os._exit" in problem
 
 

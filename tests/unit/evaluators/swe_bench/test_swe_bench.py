@@ -73,6 +73,14 @@ async def test_the_gold_patch_resolves_the_row(case: Case) -> None:
     ]
 
 
+async def test_logs_may_be_relative_to_the_working_folder(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(case.logs.parent)
+    case.logs = Path("logs")
+    case.write("calc.py", FIXED)
+    case.write("new.py", "x = 1\n")
+    assert (await case.score()).reward == 1.0
+
+
 @pytest.mark.parametrize("name", SPOOFS)
 async def test_spoofs_earn_nothing(case: Case, name: str) -> None:
     path, text, reason = SPOOFS[name]
@@ -179,6 +187,12 @@ class TestTheScript:
         script = eval_script(case.commit).replace("python3 -m pytest", "echo Cannot allocate memory; false")
         with pytest.raises(EvaluatorError, match="out_of_memory"):
             await case.score(eval_script=script)
+
+    async def test_code_that_pretends_a_broken_environment_scores_0(self, case: Case) -> None:
+        case.write("calc.py", "import os\nos.write(1, b'\\nKilled\\n')\nos._exit(1)\n")
+        script = eval_script(case.commit, sys.executable).replace("-m pytest -rA", "-c 'import calc' #")
+        score = await case.score(eval_script=script)
+        assert score.reward == 0.0 and score.reasons[-1].startswith("tampering")
 
     async def test_the_tasks_own_memory_limit_is_no_broken_environment(self, case: Case) -> None:
         case.write("calc.py", FIXED)

@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def context(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def packed(context: Path, **build: str) -> io.BytesIO:
+def packed(context: Path, **build: Any) -> io.BytesIO:
     tar = io.BytesIO()
     pack_context(DockerBuild(context=str(context), **build), tar)
     return tar
@@ -33,7 +34,7 @@ def names_in(context: Path) -> list[str]:
         return sorted(tar.getnames())
 
 
-def digest(context: Path, bases: dict[str, str] | None = None, **build: str) -> str:
+def digest(context: Path, bases: dict[str, str] | None = None, **build: Any) -> str:
     return digest_of(packed(context, **build), DockerBuild(context=str(context), **build), bases or {})
 
 
