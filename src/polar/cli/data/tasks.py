@@ -9,6 +9,7 @@ import typer
 
 from polar.cli.options import JsonOption
 from polar.cli.output import console, one_line, print_json, print_table, visible
+from polar.cli.task_choice import FilterOption, LimitOption, SampleOption, SeedOption, ShardOption, choice_of
 
 if TYPE_CHECKING:
     from polar.data.task_sets import TaskSet
@@ -24,8 +25,13 @@ def _group() -> None:  # pyright: ignore[reportUnusedFunction]
 
 
 @tasks.command("ls")
-def ls(
+def ls(  # noqa: PLR0913
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
+    filters: FilterOption = None,
+    shard: ShardOption = None,
+    sample: SampleOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check a task file and list its tasks; runs nothing.
@@ -35,10 +41,13 @@ def ls(
     is refused.
 
         polar tasks ls examples/demo.toml
+        polar tasks ls tasks.toml --filter 'metadata.repo=owner/*'
     """
     from polar.data.tasks import read_task_set
 
+    choice = choice_of(filters, sample, seed, shard, limit)
     found = read_task_set(path)
+    found = found._replace(tasks=choice.of(found.tasks))
     if json:
         _print_json(found)
     else:
