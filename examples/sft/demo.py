@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def polar(folder: Path, *arguments: object) -> None:
 
 def use(data: Path) -> None:
     card = json.loads((data / "card.json").read_text())
-    cache = str(data.parent / "datasets-cache")
+    # In its usual cache, `datasets` has the rows of the folder as it was when it was loaded first.
+    cache = tempfile.mkdtemp(dir=data.parent, prefix="datasets-cache-")
     tokens = load_dataset(str(data), "tokens", cache_dir=cache)
     chat = load_dataset(str(data), "sft", cache_dir=cache)
     for split, tally in card["splits"].items():
