@@ -11,6 +11,16 @@ import typer
 
 from polar.cli.options import ConfigOption, JsonOption, SamplesOption
 from polar.cli.output import console
+from polar.cli.task_choice import (
+    FilterOption,
+    HarnessesOption,
+    LimitOption,
+    SampleOption,
+    SeedOption,
+    ShardOption,
+    choice_of,
+    harness_of,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +38,12 @@ def run(  # noqa: PLR0913
     tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json or .jsonl.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
+    harness: HarnessesOption = None,
+    filters: FilterOption = None,
+    shard: ShardOption = None,
+    sample: SampleOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Continue a stored run: what has a result is kept.")
     ] = None,
@@ -41,50 +57,49 @@ def run(  # noqa: PLR0913
     Exit code 0: no session failed through infrastructure (rewards may be low).
     1: some did. 2: the input was refused. 130: Ctrl-C, which cancels the running
     sessions and keeps what was captured; --resume RUN continues such a run.
+
+        polar run tasks.toml --harness pi --harness codex
+        polar run tasks.toml --filter 'metadata.repo=owner/*' --sample 20
+        polar run tasks.toml --shard 1/4
     """
     from polar import config as configuration
     from polar.errors import ConfigError
-
-    chosen = configuration.load(config)
-    if resume is not None:
-        _resume(ctx.obj or chosen.runs_dir, resume, chosen, tasks, samples, retry_failed=retry_failed, json=json)
-        return
-    if tasks is None or retry_failed:
-        raise ConfigError("give a task file" if tasks is None else "--retry-failed needs --resume RUN")
-    from polar.runs.event_loop import run_apart
     from polar.runs.running import tasks_of
-    from polar.runs.task_sources import check_sources
-    from polar.store.paths import RunPaths
+    from polar.store.paths import RunPaths, find_run
 
-    todo = tasks_of(tasks, samples)
-    run_apart(check_sources(todo))
-    _run_and_report(chosen, RunPaths.create(ctx.obj or chosen.runs_dir), todo, None, json=json)
+    choice = choice_of(filters, sample, seed, shard, limit, harness)
+    if tasks is None and (resume is None or samples is not None or not choice.is_everything):
+        what = "a task file" if resume is None else "the task file too, to which the other options belong"
+        raise ConfigError(f"give {what}")
+    if retry_failed and resume is None:
+        raise ConfigError("--retry-failed needs --resume RUN")
+    chosen = configuration.load(config)
+    runs_dir: Path = ctx.obj or chosen.runs_dir
+    given = None if tasks is None else choice.of(tasks_of(tasks, samples))
+    if resume is not None:
+        paths = find_run(runs_dir, resume)
+        plan = _plan(paths, chosen, given, retry_failed=retry_failed)
+        _run_and_report(chosen, paths, plan.tasks, plan, json=json)
+    else:
+        assert given is not None
+        _refuse_missing_sources(given)
+        _run_and_report(chosen, RunPaths.create(runs_dir), given, None, json=json)
 
 
-def _resume(  # noqa: PLR0913
-    runs_dir: Path,
-    which: str,
-    config: Config,
-    tasks: Path | None,
-    samples: int | None,
-    *,
-    retry_failed: bool,
-    json: bool,
-) -> None:
-    from polar.errors import ConfigError
+def _plan(paths: RunPaths, config: Config, given: list[TaskRequest] | None, *, retry_failed: bool) -> ResumePlan:
     from polar.runs.event_loop import run_apart
     from polar.runs.resume import planned_resume
-    from polar.runs.running import tasks_of
-    from polar.runs.task_sources import check_sources
-    from polar.store.paths import find_run
 
-    if samples is not None and tasks is None:
-        raise ConfigError("--samples belongs to a task file; the sessions of a stored run are as they were")
-    paths = find_run(runs_dir, which)
-    given = None if tasks is None else tasks_of(tasks, samples)
     plan = run_apart(planned_resume(paths, config, given, retry_failed=retry_failed))
-    run_apart(check_sources(plan.open_tasks))
-    _run_and_report(config, paths, plan.tasks, plan, json=json)
+    _refuse_missing_sources(plan.open_tasks)
+    return plan
+
+
+def _refuse_missing_sources(tasks: list[TaskRequest]) -> None:
+    from polar.runs.event_loop import run_apart
+    from polar.runs.task_sources import check_sources
+
+    run_apart(check_sources(tasks))
 
 
 def _run_and_report(
@@ -98,7 +113,7 @@ def _run_and_report(
         progress.console.print(plan.words)
     idle = plan is not None and not plan.open_tasks
     interrupted = False if idle else run_watched(config, paths, tasks, progress, plan.earlier if plan else None)
-    print_outcome(progress.results, origin_of(paths), json=json)
+    print_outcome(progress.results, origin_of(paths), json=json, harness_of=harness_of(tasks))
     end_run(progress, paths, interrupted=interrupted, json=json)
 
 

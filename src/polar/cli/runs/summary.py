@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from polar.cli.output import console, counted, number, print_json, print_table
@@ -13,13 +13,49 @@ from polar.types import SessionResult
 MOST_NAMED = 10
 
 
-def print_outcome(results: Sequence[SessionResult], origin: dict[str, Any], *, json: bool) -> None:
-    """`origin`: where the results are, for the JSON."""
+def print_outcome(
+    results: Sequence[SessionResult],
+    origin: dict[str, Any],
+    *,
+    json: bool,
+    harness_of: Mapping[str, str] | None = None,
+) -> None:
+    """`origin`: where the results are, for the JSON. `harness_of`: task id to harness; several are compared."""
+    groups = by_harness(results, harness_of or {})
     if json:
         values = [result.model_dump(mode="json") for result in results]
-        print_json({**origin, **summary_json(results), "results": values})
+        means = {name: mean_reward(group) for name, group in groups.items()}
+        print_json({**origin, **summary_json(results), "by_harness": means, "results": values})
     elif results:
         print_summary(results)
+        if len(groups) > 1:
+            _print_harnesses(groups)
+
+
+def by_harness(results: Iterable[SessionResult], harness_of: Mapping[str, str]) -> dict[str, list[SessionResult]]:
+    groups = defaultdict[str, list[SessionResult]](list)
+    for result in results:
+        if result.task_id in harness_of:
+            groups[harness_of[result.task_id]].append(result)
+    return dict(groups)
+
+
+def _print_harnesses(groups: Mapping[str, Sequence[SessionResult]]) -> None:
+    columns = ("harness", "#sessions", "#mean", "#no reward", "#calls", "#trainable", "#merge rate")
+    rows = [
+        (
+            name,
+            str(len(group)),
+            number(mean_reward(group), 2),
+            str(sum(left_out_of_mean(group).values())),
+            str(_total(group, "calls")),
+            str(_total(group, "trainable_tokens")),
+            number(_merge_rate(group), 2),
+        )
+        for name, group in groups.items()
+    ]
+    console().print()
+    print_table(columns, rows)
 
 
 def print_summary(results: Sequence[SessionResult]) -> None:

@@ -9,15 +9,32 @@ import typer
 from polar.cli.options import JsonOption, ServerOption, TasksArgument
 from polar.cli.output import print_json
 from polar.cli.service.remote import ask
+from polar.cli.task_choice import (
+    FilterOption,
+    HarnessesOption,
+    LimitOption,
+    SampleOption,
+    SeedOption,
+    ShardOption,
+    choice_of,
+    harness_of,
+)
 
 if TYPE_CHECKING:
+    from polar.cli.task_choice import TaskChoice
     from polar.client import PolarClient
     from polar.types import TaskRequest, TaskStatus
 
 
-def submit(
+def submit(  # noqa: PLR0913
     tasks: TasksArgument,
     server: ServerOption = None,
+    harness: HarnessesOption = None,
+    filters: FilterOption = None,
+    shard: ShardOption = None,
+    sample: SampleOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and summarise them.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Give every task a new id, so that a file can be submitted again.")
@@ -37,18 +54,30 @@ def submit(
     from polar.client import DEFAULT_URL
     from polar.data.tasks import read_tasks
 
-    todo = _with_ids_to_send(read_tasks(tasks), fresh=fresh)
+    choice = choice_of(filters, sample, seed, shard, limit, harness)
+    todo = _tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
     submitted = ask(server, lambda client: _submit(client, todo))
     taken = [each.status for each in submitted]
     address = server or DEFAULT_URL
     if wait:
-        _wait_for(taken, address, json=json)
+        by_harness = zip(taken, harness_of(todo).values(), strict=True) if harness else ()
+        _wait_for(taken, address, {status.task_id: name for status, name in by_harness}, json=json)
     elif json:
         there = [each.status.task_id for each in submitted if each.was_there]
         tasks_json = [status.model_dump(mode="json") for status in taken]
         print_json({"server": address, "tasks": tasks_json, "already_there": there})
     else:
         _print_taken(submitted, address)
+
+
+def _tasks_to_send(tasks: list[TaskRequest], choice: TaskChoice, *, fresh: bool) -> list[TaskRequest]:
+    from polar.store.paths import new_run_id
+
+    if choice.harnesses:  # ids are made of the harness's name
+        return choice.of(tasks, new_run_id() if fresh else "")
+    chosen = {task.task_id for task in choice.of(tasks)}
+    pairs = zip(tasks, _with_ids_to_send(tasks, fresh=fresh), strict=True)
+    return [sent for task, sent in pairs if task.task_id in chosen]
 
 
 def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequest]:
@@ -115,7 +144,7 @@ def _print_taken(taken: list[SubmittedTask], address: str) -> None:
     typer.echo(f"\n`polar ls --server {address}` shows their progress")
 
 
-def _wait_for(taken: list[TaskStatus], address: str, *, json: bool) -> None:
+def _wait_for(taken: list[TaskStatus], address: str, harness_of: dict[str, str], *, json: bool) -> None:
     from polar.cli.runs.progress import RunProgress
     from polar.cli.runs.summary import print_outcome
     from polar.cli.service.remote_progress import watch_tasks
@@ -128,5 +157,6 @@ def _wait_for(taken: list[TaskStatus], address: str, *, json: bool) -> None:
             ask(address, lambda client: watch_tasks(client, task_ids, progress), patient=True)
     except KeyboardInterrupt:
         interrupted = "the tasks go on at the server; `polar cancel ID --task` ends one"
-    print_outcome(progress.results, {"server": address, "tasks": task_ids}, json=json)
+    origin = {"server": address, "tasks": task_ids}
+    print_outcome(progress.results, origin, json=json, harness_of=harness_of)
     progress.end(interrupted)

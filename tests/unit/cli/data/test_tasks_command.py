@@ -38,3 +38,18 @@ def test_a_file_that_is_refused_names_the_reason(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["tasks", "ls", str(tmp_path / "none.toml")])
     assert result.exit_code == 2
     assert "no such file" in result.output
+
+
+def test_check_reports_which_tasks_are_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluator = {"name": "test_on_output", "options": {"command": "test -e done"}}
+    tasks = [{"task_id": name, "instruction": "x", "evaluator": evaluator} for name in ("good", "bad")]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    (tmp_path / "good.sh").write_text("touch done\n")
+    (tmp_path / "bad.sh").write_text("true\n")
+    command = ["tasks", "check", "tasks.jsonl", "--solutions", "."]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1, result.output
+    assert "1 of 2 tasks are sound" in result.stdout and "the solution earns 0" in result.stdout
+    value = json.loads(CliRunner().invoke(app, [*command, "--filter", "task_id=good", "--json"]).stdout)
+    assert (value["sound"], value["logs"], value["tasks"][0]["problem"]) == (1, None, "")

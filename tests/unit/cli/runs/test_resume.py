@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from polar import load_run
 from polar.cli.app import app
 from scripted_project import write_project
 from waiting import HANG_S, blocked_until
@@ -60,6 +61,7 @@ def test_only_what_has_no_result_runs_after_a_kill(folder: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     try:
         blocked_until(lambda: (folder / "hangs").exists() or process.poll() is not None)
+        blocked_until(lambda: process.poll() is not None or len(load_run().results) == 1)
         assert process.poll() is None
     finally:
         process.kill()
@@ -125,7 +127,7 @@ def test_what_cannot_be_continued_is_refused(folder: Path) -> None:
     stored = folder / "polar-runs" / run_id
     assert "--retry-failed needs --resume" in polar("run", "tasks.jsonl", "--retry-failed").stderr
     assert "give a task file" in polar("run").stderr
-    assert "--samples belongs to a task file" in polar("run", "--resume", run_id, "--samples", "2").stderr
+    assert "give the task file too" in polar("run", "--resume", run_id, "--samples", "2").stderr
     (stored / "owner").write_text("another machine\n")
     assert "is still going" in polar("run", "--resume", run_id).stderr
     (stored / "owner").unlink()

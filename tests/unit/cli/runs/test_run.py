@@ -139,3 +139,18 @@ def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
     assert [(r["stage"], r["statistics"]["calls"]) for r in value["results"]] == [("CANCELLED", 1)]
     assert value["trainable_tokens"] > 0
     assert list((folder / value["path"]).glob("sessions/*/place")) == []
+
+
+def test_several_harnesses_over_one_file_are_compared(folder: Path) -> None:
+    good, bad = (f"{sys.executable} {folder}/agent.py > {name}" for name in ("said.txt", "elsewhere.txt"))
+    harnesses = [f"shell:{json.dumps({'command': command})}" for command in (good, bad)]
+    options = ["--harness", harnesses[0], "--harness", harnesses[1], "--samples", "1"]
+    result = polar("run", "tasks.jsonl", *options, "--json")
+    value = json.loads(result.stdout)
+    assert value["by_harness"] == {"shell": 1.0, "shell-2": 0.0}
+    assert [r["task_id"] for r in value["results"]] == ["say.shell", "say.shell-2"]
+    shown = polar("run", "tasks.jsonl", *options).stdout
+    assert [line.split()[:3] for line in shown.splitlines() if line.strip().startswith("shell")] == [
+        ["shell", "1", "1.00"],
+        ["shell-2", "1", "0.00"],
+    ]
