@@ -130,6 +130,13 @@ def test_sessions_that_ended_never_run_again(project: Path) -> None:
     assert more["all"]["attempts"] == 4 and [runs_of(project, name) for name in ("good", "never")] == [1, 3]
 
 
+def test_tasks_are_chosen_as_for_a_run(project: Path) -> None:
+    write_tasks(project, *(a_task(project, name, metadata={"repo": f"o/{name}"}) for name in "abc"))
+    card = generated(project, "--filter", "metadata.repo=o/[ab]", "--limit", "1")
+    assert [each["repository"] for each in card["repositories"]] == ["o/a"]
+    assert [runs_of(project, name) for name in "abc"] == [1, 0, 0]
+
+
 def test_infrastructure_failures_are_no_attempts_and_are_bounded(project: Path) -> None:
     broken = a_task(project, "broken", prepare=["false"])
     write_tasks(project, broken, a_task(project, "good"))
