@@ -73,7 +73,7 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     """Make a data set for supervised fine-tuning: sessions that the evaluator confirms.
 
     Each task runs until --wanted of its sessions are confirmed, --attempts times
-    at most. Only exact, trainable sessions go out, each once, split by repository.
+    at most. Only exact, trainable sessions go out, each once, by repository.
 
     The same command continues a folder: sessions that have ended never run again.
     Exit code 0: there is data. 1: no session was confirmed. 2: input refused.
