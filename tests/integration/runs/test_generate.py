@@ -124,7 +124,9 @@ def test_equal_sessions_go_out_once(project: Path) -> None:
 def test_sessions_that_ended_never_run_again(project: Path) -> None:
     write_tasks(project, a_task(project, "good"), a_task(project, "never", "false"))
     first = generated(project, "--attempts", "2")
+    (project / "set/sft/.train.killed/data").mkdir(parents=True)
     again = generated(project, "--attempts", "2")
+    assert sorted(path.name for path in (project / "set/sft").iterdir()) == ["test", "train"]
     assert again["all"] == first["all"] and [runs_of(project, name) for name in ("good", "never")] == [1, 2]
     more = generated(project, "--attempts", "3")
     assert more["all"]["attempts"] == 4 and [runs_of(project, name) for name in ("good", "never")] == [1, 3]

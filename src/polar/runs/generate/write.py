@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,8 @@ class _DataWriter:
             repeated=self._repeated,
             split=side,
         )
+        for scratch in (self._out / name).glob(f".{side}.*"):  # of a process that was killed while it wrote
+            shutil.rmtree(scratch)
         folder = ExportFolder(self._out / name / side, force=True)
         report = await export(self._groups(members, plan), plan, folder, self._about)
         return _Written(report["rows"], report["left_out"]["traces"])
