@@ -11,13 +11,16 @@ TESTS := tests --ignore=tests/e2e/heavy
 # The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo train test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
+.PHONY: demo train demo-sft test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar up examples/demo.toml
 
 train: $(VENV)/.train  ## a small model learns one-step shell tasks on this machine, also without a GPU
 	$(BIN)/polar train examples/learning/laptop.toml --config examples/learning/torch.toml
+
+demo-sft: $(VENV)/.train  ## from tasks to data to one step of supervised fine-tuning: `polar generate` and TRL
+	$(BIN)/python examples/sft/demo.py polar-sft
 
 test: $(VENV)/.dev  ## what a change must pass: minutes on two cores; a real harness, model, server and nodes
 	$(PYTEST) $(TESTS) -m 'not check'
@@ -71,7 +74,7 @@ image: $(VENV)/.dev  ## polar-base, from Debian packages; rebuilt when its recip
 	@$(BIN)/polar image build
 
 clean:
-	rm -rf $(VENV) polar-runs .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) polar-runs polar-sft .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

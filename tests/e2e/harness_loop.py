@@ -185,7 +185,8 @@ class Loop:
                 other = task.session_id(index)
                 self.calls[other] = await node.journal.calls(other)
         files = paths.session(session_id)
-        printed = (files.logs / "harness.stdout").read_text(errors="replace")
+        log = files.logs / "harness.stdout"  # there is none of a harness that prints nothing
+        printed = log.read_text(errors="replace") if log.exists() else ""
         return Outcome(self.results[session_id], self.trajectories[session_id], calls, engine, printed, files)
 
     def _script_of(self, harness: str) -> Callable[[int, TokenIds], Turn]:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from polar import __version__
 from polar.cli.data.export import export
+from polar.cli.data.generate import generate
 from polar.cli.data.tasks import tasks
 from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
@@ -95,6 +96,7 @@ app.command("audit")(audit)
 app.command("rescore")(rescore)
 app.command("health")(health)
 app.command("export")(export)
+app.command("generate")(generate)
 app.command("doctor")(doctor)
 app.command("prune")(prune)
 app.command("submit")(submit)

@@ -50,11 +50,11 @@ async def _groups_of_run(
     async with await Journal.open(run.paths.journal, read_only=True) as journal:
         for group_id, members in wanted.items():
             ended = [(session, session.result) for session in members if session.result is not None]
-            sessions = [await _stored(session, result, journal, plan) for session, result in ended]
+            sessions = [await exported_session(session, result, journal, plan) for session, result in ended]
             yield ExportedGroup(group_id, tuple(sessions), len(members) - len(ended))
 
 
-async def _stored(
+async def exported_session(
     session: StoredSession, result: SessionResult, journal: Journal, plan: ExportPlan
 ) -> ExportedSession:
     try:

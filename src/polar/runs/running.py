@@ -23,7 +23,7 @@ from polar.runs.stored import StoredRun, read_run_async
 from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
-from polar.session.base import Watcher
+from polar.session.base import SessionSource, Watcher
 from polar.store.paths import RunPaths, RunRecord
 from polar.types import SessionResult, Stage, TaskRequest, Trajectory
 
@@ -78,12 +78,14 @@ async def run_async(
     return await read_run_async(paths)
 
 
-class RunObserver(Watcher, Protocol):
-    """Sees the progress of a run."""
-
+class PhaseObserver(Watcher, Protocol):
     def phase(self, what: str) -> None:
         """What happens before the first session; empty: sessions run from now on."""
         ...
+
+
+class RunObserver(PhaseObserver, Protocol):
+    """Sees the progress of a run."""
 
     def finished(self, result: SessionResult) -> None: ...
 
@@ -121,9 +123,23 @@ async def run_tasks(
         ended.add(result.session_id)
         observer.finished(result)
 
-    started = time.time() if earlier is None else paths.read_record().started
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
     write_tasks(paths, tasks)
+    source = TaskFileSource(tasks, report, earlier)
+    await serve_source(config, paths, tasks, source, observer, lambda: len(ended))
+
+
+async def serve_source(
+    config: Config,
+    paths: RunPaths,
+    tasks: Sequence[TaskRequest],
+    source: SessionSource,
+    observer: PhaseObserver,
+    journalled: Callable[[], int],
+) -> None:
+    """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
+    many sessions the journal has at the end."""
+    started = paths.read_record().started if paths.record.exists() else time.time()
+    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
     paths.write_record(record)
     await sweep(paths.root.parent)
     await prepare_machine(tasks, config.permits, observer.phase)
@@ -133,9 +149,9 @@ async def run_tasks(
             record = record.model_copy(update={"versions": node.versions})
             paths.write_record(record)
             observer.phase("")
-            await node.serve(TaskFileSource(tasks, report, earlier), (observer,))
+            await node.serve(source, (observer,))
     finally:
-        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": len(ended)}))
+        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": journalled()}))
 
 
 def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:

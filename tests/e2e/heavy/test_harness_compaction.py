@@ -94,7 +94,7 @@ def assert_went_on(outcome: Outcome, *, exit_code: int = 0) -> None:
     """One summary, then the work: the answer stands in a conversation that begins with the summary."""
     result, calls = outcome.result, outcome.calls
     assert result.exit_code == exit_code, result
-    assert result.score is not None and result.score.reward == 1.0
+    assert result.score is not None and result.score.reward == (0.0 if exit_code else 1.0)
     assert_nothing_lost(outcome)
     (summary,) = summaries(calls)
     at = calls.index(summary)
@@ -165,7 +165,7 @@ TOO_LONG = [
 async def test_a_request_too_long_is_followed_by_a_summary(
     case: Case, exit_code: int, smollm2: SmolLM2Renderer, tmp_path: Path, report: Any
 ) -> None:
-    """OpenCode goes on and does the work, and counts the refusal as an error all the same."""
+    """OpenCode goes on and does the work, and counts the refusal as an error all the same: its session failed."""
     outcome = await fill(case, Loop(smollm2, tmp_path))
     report(case.harness, {"window": case.context_tokens, "refused": True}, outcome)
     assert_went_on(outcome, exit_code=exit_code)

@@ -126,7 +126,7 @@ def _from_run(
     stored = load_run(which, runs_dir=ctx.obj)
     record = stored.record
     folder = ExportFolder(place[0] or Path(f"{stored.run_id}-{place[1]}"), force=force)
-    about = {"run_id": record.run_id, "versions": record.versions, "command": _command()}
+    about = {"run_id": record.run_id, "versions": record.versions, "command": command_line()}
     return run_apart(_export(run_source(stored, plan), plan, folder, about, quiet=quiet)), folder
 
 
@@ -139,7 +139,7 @@ def _from_server(server: str, plan: ExportPlan, folder: ExportFolder, *, quiet: 
     async def work() -> dict[str, Any]:
         async with PolarClient(server, retry=Retry(total_s=IMPATIENT_S)) as client:
             source = await server_source(client, plan)
-            about = {"server": client.url, "command": _command()}
+            about = {"server": client.url, "command": command_line()}
             return await _export(source, plan, folder, about, quiet=quiet)
 
     return run_apart(work())
@@ -159,7 +159,7 @@ async def _export(
         return await write_data_set(source.groups, plan, folder, about, on_group)
 
 
-def _command() -> str:
+def command_line() -> str:
     return shlex.join(["polar", *sys.argv[1:]])
 
 

@@ -23,6 +23,8 @@ from polar.cli.task_choice import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from polar.cli.runs.progress import RunProgress
     from polar.config import Config
     from polar.data.source import EarlierSessions
@@ -154,11 +156,11 @@ async def _run(
 ) -> None:
     from polar.runs.running import run_tasks
 
-    _stop_on_signals(progress)
+    stop_on_signals(progress.console)
     await run_tasks(config, paths, tasks, progress, earlier)
 
 
-def _stop_on_signals(progress: RunProgress) -> None:
+def stop_on_signals(out: Console) -> None:
     """Ctrl-C and SIGTERM cancel the run. A second one has no effect: to interrupt the end of a run would leave
     processes and folders behind."""
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -171,7 +173,7 @@ def _stop_on_signals(progress: RunProgress) -> None:
         if signals == 1:
             main.cancel()
         elif signals == 2:
-            progress.console.print("stopping: sessions are ended and what was captured is kept", style="yellow")
+            out.print("stopping: sessions are ended and what was captured is kept", style="yellow")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)

@@ -103,7 +103,11 @@ def _write(group: ExportedGroup, plan: ExportPlan, writer: RowWriter, counts: Ex
 def _writer(folder: Path, plan: ExportPlan) -> RowWriter:
     if plan.to == "atif":
         return JsonDocuments(folder)
-    shards = {"shard_rows": plan.shard_rows, "shard_bytes": plan.shard_bytes}
+    shards: dict[str, Any] = {
+        "shard_rows": plan.shard_rows,
+        "shard_bytes": plan.shard_bytes,
+        "split": plan.split,
+    }
     if plan.to == "parquet":
         return _parquet(folder, COLUMNS, shards)
     if plan.file == "parquet":
@@ -111,7 +115,7 @@ def _writer(folder: Path, plan: ExportPlan) -> RowWriter:
     return JsonLines(folder, **shards)
 
 
-def _parquet(folder: Path, columns: Sequence[str], shards: Mapping[str, int]) -> RowWriter:
+def _parquet(folder: Path, columns: Sequence[str], shards: Mapping[str, Any]) -> RowWriter:
     try:
         module: Any = import_module(PARQUET)
     except ModuleNotFoundError as error:

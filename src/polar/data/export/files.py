@@ -79,10 +79,11 @@ class RowWriter(Protocol):
 class Shards:
     """Names of the files of one split. The number of all is part of each name, so they are renamed at the end."""
 
-    def __init__(self, folder: Path, suffix: str) -> None:
+    def __init__(self, folder: Path, suffix: str, split: str = "train") -> None:
         self._folder = folder / DATA
         self._folder.mkdir()
         self._suffix = suffix
+        self._split = split
         self._open: list[Path] = []
 
     @property
@@ -96,15 +97,15 @@ class Shards:
     def finish(self) -> int:
         count = self.count
         for number, path in enumerate(self._open):
-            path.rename(self._folder / f"train-{number:05}-of-{count:05}.{self._suffix}")
+            path.rename(self._folder / f"{self._split}-{number:05}-of-{count:05}.{self._suffix}")
         return count
 
 
 class JsonLines:
     """Rows as lines of JSON."""
 
-    def __init__(self, folder: Path, *, shard_rows: int, shard_bytes: int) -> None:
-        self._shards = Shards(folder, "jsonl")
+    def __init__(self, folder: Path, *, shard_rows: int, shard_bytes: int, split: str = "train") -> None:
+        self._shards = Shards(folder, "jsonl", split)
         self._limits = (shard_rows, shard_bytes)
         self._file: BinaryIO | None = None
         self._rows = self._bytes = 0

@@ -54,8 +54,10 @@ def schema_of(columns: Iterable[str]) -> Any:
 class ParquetRows:
     """Rows that all have the same columns."""
 
-    def __init__(self, folder: Path, columns: Iterable[str], *, shard_rows: int, shard_bytes: int) -> None:
-        self._shards = Shards(folder, "parquet")
+    def __init__(
+        self, folder: Path, columns: Iterable[str], *, shard_rows: int, shard_bytes: int, split: str = "train"
+    ) -> None:
+        self._shards = Shards(folder, "parquet", split)
         self._schema = schema_of(columns)
         self._limits = (shard_rows, shard_bytes)
         self._writer: Any = None

@@ -60,6 +60,10 @@ class ExportPlan:
     task_ids: frozenset[str] = frozenset()
     """With neither these nor `group_ids`: all."""
     group_ids: frozenset[str] = frozenset()
+    repeated: frozenset[tuple[str, int]] = frozenset()
+    """Traces that repeat others and are left out: session id, and number in the trajectory."""
+    split: str = "train"
+    """Names the files."""
     shard_rows: int = 100_000
     shard_bytes: int = 500_000_000
 
@@ -107,6 +111,8 @@ class ExportPlan:
             "pairs": self.pairs,
             "file": self.file,
             "object_arguments": self.object_arguments,
+            "split": self.split,
+            "repeated": len(self.repeated),
             "task_ids": sorted(self.task_ids),
             "group_ids": sorted(self.group_ids),
         }

@@ -12,6 +12,7 @@ from polar.data.export.plan import ExportedGroup, ExportedSession, ExportPlan
 from polar.types import Trace
 
 NOT_EXACT = "not_exact"
+REPEATED = "repeated"
 
 
 class ChosenTrace(NamedTuple):
@@ -115,7 +116,8 @@ def _traces(
     chosen: list[ChosenTrace] = []
     for index, trace in enumerate(session.trajectory.traces if session.trajectory else ()):
         reward = session.result.reward if trace.reward is None else trace.reward
-        if reason := _trace_reason(trace, reward, plan) or _chat_reason(trace, session, plan):
+        repeats = REPEATED if (session.result.session_id, index) in plan.repeated else ""
+        if reason := _trace_reason(trace, reward, plan) or _chat_reason(trace, session, plan) or repeats:
             left_out.traces[reason] += 1
         else:
             chosen.append(ChosenTrace(trace, index, reward, advantages.get(id(trace))))

@@ -1,0 +1,118 @@
+"""Progress of a generation: attempts, confirmed sessions, their rate, and how long it may still take."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from polar.cli.output import error_console, number, one_line, progress_bar
+from polar.runs.generate.attempts import TaskAttempts
+from polar.runs.generate.plan import GeneratePlan, Outcome
+from polar.types import SessionResult, Stage
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+LIVE = frozenset({Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN})
+
+
+class GenerateProgress:
+    """A `GenerateObserver`. Writes to stderr, so that stdout holds only the card."""
+
+    def __init__(self, accounts: Sequence[TaskAttempts], plan: GeneratePlan, *, quiet: bool = False) -> None:
+        self.console = error_console(quiet=quiet)
+        self._accounts = accounts
+        self._plan = plan
+        self._live: set[str] = set()
+        self._ended_here = 0
+        self._count = Counter[str]()
+        self._began = time.monotonic()
+        self._status: Status | None = None
+        for account in accounts:
+            self._count.update({"accepted": account.accepted, "attempts": account.attempts, "done": account.done})
+        self._bar = progress_bar(self.console)
+        self._task = self._bar.add_task(self._described(), total=len(accounts), completed=self._count["done"])
+
+    def __enter__(self) -> GenerateProgress:
+        if self._count["attempts"]:
+            kept = f"{self._count['attempts']} attempts and {self._count['accepted']} confirmed sessions"
+            self.console.print(f"continuing: the folder has {kept} already")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        if self._status is not None:
+            self._status.stop()
+
+    def phase(self, what: str) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if not what:
+            self._began = time.monotonic()
+            self._bar.start()
+            return
+        if not self.console.is_terminal:
+            self.console.print(f"{what} ...")
+        self._status = self.console.status(what)
+        self._status.start()
+
+    def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
+        (self._live.add if stage in LIVE else self._live.discard)(session_id)
+        self._bar.update(self._task, description=self._described())
+
+    def judged(self, result: SessionResult, outcome: Outcome) -> None:
+        if outcome in ("accepted", "rejected"):
+            self._ended_here += 1
+            self._count.update({"accepted": outcome == "accepted", "attempts": 1})
+        done = sum(account.done for account in self._accounts)
+        self._bar.update(self._task, completed=done, description=self._described())
+        style = {"accepted": "green", "rejected": None}.get(outcome, "yellow")
+        self.console.print(_line(result, outcome), style=style, soft_wrap=True)
+
+    def _described(self) -> str:
+        attempts, accepted = self._count["attempts"], self._count["accepted"]
+        rate = f" ({100 * accepted / attempts:.0f}%)" if attempts else ""
+        left = self.seconds_left()
+        eta = "" if left is None else f"  about {_duration(left)} left"
+        return f"{len(self._live)} live  {attempts} attempts  {accepted} accepted{rate}{eta}  tasks"
+
+    def seconds_left(self) -> float | None:
+        """From the rate and the pace so far. None: no session has ended here."""
+        if not self._ended_here:
+            return None
+        rate = self._count["accepted"] / self._count["attempts"]
+        pace = (time.monotonic() - self._began) / self._ended_here
+        return pace * expected_attempts(self._accounts, self._plan, rate)
+
+
+def expected_attempts(accounts: Sequence[TaskAttempts], plan: GeneratePlan, rate: float) -> float:
+    """How many the open tasks will still take, if each succeeds at this rate."""
+    expected = 0.0
+    for account in accounts:
+        if not account.done:
+            most = plan.attempts - account.attempts
+            expected += most if not rate else min(most, (plan.wanted - account.accepted) / rate)
+    return expected
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+
+
+def _line(result: SessionResult, outcome: Outcome) -> str:
+    parts = [
+        f"{result.session_id:<16}",
+        f"{outcome:<8}",
+        f"reward {number(result.reward, 2)}",
+        f"{result.statistics.calls} calls",
+        f"{result.statistics.trainable_tokens} trainable tokens",
+    ]
+    if outcome == "rejected" and result.untrainable_reason:
+        parts.append(result.untrainable_reason)
+    if result.failure is not None:
+        parts.append(one_line(f"{result.failure.where}: {result.failure.message}", 90))
+    return "  ".join(parts)

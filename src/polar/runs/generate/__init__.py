@@ -1,0 +1,1 @@
+"""Offline data: tasks run until enough of their sessions are confirmed, and those become a data set."""
