@@ -95,7 +95,7 @@ def _rows(path: Path) -> dict[str, SweRow]:
     options = SweTable.model_validate(cast("dict[str, Any]", table))
     found: dict[str, SweRow] = {}
     for name in options.row_files:
-        for raw in raw_rows(path.absolute().parent / name):
+        for raw in raw_rows(path.absolute().parent / name, options.split):
             try:
                 row = SweRow.model_validate(raw.value)
             except ValidationError:

@@ -180,5 +180,6 @@ def parse(path: Path, text: str, problems: Problems) -> list[TaskItem]:
     """The tasks in file order, not yet checked; the file's suffix selects the format."""
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
-        raise ConfigError(f"{path}: a task file ends in {', '.join(_PARSERS)}, not {path.suffix or 'nothing'!r}")
+        known = ", ".join((*_PARSERS, ".parquet"))
+        raise ConfigError(f"{path}: a task file ends in {known}, not {path.suffix or 'nothing'!r}")
     return parser(text, problems, path.absolute().parent)

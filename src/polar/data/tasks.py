@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from polar import registry
 from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
+from polar.data.task_rows import row_items
 from polar.data.task_sets import SkippedTask, TaskItem, TaskSet
 from polar.errors import ConfigError
 from polar.runtimes.options import RuntimeOptions
@@ -39,13 +40,20 @@ def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskReque
 def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
     """The same without the warning, and with what is left out."""
     problems = Problems(str(path))
-    tasks = _checked(parse(path, _text_of(path, max_bytes), problems), problems)
+    tasks = _checked(_items(path, max_bytes, problems), problems)
     skipped = _one_each(problems.skipped)
     if not tasks and skipped:
         raise ConfigError(listed(f"{path}: nothing was run, because no task can:", skipped))
     if not tasks:
         raise ConfigError(f"{path}: the file holds no task")
-    return TaskSet([_with_absolute_paths(task, path.absolute().parent) for task in tasks], skipped)
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    return TaskSet([_with_absolute_paths(task, folder) for task in tasks], skipped)
+
+
+def _items(path: Path, max_bytes: int, problems: Problems) -> list[TaskItem]:
+    if path.is_dir() or path.suffix.lower() == ".parquet":
+        return row_items(path, problems)
+    return parse(path, _text_of(path, max_bytes), problems)
 
 
 def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:

@@ -107,10 +107,10 @@ def _tasks(
 
 
 def _stands(result: SessionResult, retry_failed: bool) -> bool:
-    """A session that Ctrl-C cancelled has no verdict; one that was ended because it was stale has."""
-    if result.stage is Stage.CANCELLED and not result.broken_off_stale:
-        return False
-    return not (retry_failed and result.failed_by_infrastructure)
+    """A session that Ctrl-C cancelled goes on; one that was ended because it was stale does not."""
+    if result.broken_off_stale:
+        return True
+    return result.stage is not Stage.CANCELLED and not (retry_failed and result.failed_by_infrastructure)
 
 
 def _attempts(session: StoredSession) -> tuple[EarlierAttempt, ...]:

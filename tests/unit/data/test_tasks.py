@@ -247,9 +247,9 @@ def test_what_is_no_task_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "none.json").write_text("[]")
     assert "no such file" in refusal(tmp_path / "missing.jsonl")
-    assert "not a file" in refusal(tmp_path / "folder.jsonl")
+    assert "no parquet, JSONL or JSON file in it" in refusal(tmp_path / "folder.jsonl")
     assert "not a file" in refusal(tmp_path / "pipe.jsonl")
-    assert "ends in .jsonl, .ndjson, .json, .toml, not '.yaml'" in refusal(tmp_path / "tasks.yaml")
+    assert "ends in .jsonl, .ndjson, .json, .toml, .parquet, not '.yaml'" in refusal(tmp_path / "tasks.yaml")
     assert "not 'nothing'" in refusal(tmp_path / "tasks")
     assert "the file holds no task" in refusal(tmp_path / "none.json")
 

@@ -107,10 +107,13 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)
+    raise typer.Exit(_exit_code(card, interrupted=interrupted))
+
+
+def _exit_code(card: DataCard, *, interrupted: bool) -> int:
     if interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if not card.all.accepted:
-        raise typer.Exit(EXIT_NOTHING_ACCEPTED)
+        return EXIT_INTERRUPTED
+    return 0 if card.all.accepted else EXIT_NOTHING_ACCEPTED
 
 
 def _with_concurrency(config: Config, concurrency: int | None) -> Config:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def run(  # noqa: PLR0913
     ctx: typer.Context,
-    tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json or .jsonl.")] = None,
+    tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json, .jsonl or .parquet.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
     harness: HarnessesOption = None,

@@ -61,7 +61,7 @@ def _rows(options: SweTable, folder: Path, skipped: list[SkippedTask]) -> list[P
     found: list[PlacedRow] = []
     first: dict[str, str] = {}
     for name in options.row_files:
-        for raw in raw_rows(folder / name):
+        for raw in raw_rows(folder / name, options.split):
             try:
                 if raw.problem:
                     raise ValueError(raw.problem)

@@ -25,7 +25,10 @@ PLACEHOLDERS = ("problem_statement", "repo", "version", "instance_id", "base_com
 
 class SweTable(Strict):
     rows: str | tuple[str, ...]
-    """Files with rows: .jsonl, .json or .parquet, relative to the task file."""
+    """Files of rows (.jsonl, .json or .parquet), relative to the task file. Also a folder of them, as a data
+    set of Hugging Face has."""
+    split: str | None = None
+    """Of a folder: `train`, `validation` or `test`, by the names of its files. None: it has only one."""
     repositories: str | None = None
     """A folder with `owner__name.bundle`, or `owner__name` as a clone, for rows without an image."""
     instances: tuple[str, ...] = ()
