@@ -118,6 +118,7 @@ def test_equal_sessions_go_out_once(project: Path) -> None:
     card = generated(project, "--wanted", "3", "--attempts", "3")
     assert (card["all"]["accepted"], card["repeated"]) == (3, {"same_tokens": 2})
     assert card["splits"]["train"]["rows"] == {"sft": 1, "tokens": 1}
+    assert (card["splits"]["train"]["sessions"], card["splits"]["train"]["share"]) == (1, 1.0)
 
 
 def test_sessions_that_ended_never_run_again(project: Path) -> None:
@@ -127,6 +128,13 @@ def test_sessions_that_ended_never_run_again(project: Path) -> None:
     assert again["all"] == first["all"] and [runs_of(project, name) for name in ("good", "never")] == [1, 2]
     more = generated(project, "--attempts", "3")
     assert more["all"]["attempts"] == 4 and [runs_of(project, name) for name in ("good", "never")] == [1, 3]
+
+
+def test_tasks_are_chosen_as_for_a_run(project: Path) -> None:
+    write_tasks(project, *(a_task(project, name, metadata={"repo": f"o/{name}"}) for name in "abc"))
+    card = generated(project, "--filter", "metadata.repo=o/[ab]", "--limit", "1")
+    assert [each["repository"] for each in card["repositories"]] == ["o/a"]
+    assert [runs_of(project, name) for name in "abc"] == [1, 0, 0]
 
 
 def test_infrastructure_failures_are_no_attempts_and_are_bounded(project: Path) -> None:
@@ -213,3 +221,25 @@ def test_a_task_that_changed_is_not_mixed_with_its_old_sessions(project: Path) -
     with started(project) as process:
         _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 2 and "give the changed task a new task_id" in errors
+
+
+@pytest.mark.check
+@pytest.mark.filterwarnings("ignore")  # of datasets and what it imports
+def test_the_folder_loads_in_datasets_and_pandas_and_audits_clean(project: Path) -> None:
+    tasks = [a_task(project, name, metadata={"repo": f"o/{name}"}) for name in ("a", "b", "c")]
+    write_tasks(project, *tasks)
+    generated(project, "--split", "60/40")
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    for name, columns in (("sft", {"messages", "tools"}), ("tokens", {"input_ids", "labels"})):
+        loaded = datasets.load_dataset(str(project / "set"), name, cache_dir=str(project / "cache"))
+        assert {split: len(each) for split, each in loaded.items()} == {"train": 2, "test": 1}
+        assert columns <= set(loaded["train"].column_names)
+        frame = pandas.read_json(next((project / "set" / name / "test/data").iterdir()), lines=True)
+        assert list(frame["task_id"]) == loaded["test"]["task_id"][:]
+    audit = subprocess.run(
+        [sys.executable, "-c", MAIN, "--runs-dir", "set/runs", "audit"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+    )
+    assert audit.returncode == 0, audit.stdout + audit.stderr

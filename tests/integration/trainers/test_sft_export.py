@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from datasets import load_dataset
-from exported_sessions import a_group, a_session, exported, traces_of, two_turns
 from tiny_policy import tiny_tokenizer, weights
 from trl import SFTConfig, SFTTrainer
 
+from exported_sessions import a_group, a_session, exported, traces_of, two_turns
 from polar.data.export.plan import ExportedGroup, ExportPlan
 from tiny_llama import tiny_llama
 

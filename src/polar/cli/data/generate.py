@@ -11,6 +11,14 @@ import typer
 from polar.cli.options import ConfigOption, JsonOption, TasksArgument
 from polar.cli.output import console, print_json, print_table, visible
 from polar.cli.runs.run import stop_on_signals
+from polar.cli.task_choice import (
+    FilterOption,
+    HarnessesOption,
+    LimitOption,
+    SampleOption,
+    ShardOption,
+    choice_of,
+)
 
 if TYPE_CHECKING:
     from polar.cli.data.generate_progress import GenerateProgress
@@ -33,7 +41,7 @@ FailuresOption = Annotated[
 ]
 SplitOption = Annotated[str, typer.Option(help="Shares of train and test, by whole repositories.")]
 SplitByOption = Annotated[str, typer.Option(help="Key of the tasks' metadata that names the repository.")]
-SeedOption = Annotated[int, typer.Option(help="Of the split.")]
+SeedOption = Annotated[int, typer.Option(help="Of the split, and of --sample.")]
 FormatOption = Annotated[Literal["both", "sft", "tokens"], typer.Option(help="The format of the data.")]
 FileOption = Annotated[Literal["jsonl", "parquet"], typer.Option(help="Files of --to tokens.")]
 ConcurrencyOption = Annotated[
@@ -54,17 +62,25 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     to: FormatOption = "both",
     file: FileOption = "jsonl",
     concurrency: ConcurrencyOption = None,
+    harness: HarnessesOption = None,
+    filters: FilterOption = None,
+    shard: ShardOption = None,
+    sample: SampleOption = None,
+    limit: LimitOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make a data set for supervised fine-tuning: sessions that the evaluator confirms.
 
-    Each task runs until --wanted of its sessions are confirmed, at most --attempts
-    times. Only exact, trainable sessions go out, each once, split by repository.
+    Each task runs until --wanted of its sessions are confirmed, --attempts times
+    at most. Only exact, trainable sessions go out, each once, by repository.
 
     The same command continues a folder: sessions that have ended never run again.
-    Exit code 0: there is data. 1: no session was confirmed. 2: the input was refused.
+    Exit code 0: there is data. 1: no session was confirmed. 2: input refused.
     130: Ctrl-C, which writes the data of the sessions so far.
+
+        polar generate tasks.toml --out data --attempts 8 --wanted 2
+        polar generate tasks.toml --out data --filter 'metadata.repo=owner/*'
     """
     from polar import config as configuration
     from polar.runs.event_loop import run_apart
@@ -85,15 +101,19 @@ def generate(  # noqa: PLR0913 - each is an option of the command
         file=file,
     )
     chosen = _with_concurrency(configuration.load(config), concurrency)
-    todo = tasks_of(tasks, None)
+    choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
+    todo = choice.of(tasks_of(tasks, None))
     run_apart(check_sources(todo))
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)
+    raise typer.Exit(_exit_code(card, interrupted=interrupted))
+
+
+def _exit_code(card: DataCard, *, interrupted: bool) -> int:
     if interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if not card.all.accepted:
-        raise typer.Exit(EXIT_NOTHING_ACCEPTED)
+        return EXIT_INTERRUPTED
+    return 0 if card.all.accepted else EXIT_NOTHING_ACCEPTED
 
 
 def _with_concurrency(config: Config, concurrency: int | None) -> Config:

@@ -60,15 +60,16 @@ class Tally(Strict):
 class RepositoryTally(Strict):
     repository: str
     split: str
-    """`train` or `test`; empty: none of its sessions is confirmed."""
+    """`train` or `test`; empty: none of its sessions is in the data."""
     tally: Tally
 
 
 class SplitTally(Strict):
     repositories: int
     sessions: int
+    """Confirmed ones that do not only repeat others."""
     share: float | None
-    """Of all confirmed sessions."""
+    """Of the sessions of both splits."""
     rows: dict[str, int]
     """By format."""
     left_out: dict[str, dict[str, int]] = {}

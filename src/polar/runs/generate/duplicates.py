@@ -23,6 +23,8 @@ class Duplicates:
         self.repeated: set[tuple[str, int]] = set()
         """Session id, and the trace's number in the trajectory."""
         self.reasons = Counter[str]()
+        self.fresh: set[str] = set()
+        """Ids of the sessions with at least one trace that repeats none."""
         self._seen: set[bytes] = set()
 
     def add(self, session: ExportedSession) -> None:
@@ -33,6 +35,8 @@ class Duplicates:
             if reason:
                 self.repeated.add((session.result.session_id, number))
                 self.reasons[reason] += 1
+            else:
+                self.fresh.add(session.result.session_id)
             self._seen |= {tokens, text}
 
 

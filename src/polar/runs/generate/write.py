@@ -42,17 +42,18 @@ async def write_data(
 ) -> DataCard:
     """Replaces what an earlier run wrote."""
     accepted = accepted_sessions(run, accounts, plan)
-    sessions = Counter(each.repository for each in accepted)
-    side_of = split_repositories(sessions, plan.split.test_share, plan.seed)
     async with await Journal.open(run.paths.journal, read_only=True) as journal:
         facts, duplicates = await _survey(accepted, journal)
+        fresh = [each for each in accepted if each.session.session_id in duplicates.fresh]
+        sessions = Counter(each.repository for each in fresh)
+        side_of = split_repositories(sessions, plan.split.test_share, plan.seed)
         about = {"run_id": run.run_id, "versions": run.record.versions, "command": command}
         writer = _DataWriter(out, journal, plan, frozenset(duplicates.repeated), about)
         splits: dict[str, SplitTally] = {}
         for side in SIDES:
-            members = [each for each in accepted if side_of[each.repository] == side]
+            members = [each for each in fresh if side_of[each.repository] == side]
             written = {name: await writer.write(name, side, members) for name in plan.formats}
-            splits[side] = _split_tally(members, len(accepted), written)
+            splits[side] = _split_tally(members, len(fresh), written)
     card = DataCard(
         command=command,
         run_id=run.run_id,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 from atif import Trajectory
+
 from exported_sessions import (
     LAST,
     PROMPT,
@@ -20,7 +21,6 @@ from exported_sessions import (
     traces_of,
     two_turns,
 )
-
 from polar.data.export.plan import ExportedGroup, ExportPlan
 from polar.types import Call, CallTimes, Image, Message, ToolCall, logprobs
 

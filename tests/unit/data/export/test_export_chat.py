@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from exported_sessions import BASH, PROMPT, a_call, a_group, a_session, exported, lines, two_turns
-
 from polar.data.export.chat import openai_message
 from polar.data.export.plan import ExportPlan
 from polar.types import Image, Message, ToolCall

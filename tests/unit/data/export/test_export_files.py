@@ -9,8 +9,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from exported_sessions import a_group, a_session, exported, lines
 
+from exported_sessions import a_group, a_session, exported, lines
 from polar.data.export import export as exporting
 from polar.data.export.export import export
 from polar.data.export.files import ExportFolder, NotOverwritten

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet
+
 from exported_sessions import (
     LAST,
     PROMPT,
@@ -17,7 +18,6 @@ from exported_sessions import (
     lines,
     two_turns,
 )
-
 from polar.data.export.plan import ExportPlan
 from polar.types import Call, CallTimes
 

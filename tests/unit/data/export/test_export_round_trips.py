@@ -12,10 +12,10 @@ import pandas
 import pyarrow.parquet
 import pytest
 from datasets import load_dataset
-from exported_sessions import BASH, a_call, a_group, a_session, exported, lines, traces_of, two_turns
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exported_sessions import BASH, a_call, a_group, a_session, exported, lines, traces_of, two_turns
 from polar.data.export.columns import COLUMNS
 from polar.data.export.jsonl import RowUnreadable, read_traces, trace_of
 from polar.data.export.plan import ExportedGroup, ExportPlan

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pyarrow.parquet
 import pytest
-from exported_sessions import GONE, PROMPT, a_call, a_group, a_session, exported, lines
 
+from exported_sessions import GONE, PROMPT, a_call, a_group, a_session, exported, lines
 from polar.data.export.plan import ExportedSession, ExportPlan
 from polar.errors import ConfigError
 

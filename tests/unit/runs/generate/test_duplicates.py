@@ -17,6 +17,8 @@ def repeated(*sessions: ExportedSession) -> tuple[list[str], dict[str, int]]:
     for session in sessions:
         found.add(session)
     assert all(number == 0 for _, number in found.repeated)
+    every = {session.result.session_id for session in sessions}
+    assert found.fresh == every - {session_id for session_id, _ in found.repeated}
     return sorted(session_id for session_id, _ in found.repeated), dict(found.reasons)
 
 
