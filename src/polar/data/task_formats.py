@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,9 +80,15 @@ def _decoded(text: str, problems: Problems, line: int | None = None) -> list[Tas
     return []
 
 
-def _jsonl(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
-    lines = enumerate(text.split("\n"), start=1)  # splitlines would split at U+2028, too
-    return [item for number, line in lines if line.strip() for item in _decoded(line, problems, number)]
+def _jsonl(text: str, problems: Problems, folder: Path) -> Iterator[TaskItem]:
+    """One at a time: a set may have a hundred thousand, and their values are not kept."""
+    start, number = 0, 1
+    while start <= len(text):
+        end = text.find("\n", start)  # splitlines would split at U+2028, too
+        line = text[start : end if end >= 0 else None]
+        if line.strip():
+            yield from _decoded(line, problems, number)
+        start, number = end + 1 if end >= 0 else len(text) + 1, number + 1
 
 
 def _json(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
@@ -168,7 +174,7 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_PARSERS: dict[str, Callable[[str, Problems, Path], list[TaskItem]]] = {
+_PARSERS: dict[str, Callable[[str, Problems, Path], Iterable[TaskItem]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
@@ -176,8 +182,9 @@ _PARSERS: dict[str, Callable[[str, Problems, Path], list[TaskItem]]] = {
 }
 
 
-def parse(path: Path, text: str, problems: Problems) -> list[TaskItem]:
-    """The tasks in file order, not yet checked; the file's suffix selects the format."""
+def parse(path: Path, text: str, problems: Problems) -> Iterable[TaskItem]:
+    """The tasks in file order, not yet checked; the file's suffix selects the format. What is no task is among the
+    problems once its place is reached."""
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         known = ", ".join((*_PARSERS, ".parquet"))

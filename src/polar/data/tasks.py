@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from polar.types import ID_PATTERN, Spec, TaskRequest
 LOGGER = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 32 * 2**20
+MAX_LINES_BYTES = 2**30
+"""Of JSONL, of which one task at a time is decoded."""
 
 
-def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskRequest]:
+def read_tasks(path: Path, *, max_bytes: int | None = None) -> list[TaskRequest]:
     """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once. A warning lists the
     tasks of sets that cannot run."""
     tasks, skipped = read_task_set(path, max_bytes=max_bytes)
@@ -37,7 +39,7 @@ def read_tasks(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> list[TaskReque
     return tasks
 
 
-def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
+def read_task_set(path: Path, *, max_bytes: int | None = None) -> TaskSet:
     """The same without the warning, and with what is left out."""
     problems = Problems(str(path))
     tasks = _checked(_items(path, max_bytes, problems), problems)
@@ -50,10 +52,11 @@ def read_task_set(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> TaskSet:
     return TaskSet([_with_absolute_paths(task, folder) for task in tasks], skipped)
 
 
-def _items(path: Path, max_bytes: int, problems: Problems) -> list[TaskItem]:
+def _items(path: Path, max_bytes: int | None, problems: Problems) -> Iterable[TaskItem]:
     if path.is_dir() or path.suffix.lower() == ".parquet":
         return row_items(path, problems)
-    return parse(path, _text_of(path, max_bytes), problems)
+    own = MAX_LINES_BYTES if path.suffix.lower() in (".jsonl", ".ndjson") else MAX_FILE_BYTES
+    return parse(path, _text_of(path, max_bytes or own), problems)
 
 
 def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:
@@ -82,9 +85,10 @@ def check_tasks(tasks: Sequence[TaskRequest | Mapping[str, Any]]) -> list[TaskRe
     return _checked(items, Problems("tasks"))
 
 
-def _checked(items: Sequence[TaskItem], problems: Problems) -> list[TaskRequest]:
+def _checked(items: Iterable[TaskItem], problems: Problems) -> list[TaskRequest]:
+    shared = _SharedParts()
     tasks = [
-        (item, task)
+        (item._replace(value=None), shared.of(task))
         for position, item in enumerate(items, start=1)
         if (task := _task_of(item, position, problems)) is not None
     ]
@@ -92,6 +96,23 @@ def _checked(items: Sequence[TaskItem], problems: Problems) -> list[TaskRequest]
     problems.raise_if_any()
     skipped = {where for where, _ in problems.skipped}
     return [task for item, task in tasks if not (item.of_set and item.where in skipped)]
+
+
+class _SharedParts:
+    """Equal parts of neighbouring tasks become one object: the tasks of a set differ in little, and a set may have
+    many thousands."""
+
+    names = ("runtime", "harness", "builder", "evaluator", "sampling", "budgets", "keep")
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] = {}
+
+    def of(self, task: TaskRequest) -> TaskRequest:
+        for name in self.names:
+            part = getattr(task, name)
+            if self._last.get(name) != part:
+                self._last[name] = part
+        return task.model_copy(update=self._last)
 
 
 def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polar.config import Config
 from polar.data.source import EarlierSessions
 from polar.data.task_formats import Problems
-from polar.data.tasks import MAX_FILE_BYTES, check_tasks, read_tasks
+from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError
 from polar.node.leftovers import is_held
 from polar.runs.stored import StoredSession, read_run_async
@@ -90,7 +90,7 @@ def _tasks(
     paths: RunPaths, sessions: Sequence[StoredSession], given: Sequence[TaskRequest] | None
 ) -> list[TaskRequest]:
     if paths.tasks.is_file():
-        stored = read_tasks(paths.tasks, max_bytes=max(MAX_FILE_BYTES, paths.tasks.stat().st_size))
+        stored = read_tasks(paths.tasks)
     elif given is None:
         raise ConfigError(f"{paths.tasks} is missing: give the task file too, `polar run --resume RUN TASKS`")
     else:

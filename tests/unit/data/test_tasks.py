@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from polar.data.tasks import MAX_FILE_BYTES, read_tasks
+from polar.data.tasks import MAX_FILE_BYTES, MAX_LINES_BYTES, read_tasks
 from polar.errors import ConfigError
 from polar.types import Spec, Strict, TaskRequest
 
@@ -148,7 +148,7 @@ def test_every_problem_is_shown_at_once(tmp_path: Path) -> None:
         tmp_path, a_task(num_samples=0, priority="high"), "{oops", a_task(), "[1]", a_task(harness="kodex")
     )
     lines = refusal(path).splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:]] == ["line 2", *["line 1"] * 2, "line 4", "line 5"]
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [*["line 1"] * 2, "line 2", "line 4", "line 5"]
 
 
 def test_a_thousand_problems_are_ten_and_a_count(tmp_path: Path) -> None:
@@ -215,11 +215,19 @@ def test_toml_of_another_shape_is_refused(tmp_path: Path, text: str, message: st
         read_tasks(path)
 
 
+def test_a_set_of_many_lines_may_be_larger_than_other_files(tmp_path: Path) -> None:
+    lines = MAX_FILE_BYTES // 1_000_000 + 1
+    tasks = read_tasks(jsonl(tmp_path, *[a_task(instruction="x" * 1_000_000)] * lines))
+    assert len(tasks) == lines
+    assert tasks[0].budgets is tasks[-1].budgets, "equal parts are one object"
+
+
 def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
-    path = tmp_path / "tasks.jsonl"
-    path.touch()
-    os.truncate(path, 50_000_000)
-    assert f"50000000 bytes, more than the {MAX_FILE_BYTES}" in refusal(path)
+    for name, limit in (("tasks.json", MAX_FILE_BYTES), ("tasks.jsonl", MAX_LINES_BYTES)):
+        path = tmp_path / name
+        path.touch()
+        os.truncate(path, limit + 1)
+        assert f"{limit + 1} bytes, more than the {limit}" in refusal(path)
     with pytest.raises(ConfigError, match="split it"):
         read_tasks(jsonl(tmp_path, a_task()), max_bytes=10)
 
