@@ -99,6 +99,13 @@ def test_unit_tests_mirror_the_rooms() -> None:
     assert sorted(map(str, folders - rooms)) == []
 
 
+def test_a_test_file_has_a_name_of_its_own() -> None:
+    """pytest imports files of folders that are no packages by their names alone."""
+    plain = [path for path in TESTS if not (path.parent / "__init__.py").exists()]
+    names = Counter(path.name for path in plain if path.name != "conftest.py")
+    assert [shown(path) for path in plain if names[path.name] > 1] == []
+
+
 def test_a_public_class_name_exists_once() -> None:
     found = defaultdict[str, list[str]](list)
     for path, tree in parsed():

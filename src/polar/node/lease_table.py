@@ -59,6 +59,9 @@ class LeaseTable:
         return entry if entry and attempt in (None, entry.attempt) else None
 
     def put(self, leases: tuple[Lease, ...]) -> None:
+        """A session that is leased again while its lease waits was taken away before: only the newest begins."""
+        again = {lease.session.session_id for lease in leases}
+        self._waiting = [lease for lease in self._waiting if lease.session.session_id not in again]
         self._waiting.extend(leases)
 
     def take(self, room: int) -> list[Lease]:

@@ -54,7 +54,7 @@ def training_service(renderer: SmolLM2Renderer, folder: Path) -> Iterator[dict[s
     stop: Future[asyncio.Event] = Future()
 
     async def serve() -> None:
-        config = ServerConfig(port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1)
+        config = ServerConfig(port=0, database=f"sqlite:///{folder}/server.db")
         engine = TrainingEngine(renderer._vocabulary)  # pyright: ignore[reportPrivateUsage]
         paths = RunPaths.create(folder / "runs")
         async with (

@@ -46,7 +46,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLAR_SERVER", raising=False)
 
 
-def test_the_report_is_printed_and_kept(polar: Polar, tmp_path: Path) -> None:
+def test_the_report_is_printed_and_kept(polar: Polar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["polar", "export", "--to", "tokens"])
     done = polar("export", str(STORED), "--to", "tokens", "--out", "set")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
@@ -57,7 +58,7 @@ def test_the_report_is_printed_and_kept(polar: Polar, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "set/export.json").read_text())
     assert report["run_id"] == "20261116-051514-492d" and report["versions"]["model"].startswith("SmolLM2")
     assert report["plan"]["to"] == "tokens" and report["plan"]["min_reward"] == 1.0
-    assert report["command"].startswith("polar ")
+    assert report["command"] == "polar export --to tokens"
     assert (report["rows"], report["left_out"]["sessions"]) == (2, {"infrastructure": 1})
 
 

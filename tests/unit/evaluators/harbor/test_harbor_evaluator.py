@@ -16,6 +16,7 @@ from polar.evaluators.harbor.evaluator import HarborEvaluator, has_own_root
 from polar.evaluators.harbor.verifier_files import read_verifier_files
 from polar.registry import make
 from polar.types import Score, Spec, TaskRequest
+from waiting import until
 
 REWARD = '"$LOGS_DIR/verifier/reward.txt"'
 VERIFIER = f"""#!/bin/sh
@@ -161,10 +162,15 @@ CHEATS = {
 
 @pytest.mark.parametrize("script", CHEATS)
 async def test_work_that_writes_the_reward_itself_scores_zero(place: Place, script: str) -> None:
+    """On a busy machine a process in the background may come too late to be seen, and to change anything."""
     write(place.session.folder / "answer.sh", f"exec >/dev/null 2>&1\n{script}\n")
-    score = await place.score()
-    assert score.reward == 0.0
-    assert CHEATS[script] in "; ".join(score.reasons)
+
+    async def is_seen() -> bool:
+        score = await place.score()
+        assert score.reward == 0.0
+        return CHEATS[script] in "; ".join(score.reasons)
+
+    await until(is_seen)
 
 
 @pytest.mark.parametrize(
