@@ -6,7 +6,7 @@ import re
 import resource
 import subprocess
 
-from service_bench import CONFIG, POLAR, ServiceBench, agent_task
+from service_bench import AGENT, CONFIG, POLAR, ServiceBench, agent_task
 
 from polar.types import ResultEntry, Stage
 from waiting import hang_limit, until
@@ -43,7 +43,8 @@ async def test_a_node_out_of_descriptors_fails_no_session(bench: ServiceBench) -
     await until(lambda: bench.has_registered(node))
     entries: list[ResultEntry] = []
     async with bench.client() as client, hang_limit():
-        await client.submit(agent_task(task_id="t", num_samples=SESSIONS))
+        # Long enough that more sessions run at once than there are descriptors for, also on a busy machine.
+        await client.submit(agent_task(f"sleep 5; {AGENT}", task_id="t", num_samples=SESSIONS))
         async for entry in client.results(task_ids=["t"]):
             entries.append(entry)
     results = [entry.result for entry in entries]
