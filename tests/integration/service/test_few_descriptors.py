@@ -43,8 +43,12 @@ async def test_a_node_out_of_descriptors_fails_no_session(bench: ServiceBench) -
     await until(lambda: bench.has_registered(node))
     entries: list[ResultEntry] = []
     async with bench.client() as client, hang_limit():
-        # Long enough that more sessions run at once than there are descriptors for, also on a busy machine.
-        await client.submit(agent_task(f"sleep 5; {AGENT}", task_id="t", num_samples=SESSIONS))
+        # No session ends before there are more than there are descriptors for, however busy the machine is.
+        go_on = bench.folder / "go-on"
+        wait = f"until [ -e {go_on} ]; do sleep 0.1; done"
+        await client.submit(agent_task(f"{wait}; {AGENT}", task_id="t", num_samples=SESSIONS))
+        await until(lambda: "descriptors" in bench.logs())
+        go_on.touch()
         async for entry in client.results(task_ids=["t"]):
             entries.append(entry)
     results = [entry.result for entry in entries]
