@@ -10,6 +10,8 @@ import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
+
 from polar.types import Failure
 
 
@@ -130,3 +132,11 @@ def boundary(where: str) -> Generator[None]:
         raise
     except Exception as error:
         raise SessionError(failure_of(where, error)) from error
+
+
+def first_problem(error: ValidationError, nowhere: str = "") -> str:
+    """`field: what is wrong with it`. `nowhere`: in place of the field if the problem is one of the whole."""
+    details = error.errors(include_url=False)[0]
+    where = ".".join(map(str, details["loc"])) or nowhere
+    message = details["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from polar.errors import ConfigError, PolarError, UnknownPlugin
+from polar.errors import ConfigError, PolarError, UnknownPlugin, first_problem
 from polar.types import Spec, TaskRequest
 
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -162,10 +162,7 @@ def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseMod
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "options"
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{kind} {plugin.__name__}: {where}: {message}") from error
+        raise ConfigError(f"{kind} {plugin.__name__}: {first_problem(error, 'options')}") from error
 
 
 def make(kind: str, spec: Spec) -> Any:

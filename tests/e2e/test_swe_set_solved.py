@@ -8,39 +8,20 @@ from pathlib import Path
 import pytest
 from swe_solver import Command, Row, Solver, apply, build_set, inline, one_of_each_repository, verdicts
 
-from polar import registry
 from polar.data.tasks import read_task_set
-from polar.errors import RuntimeFailure
-from polar.runtimes.base import Runtime
-from polar.runtimes.images.build import ImageOrder, build, recipe
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.types import Spec
-from skips import skip_without_runtime
+from pytest_image import spec_with_pytest
 
 pytestmark = pytest.mark.check
 
 RUNTIMES = ("local", "bubblewrap", "docker", "apptainer")
-IMAGE = "polar-pytest"
-PACKAGES = ("git", "python3", "python3-pytest")
-"""As docs/swe_set.md says."""
 
 
 @pytest.fixture
 def solver(smollm2: SmolLM2Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Solver:
     monkeypatch.chdir(tmp_path)
     return Solver(smollm2, tmp_path, build_set(tmp_path))
-
-
-async def spec_of(name: str) -> Spec:
-    runtime: type[Runtime] = registry.find("runtime", name)
-    skip_without_runtime(name, await runtime.lacking())
-    if name == "local":
-        return Spec(name=name)
-    try:
-        await build(ImageOrder(IMAGE, recipe("debian", PACKAGES, None)), lambda step: None)
-    except RuntimeFailure as error:
-        pytest.skip(f"{name}: an image with pytest cannot be built: {error}")
-    return Spec(name=name, options={"image": IMAGE})
 
 
 def fix(row: Row) -> str:
@@ -120,7 +101,7 @@ BAD: dict[Command, str] = {
 @pytest.mark.parametrize("runtime", RUNTIMES)
 async def test_a_fix_resolves_and_nothing_else_does(runtime: str, solver: Solver) -> None:
     """One bug of each repository is fixed; a bug each is treated in a way that is no fix."""
-    spec = await spec_of(runtime)
+    spec = await spec_with_pytest(runtime)
     fixed = {row["instance_id"]: fix for row in one_of_each_repository(solver.rows)}
     others = [name for name in solver.rows if name not in fixed]
     bad = dict(zip(others[::4], BAD, strict=False))
@@ -134,7 +115,7 @@ async def test_a_fix_resolves_and_nothing_else_does(runtime: str, solver: Solver
 @pytest.mark.parametrize("runtime", RUNTIMES)
 async def test_a_harbor_folder_of_the_set(runtime: str, solver: Solver) -> None:
     good, bad, *_ = (row["instance_id"] for row in one_of_each_repository(solver.rows))
-    spec = await spec_of(runtime)
+    spec = await spec_with_pytest(runtime)
     path = solver.built / "harbor.toml"
     if runtime == "docker":  # has the folder's own image built
         spec = Spec(name=runtime)
@@ -155,6 +136,6 @@ async def test_a_patch_that_cannot_be_applied_is_a_zero(runtime: str, solver: So
         good: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch']}END_OF_FIX",
         bad: lambda row: f"cat >fix.diff <<'END_OF_FIX'\n{row['patch'].replace('    ', 'no such ')}END_OF_FIX",
     }
-    seen = verdicts(await solver.solve(commands, await spec_of(runtime), patch_file="fix.diff"))
+    seen = verdicts(await solver.solve(commands, await spec_with_pytest(runtime), patch_file="fix.diff"))
     assert seen[good][0] == 1.0
     assert seen[bad][0] == 0.0 and "cannot be applied" in seen[bad][1]

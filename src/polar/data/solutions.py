@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
+from polar.data.row_files import raw_rows
 from polar.data.swe.row import SweRow
-from polar.data.swe.row_files import raw_rows
 from polar.data.swe.table import SweTable
 from polar.errors import ConfigError
 from polar.types import TaskRequest

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from polar.data.swe.row_files import RawRow, raw_rows
+from polar.data.row_files import RawRow, raw_rows
 from polar.data.task_formats import Problems
 from polar.data.task_sets import TaskItem, set_reader
 from polar.types import TaskRequest

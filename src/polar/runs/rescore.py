@@ -216,7 +216,7 @@ class _Attempt:
             output=await in_thread(_output_of, self.stored),
             stage_s=dict(self.result.stage_s),
             endpoints=None,  # who rescores a run chooses the evaluator
-            logs=self.paths.evaluator_logs.absolute(),
+            logs=self.paths.evaluator_logs,
         )
         budget_s = self.task.budgets.postrun_s
         try:

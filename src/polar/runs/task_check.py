@@ -144,7 +144,7 @@ class _Attempt:
             own_runtime=None if own is None else runtime_for("evaluator", spec, own),
             output=HarnessOutput() if finished is None else _output(finished, paths.logs),
             endpoints=self.permits.endpoints,
-            logs=paths.evaluator_logs.absolute(),
+            logs=paths.evaluator_logs,
         )
         async with _in_time(task.budgets.postrun_s, "there is no verdict", "postrun_s"):
             return (await scored(spec, prepared.evaluator, evidence)).finite(), finished

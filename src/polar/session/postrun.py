@@ -117,7 +117,7 @@ def _evidence(live: LiveSession, own_runtime: Runtime | None) -> Evidence:
         output=HarnessOutput(live.stdout_tail, live.stderr_tail, **output_files(live.paths)),
         stage_s=dict(live.stage_s),
         endpoints=live.services.permits.endpoints,
-        logs=live.paths.evaluator_logs.absolute(),
+        logs=live.paths.evaluator_logs,
     )
 
 

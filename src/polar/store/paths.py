@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from polar.config import Config
-from polar.errors import PolarError
+from polar.errors import PolarError, first_problem
 from polar.types import Id, Strict, is_id
 
 
@@ -59,8 +59,9 @@ class SessionPaths:
 
     @property
     def evaluator_logs(self) -> Path:
-        """Output of the evaluator's own runtime, and what the evaluator keeps."""
-        return self.logs / "evaluator"
+        """Output of the evaluator's own runtime, and what the evaluator keeps. Absolute, because its programs
+        have other working folders."""
+        return (self.logs / "evaluator").absolute()
 
     @property
     def artifacts(self) -> Path:
@@ -170,9 +171,8 @@ class RunPaths:
         except OSError as error:
             raise PolarError(f"cannot read {self.record}: {error.strerror}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "run.json"
-            raise PolarError(f"{self.record} is not of this version of Polar: {where}: {first['msg']}") from error
+            problem = first_problem(error, "run.json")
+            raise PolarError(f"{self.record} is not of this version of Polar: {problem}") from error
 
 
 def new_run_id(at: float | None = None) -> str:

@@ -17,17 +17,11 @@ from cheats import BASE, CHEATS, HONEST, UNDEFENDED, Cheat
 from small_agent import AGENT
 from workshop import Workshop, shell_task
 
-from polar import registry
-from polar.errors import RuntimeFailure
-from polar.runtimes.base import Runtime
-from polar.runtimes.images.build import ImageOrder, build, recipe
 from polar.types import TaskRequest
-from skips import skip_without_runtime
+from pytest_image import spec_with_pytest
 
 pytestmark = pytest.mark.check
 
-IMAGE = "polar-pytest"
-PACKAGES = ("git", "python3", "python3-pytest")
 CONTAINED = ("bubblewrap", "docker", "apptainer")
 
 
@@ -42,18 +36,6 @@ def base(tmp_path: Path) -> Path:
     for words in (["init", "-q"], ["add", "."], [*name, "commit", "-qm", "base"]):
         subprocess.run(["git", *words], cwd=folder, check=True)
     return folder
-
-
-async def spec_of(runtime: str) -> dict[str, Any]:
-    known: type[Runtime] = registry.find("runtime", runtime)
-    skip_without_runtime(runtime, await known.lacking())
-    if runtime == "local":
-        return {"name": runtime}
-    try:
-        await build(ImageOrder(IMAGE, recipe("debian", PACKAGES, None)), lambda step: None)
-    except RuntimeFailure as error:
-        pytest.skip(f"{runtime}: an image with pytest cannot be built: {error}")
-    return {"name": runtime, "options": {"image": IMAGE}}
 
 
 def task_of(name: str, cheat: Cheat, runtime: dict[str, Any], base: Path, **options: Any) -> TaskRequest:
@@ -88,7 +70,7 @@ async def scores(workshop: Workshop, tasks: dict[str, TaskRequest]) -> dict[str,
 async def test_cheats_earn_nothing_and_an_honest_solution_everything(
     workshop: Workshop, runtime: str, base: Path
 ) -> None:
-    spec = await spec_of(runtime)
+    spec = (await spec_with_pytest(runtime)).model_dump()
     tried = {name: cheat for name, cheat in CHEATS.items() if runtime in CONTAINED or not cheat.needs_containment}
     players = HONEST | UNDEFENDED | tried
     seen = await scores(workshop, {name: task_of(name, each, spec, base) for name, each in players.items()})
@@ -99,7 +81,7 @@ async def test_cheats_earn_nothing_and_an_honest_solution_everything(
 
 
 async def test_each_is_a_cheat_that_works_in_the_agents_own_runtime(workshop: Workshop, base: Path) -> None:
-    spec = await spec_of("bubblewrap")
+    spec = (await spec_with_pytest("bubblewrap")).model_dump()
     tried = {name: cheat for name, cheat in CHEATS.items() if cheat.works_in_session}
     tasks = {name: task_of(name, cheat, spec, base, where="session") for name, cheat in tried.items()}
     seen = await scores(workshop, tasks)

@@ -13,10 +13,9 @@ from workshop import Workshop, shell_task
 
 from polar import registry
 from polar.data.harbor.reader import read_harbor
-from polar.errors import RuntimeFailure
 from polar.runtimes.base import Runtime
-from polar.runtimes.images.build import ImageOrder, build, recipe
 from polar.types import TaskRequest
+from pytest_image import IMAGE, spec_with_pytest
 from skips import skip_without_runtime
 
 pytestmark = pytest.mark.check
@@ -30,7 +29,6 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "docker": {"name": "docker"},
     "apptainer": {"name": "apptainer"},
 }
-PYTEST_IMAGE = "polar-pytest"
 OWN_ROOT = ("bubblewrap", "docker", "apptainer")
 
 
@@ -38,7 +36,7 @@ PYTEST_FOLDER = {
     "instruction.md": "double(3) in /app/solution.py must be 6.",
     "task.toml": 'schema_version = "1.1"\n[environment]\ncpus = 1\nmemory_mb = 1024\n',
     "environment/Dockerfile": f"""\
-FROM {PYTEST_IMAGE}
+FROM {IMAGE}
 WORKDIR /app
 RUN echo 'def double(x): return x + 2' >solution.py
 """,
@@ -139,13 +137,7 @@ async def test_in_the_agents_runtime_some_cheats_work_and_leftovers_do_not(works
 
 @pytest.fixture
 async def pytest_image() -> None:
-    known: type[Runtime] = registry.find("runtime", "docker")
-    skip_without_runtime("docker", await known.lacking())
-    try:
-        packages = ("git", "python3", "python3-pytest")
-        await build(ImageOrder(PYTEST_IMAGE, recipe("debian", packages, None)), lambda step: None)
-    except RuntimeFailure as error:
-        pytest.skip(f"docker: an image with pytest cannot be built: {error}")
+    await spec_with_pytest("docker")
 
 
 def write_folder(root: Path, **changes: str) -> None:

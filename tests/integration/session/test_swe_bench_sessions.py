@@ -22,20 +22,17 @@ from calc_row import FIXED, GOLD, SPOOFS, calc_row, eval_script, git, make_bundl
 from polar import registry
 from polar.data.swe.reader import read_swe
 from polar.data.tasks import check_tasks, read_task_set
-from polar.errors import RuntimeFailure
 from polar.runtimes.base import Runtime
-from polar.runtimes.images.build import ImageOrder, build, recipe
 from polar.types import PrepareStep, Score, SessionResult, Spec, TaskRequest
+from pytest_image import IMAGE, spec_with_pytest
 from skips import skip_without_runtime
 
 ROOT = Path(__file__).parent.parent.parent.parent
-IMAGE = "polar-pytest"
 RUNTIMES = [
     "local",
     "bubblewrap",
     *(pytest.param(name, marks=pytest.mark.check) for name in ("docker", "apptainer")),
 ]
-PACKAGES = ("git", "python3", "python3-pytest")
 
 
 def writing(path: str, text: str) -> str:
@@ -66,18 +63,6 @@ FAILING = {
     "the runner is configured": ("printf '[tool:pytest]\\naddopts = --co\\n' >>setup.cfg", "tampering"),
 }
 """By name: the agent's script, and a part of the reasons."""
-
-
-async def spec_of(runtime: str) -> dict[str, Any]:
-    known: type[Runtime] = registry.find("runtime", runtime)
-    skip_without_runtime(runtime, await known.lacking())
-    if runtime == "local":
-        return {"name": runtime}
-    try:
-        await build(ImageOrder(IMAGE, recipe("debian", PACKAGES, None)), lambda step: None)
-    except RuntimeFailure as error:
-        pytest.skip(f"{runtime}: an image with pytest cannot be built: {error}")
-    return {"name": runtime, "options": {"image": IMAGE}}
 
 
 class Rows:
@@ -139,7 +124,7 @@ def check_scores(scores: dict[str, Score]) -> None:
 
 
 async def test_a_right_patch_resolves_a_row_and_others_do_not(workshop: Workshop, tmp_path: Path) -> None:
-    rows = Rows(tmp_path, await spec_of("local"))
+    rows = Rows(tmp_path, (await spec_with_pytest("local")).model_dump())
     players = ("gold", "nothing", "wrong", "source forges the exit code marker")
     check_scores(await scores_of(workshop, rows, players))
 
@@ -147,14 +132,14 @@ async def test_a_right_patch_resolves_a_row_and_others_do_not(workshop: Workshop
 @pytest.mark.check
 @pytest.mark.parametrize("runtime", ["local", "bubblewrap", "docker", "apptainer"])
 async def test_only_honest_work_resolves_a_row(workshop: Workshop, tmp_path: Path, runtime: str) -> None:
-    rows = Rows(tmp_path, await spec_of(runtime))
+    rows = Rows(tmp_path, (await spec_with_pytest(runtime)).model_dump())
     scores = await scores_of(workshop, rows, [*RESOLVING, *FAILING])
     assert len(scores) == len(RESOLVING) + len(FAILING)
     check_scores(scores)
 
 
 async def test_a_patch_that_the_agent_hands_in(workshop: Workshop, tmp_path: Path) -> None:
-    rows = Rows(tmp_path, await spec_of("local"))
+    rows = Rows(tmp_path, (await spec_with_pytest("local")).model_dump())
     options = {"patch_file": "fix.patch"}
     tasks = {
         "good": rows.task("good", writing("fix.patch", GOLD), options),
@@ -167,7 +152,7 @@ async def test_a_patch_that_the_agent_hands_in(workshop: Workshop, tmp_path: Pat
 
 
 async def test_a_row_whose_environment_is_broken_gives_no_reward(workshop: Workshop, tmp_path: Path) -> None:
-    rows = Rows(tmp_path, await spec_of("local"))
+    rows = Rows(tmp_path, (await spec_with_pytest("local")).model_dump())
     script = rows.script.replace('cd "$TESTBED"', "exit 1")
     seen = await play(workshop, {"broken": rows.task("broken", RESOLVING["gold"], eval_script=script)})
     result = seen["broken"]
@@ -188,7 +173,7 @@ true
 
 
 async def test_the_agent_finds_neither_tests_nor_solution(workshop: Workshop, tmp_path: Path) -> None:
-    rows = Rows(tmp_path, await spec_of("local"))
+    rows = Rows(tmp_path, (await spec_with_pytest("local")).model_dump())
     seen = await play(workshop, {"look": rows.task("look", LOOK)})
     output = (workshop.paths.session(seen["look"].session_id).logs / "harness.stdout").read_text()
     assert "FOUND" not in output
@@ -240,7 +225,7 @@ def docker(*words: str) -> str:
 
 @pytest.mark.check
 async def test_a_row_with_an_image(workshop: Workshop, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    rows = Rows(tmp_path, await spec_of("docker"))
+    rows = Rows(tmp_path, (await spec_with_pytest("docker")).model_dump())
     image: str = request.getfixturevalue("image_with_repository")
     table = {"only_local_images": True}
     seen = await play(

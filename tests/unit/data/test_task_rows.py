@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polar.data.swe.row_files import data_files
+from polar.data.row_files import data_files
 from polar.data.task_selection import FieldFilter, TaskSelection
 from polar.data.tasks import read_task_set
 from polar.errors import ConfigError

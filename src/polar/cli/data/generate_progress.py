@@ -5,61 +5,42 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Self
 
-from polar.cli.output import error_console, number, one_line, progress_bar
+from polar.cli.output import number, one_line
+from polar.cli.runs.progress import LIVE_STAGES, PhasedBar
 from polar.runs.generate.attempts import TaskAttempts
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.types import SessionResult, Stage
 
-if TYPE_CHECKING:
-    from rich.status import Status
 
-LIVE = frozenset({Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN})
-
-
-class GenerateProgress:
-    """A `GenerateObserver`. Writes to stderr, so that stdout holds only the card."""
+class GenerateProgress(PhasedBar):
+    """A `GenerateObserver`."""
 
     def __init__(self, accounts: Sequence[TaskAttempts], plan: GeneratePlan, *, quiet: bool = False) -> None:
-        self.console = error_console(quiet=quiet)
+        super().__init__(quiet=quiet)
         self._accounts = accounts
         self._plan = plan
         self._live: set[str] = set()
         self._ended_here = 0
         self._count = Counter[str]()
         self._began = time.monotonic()
-        self._status: Status | None = None
         for account in accounts:
             self._count.update({"accepted": account.accepted, "attempts": account.attempts, "done": account.done})
-        self._bar = progress_bar(self.console)
         self._task = self._bar.add_task(self._described(), total=len(accounts), completed=self._count["done"])
 
-    def __enter__(self) -> GenerateProgress:
+    def __enter__(self) -> Self:
         if self._count["attempts"]:
             kept = f"{self._count['attempts']} attempts and {self._count['accepted']} confirmed sessions"
             self.console.print(f"continuing: the folder has {kept} already")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-        if self._status is not None:
-            self._status.stop()
-
     def phase(self, what: str) -> None:
-        if self._status is not None:
-            self._status.stop()
-        if not what:
-            self._began = time.monotonic()
-            self._bar.start()
-            return
-        if not self.console.is_terminal:
-            self.console.print(f"{what} ...")
-        self._status = self.console.status(what)
-        self._status.start()
+        super().phase(what)
+        self._began = time.monotonic()
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
-        (self._live.add if stage in LIVE else self._live.discard)(session_id)
+        (self._live.add if stage in LIVE_STAGES else self._live.discard)(session_id)
         self._bar.update(self._task, description=self._described())
 
     def judged(self, result: SessionResult, outcome: Outcome) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import typer
 
@@ -19,32 +19,16 @@ EXIT_INTERRUPTED = 130
 LIVE_STAGES = (Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 
-class RunProgress:
-    """A `RunObserver`. Writes to stderr, so that stdout holds only the outcome."""
+class PhasedBar:
+    """A progress bar on stderr, so that stdout holds only the outcome. Until it begins, a line says what is being
+    set up."""
 
-    def __init__(
-        self,
-        tasks: Sequence[TaskRequest | TaskStatus],
-        *,
-        quiet: bool = False,
-        earlier: Sequence[SessionResult] = (),
-    ) -> None:
-        """`earlier`: results that a run which goes on has already."""
+    def __init__(self, *, quiet: bool = False) -> None:
         self.console = error_console(quiet=quiet)
-        self._order = {task.task_id: position for position, task in enumerate(tasks)}
-        self._results = list(earlier)
-        self._stage_of: dict[str, Stage] = {}
         self._status: Status | None = None
         self._bar = progress_bar(self.console)
-        total = sum(task.num_samples for task in tasks)
-        self._task = self._bar.add_task(_counts({}), total=total, completed=len(earlier))
 
-    @property
-    def results(self) -> list[SessionResult]:
-        """Those that came, in the order of the tasks."""
-        return sorted(self._results, key=lambda result: (self._order[result.task_id], result.index))
-
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,6 +37,7 @@ class RunProgress:
             self._status.stop()
 
     def phase(self, what: str) -> None:
+        """Empty: all is set up."""
         if self._status is not None:
             self._status.stop()
         if not what:
@@ -62,6 +47,30 @@ class RunProgress:
             self.console.print(f"{what} ...")
         self._status = self.console.status(what)
         self._status.start()
+
+
+class RunProgress(PhasedBar):
+    """A `RunObserver`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskRequest | TaskStatus],
+        *,
+        quiet: bool = False,
+        earlier: Sequence[SessionResult] = (),
+    ) -> None:
+        """`earlier`: results that a run which goes on has already."""
+        super().__init__(quiet=quiet)
+        self._order = {task.task_id: position for position, task in enumerate(tasks)}
+        self._results = list(earlier)
+        self._stage_of: dict[str, Stage] = {}
+        total = sum(task.num_samples for task in tasks)
+        self._task = self._bar.add_task(_counts({}), total=total, completed=len(earlier))
+
+    @property
+    def results(self) -> list[SessionResult]:
+        """Those that came, in the order of the tasks."""
+        return sorted(self._results, key=lambda result: (self._order[result.task_id], result.index))
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
         self._stage_of[session_id] = stage

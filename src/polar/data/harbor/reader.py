@@ -19,7 +19,7 @@ from polar.data.harbor.environment import FolderSurroundings, surroundings_of
 from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import FolderRefused, TaskToml, read_task_toml
 from polar.data.task_sets import SetItems, SkippedTask, TaskItem
-from polar.errors import ConfigError, EvaluatorError
+from polar.errors import ConfigError, EvaluatorError, first_problem
 from polar.evaluators.harbor.verifier_files import VerifierFiles, read_verifier_files
 
 CANARY = re.compile(r"\s*(<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
@@ -39,8 +39,7 @@ def read_harbor(table: Mapping[str, Any], base: Path) -> SetItems:
     try:
         options = HarborTable.model_validate(dict(table))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(first_problem(error)) from error
     items: list[TaskItem] = []
     skipped: list[SkippedTask] = []
     for folder in _chosen(_folders(options.patterns, base), options):

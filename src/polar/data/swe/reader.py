@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from polar.data.row_files import raw_rows
 from polar.data.swe.row import SweRow
-from polar.data.swe.row_files import raw_rows
 from polar.data.swe.sources import Repositories, has_image, images_here, in_loop
 from polar.data.swe.table import SweTable
 from polar.data.swe.task import SweTasks
 from polar.data.task_sets import SetItems, SkippedTask, TaskItem
-from polar.errors import ConfigError, PolarError
+from polar.errors import ConfigError, PolarError, first_problem
 from polar.evaluators.swe_bench.grading import MISSING, is_installed
 
 
@@ -49,7 +49,7 @@ def _options(table: Mapping[str, Any]) -> SweTable:
     try:
         return SweTable.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(_first(error)) from error
+        raise ConfigError(first_problem(error)) from error
 
 
 def _folder_of(options: SweTable, folder: Path) -> Path | None:
@@ -70,17 +70,10 @@ def _rows(options: SweTable, folder: Path, skipped: list[SkippedTask]) -> list[P
                     raise ValueError(f"instance_id {row.instance_id!r} is used at {other} too")
                 found.append(PlacedRow(raw.where, row))
             except ValidationError as error:
-                skipped.append(SkippedTask(raw.where, _first(error)))
+                skipped.append(SkippedTask(raw.where, first_problem(error)))
             except ValueError as error:
                 skipped.append(SkippedTask(raw.where, str(error)))
     return found
-
-
-def _first(error: ValidationError) -> str:
-    details = error.errors(include_url=False)[0]
-    where = ".".join(map(str, details["loc"]))
-    message = details["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
 
 
 def _chosen(rows: list[PlacedRow], options: SweTable, skipped: list[SkippedTask]) -> list[PlacedRow]:

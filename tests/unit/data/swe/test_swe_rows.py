@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from calc_row import GOLD, TEST_PATCH, calc_row
-from polar.data.swe import row_files
+from polar.data import row_files
+from polar.data.row_files import raw_rows
 from polar.data.swe.row import SweRow, files_of
-from polar.data.swe.row_files import raw_rows
 from polar.errors import ConfigError
 
 ROW = calc_row("c" * 40)
