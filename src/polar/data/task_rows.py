@@ -14,24 +14,28 @@ import orjson
 
 from polar.data.row_files import RawRow, raw_rows
 from polar.data.task_formats import Problems
-from polar.data.task_sets import TaskItem, set_reader
+from polar.data.task_sets import SkippedTask, TaskItem, set_reader
 from polar.types import TaskRequest
 
 SWE_COLUMNS = {"instance_id", "FAIL_TO_PASS"}
 
 
-def row_items(path: Path, problems: Problems) -> list[TaskItem]:
+def row_items(path: Path, problems: Problems) -> Iterator[TaskItem]:
     """Raises `ConfigError` if the file or folder cannot be read."""
     rows = raw_rows(path)
     first = next(rows, None)
     if first is None:
-        return []
+        return
     value: Any = first.value
     if isinstance(value, dict) and SWE_COLUMNS <= cast("dict[str, Any]", value).keys():
-        items, skipped = set_reader("swe")({"rows": path.name}, path.absolute().parent)
-        problems.skipped.extend(skipped)
-        return items
-    return list(_items(chain([first], rows), problems))
+        rows.close()
+        for item in set_reader("swe")({"rows": path.name}, path.absolute().parent):
+            if isinstance(item, SkippedTask):
+                problems.skipped.append(item)
+            else:
+                yield item
+        return
+    yield from _items(chain([first], rows), problems)
 
 
 def _items(rows: Iterator[RawRow], problems: Problems) -> Iterator[TaskItem]:

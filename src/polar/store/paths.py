@@ -205,10 +205,15 @@ def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces a file atomically."""
+    write_parts(path, (data,))
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """The same for content that is made piece by piece, which may come from the file itself."""
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
         os.chmod(scratch, 0o644)
         os.replace(scratch, path)
     except BaseException:

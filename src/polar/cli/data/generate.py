@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -123,7 +124,7 @@ def _with_concurrency(config: Config, concurrency: int | None) -> Config:
 
 
 def _generate(
-    config: Config, paths: RunPaths, out: Path, tasks: list[TaskRequest], plan: GeneratePlan, *, quiet: bool
+    config: Config, paths: RunPaths, out: Path, tasks: Sequence[TaskRequest], plan: GeneratePlan, *, quiet: bool
 ) -> tuple[DataCard, bool]:
     """The card, and whether the user ended it early."""
     from polar.cli.data.export import command_line

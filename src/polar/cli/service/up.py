@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,7 @@ async def _serve(layout: Layout) -> None:
         await stop.wait()
 
 
-async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> bool:
+async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress) -> bool:
     """Whether it was interrupted."""
     import time
 

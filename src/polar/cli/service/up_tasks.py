@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ LIVE_STAGES = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTR
 
 class ServedTasks:
     def __init__(
-        self, client: PolarClient, tasks: list[TaskRequest], progress: RunProgress, stop: asyncio.Event
+        self, client: PolarClient, tasks: Sequence[TaskRequest], progress: RunProgress, stop: asyncio.Event
     ) -> None:
         self._client = client
         self._tasks = tasks

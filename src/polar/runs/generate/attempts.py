@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from sys import intern
 
+from polar.data.stored_tasks import LazyTasks
 from polar.errors import ConfigError
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.runs.stored import StoredSession
@@ -15,13 +17,29 @@ INDEX_DIGITS = 3
 
 
 class TaskAttempts:
-    """The sessions of one task."""
+    """The sessions of one task. It is small: a set may have a hundred thousand of them."""
 
-    def __init__(self, task: TaskRequest, plan: GeneratePlan) -> None:
-        self.task = task.model_copy(update={"num_samples": plan.attempts})
+    __slots__ = (
+        "_ended",
+        "_failed_here",
+        "_lost",
+        "_place",
+        "_plan",
+        "_tasks",
+        "_under_way",
+        "repository",
+        "task_id",
+    )
+
+    def __init__(
+        self, task: TaskRequest, plan: GeneratePlan, tasks: Sequence[TaskRequest] = (), place: int = 0
+    ) -> None:
+        """`tasks`, `place`: where to find the task again, so that it is not kept here."""
         self.task_id = task.task_id or ""
-        self.repository = plan.repository_of(task)
+        self.repository = intern(plan.repository_of(task))
         self._plan = plan
+        self._tasks = tasks or (task,)
+        self._place = place
         self._ended: dict[int, Outcome] = {}
         """By the session's index."""
         self._under_way: set[int] = set()
@@ -31,6 +49,10 @@ class TaskAttempts:
         """Without those of earlier runs: whoever continues has repaired the machine."""
         if not is_id(self._session_id(0)):
             raise ConfigError(f"task_id {self.task_id!r} leaves no room for the sample number; shorten it to 120")
+
+    @property
+    def task(self) -> TaskRequest:
+        return self._tasks[self._place].model_copy(update={"num_samples": self._plan.attempts})
 
     @property
     def counts(self) -> Counter[Outcome]:
@@ -70,7 +92,7 @@ class TaskAttempts:
 
     def restore(self, session: StoredSession) -> None:
         """A session of an earlier run into the same folder."""
-        stored = session.task.model_copy(update={"num_samples": self.task.num_samples})
+        stored = session.task.model_copy(update={"num_samples": self._plan.attempts})
         if stored != self.task:
             raise ConfigError(
                 f"task {self.task_id!r} is another one than the sessions in the folder are of; give the changed "
@@ -109,12 +131,23 @@ class TaskAttempts:
         return f"{self.task_id}-{index:0{INDEX_DIGITS}}"
 
 
+class TasksOfAccounts(LazyTasks):
+    def __init__(self, accounts: Sequence[TaskAttempts]) -> None:
+        self._accounts = accounts
+
+    def at(self, position: int) -> TaskRequest:
+        return self._accounts[position].task
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+
 def restored(
-    tasks: Iterable[TaskRequest], plan: GeneratePlan, sessions: Sequence[StoredSession] = ()
+    tasks: Sequence[TaskRequest], plan: GeneratePlan, sessions: Sequence[StoredSession] = ()
 ) -> list[TaskAttempts]:
     """The accounts of all tasks, with what earlier runs have. Sessions of tasks that are not among these count for
     nothing."""
-    accounts = {task.task_id: TaskAttempts(task, plan) for task in tasks}
+    accounts = {task.task_id: TaskAttempts(task, plan, tasks, place) for place, task in enumerate(tasks)}
     for session in sessions:
         if account := accounts.get(session.task.task_id):
             account.restore(session)

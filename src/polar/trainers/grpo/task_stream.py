@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ class TaskStream:
         """`fields` replace those of every task."""
         self._seed = seed
         self._fields = dict(fields or {})
-        self._tasks: list[TaskRequest] = []
+        self._tasks: Sequence[TaskRequest] = ()
         self._maker: TaskMaker | None = None
         path = folder / source
         if path.exists() or ":" not in source:
