@@ -4,7 +4,7 @@
 
 A row has an instruction of about 1 kB. `read` and `parquet` read and check a file, `swe` rows of SWE-bench. `ls`
 is `polar tasks ls`. `run` is what `polar run` does with the tasks: choose, check, write them down, lease each
-session; the sessions themselves are left out.
+session; the sessions themselves are left out, and their results are not kept.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from polar.runs.resume import write_tasks
 from polar.runs.running import tasks_of
 from polar.runs.task_sources import check_sources
 from polar.store.paths import RunPaths
+from polar.types import Lease, SessionResult, Stage
 
 ROWS = (1_000, 100_000)
 WORDS = "Read the report, find the function that is wrong, repair it and run the tests. " * 12
@@ -91,6 +92,17 @@ def ls(path: Path) -> int:
         return sum(line.startswith(b"task-") for line in printed)
 
 
+def ended(lease: Lease) -> SessionResult:
+    session = lease.session
+    return SessionResult(
+        session_id=session.session_id,
+        task_id=session.task_id,
+        index=session.index,
+        attempt=session.attempt,
+        stage=Stage.COMPLETED,
+    )
+
+
 def run(path: Path) -> int:
     async def leased() -> int:
         tasks = choice_of(filters=["metadata.repo=owner/*"]).of(tasks_of(path, None))
@@ -100,6 +112,8 @@ def run(path: Path) -> int:
         source, count = TaskFileSource(tasks, ignore), 0
         while leases := await source.lease(8):
             count += len(leases)
+            for lease in leases:
+                await source.report(ended(lease), None)
         return count
 
     async def ignore(*_: object) -> None: ...
