@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
+from polar.data.git_sets import local_path
 from polar.data.row_files import raw_rows
 from polar.data.swe.row import SweRow
 from polar.data.swe.table import SweTable
@@ -56,7 +57,7 @@ def solutions_of(path: Path, tasks: Sequence[TaskRequest], folder: Path | None =
     id, which come before the set's own."""
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--solutions {folder}: not a folder")
-    rows = _rows(path, {str(task.evaluator.options.get("instance_id")) for task in tasks})
+    rows = _rows(local_path(path), {str(task.evaluator.options.get("instance_id")) for task in tasks})
     found = {str(task.task_id): _given(folder, task) or _of_set(task, rows) for task in tasks}
     return {task_id: solution for task_id, solution in found.items() if solution is not None}
 

@@ -13,6 +13,9 @@ from polar.types import TaskRequest
 class LazyTasks(Sequence[TaskRequest]):
     """Iterate instead of keeping them."""
 
+    origin: str = ""
+    """Of a set in a git repository: its address with the commit."""
+
     @abstractmethod
     def at(self, position: int) -> TaskRequest:
         """`position` counts from 0."""
@@ -36,7 +39,8 @@ class LazyTasks(Sequence[TaskRequest]):
 class StoredTasks(LazyTasks):
     """Tasks in the order in which they were added, each with an id of its own."""
 
-    def __init__(self, tasks: Iterable[TaskRequest] = ()) -> None:
+    def __init__(self, tasks: Iterable[TaskRequest] = (), origin: str = "") -> None:
+        self.origin = origin
         self._rows = RowStore()
         for task in tasks:
             self.add(task)
@@ -66,9 +70,15 @@ class PickedTasks(LazyTasks):
         """`positions`: of the picked ones among `tasks`."""
         self._tasks = tasks
         self._positions = positions
+        self.origin = set_origin(tasks)
 
     def at(self, position: int) -> TaskRequest:
         return self._tasks[self._positions[position]]
 
     def __len__(self) -> int:
         return len(self._positions)
+
+
+def set_origin(tasks: Sequence[TaskRequest]) -> str:
+    """Where they come from, if that is a git repository."""
+    return tasks.origin if isinstance(tasks, LazyTasks) else ""

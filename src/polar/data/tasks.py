@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from polar import registry
+from polar.data.git_sets import fetched, is_git_address
 from polar.data.stored_tasks import StoredTasks
 from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
 from polar.data.task_rows import row_items
@@ -26,8 +27,8 @@ LOGGER = logging.getLogger(__name__)
 
 
 def read_tasks(path: Path) -> StoredTasks:
-    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once. A warning lists the
-    tasks of sets that cannot run."""
+    """The tasks of a file, or of a set in a git repository, each with an id; a `ConfigError` shows up to ten
+    problems at once. A warning lists the tasks of sets that cannot run."""
     tasks, skipped = _read(path)
     if skipped:
         count = f"{len(skipped)} of {len(tasks) + len(skipped)}"
@@ -41,6 +42,11 @@ def read_task_set(path: Path) -> TaskSet:
 
 
 def _read(path: Path) -> tuple[StoredTasks, tuple[SkippedTask, ...]]:
+    if is_git_address(path):
+        found = fetched(path)
+        tasks, skipped = _read(found.path)
+        tasks.origin = found.origin
+        return tasks, skipped
     problems = Problems(str(path))
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     tasks = _checked(_items(path, problems), problems, folder)

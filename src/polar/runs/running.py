@@ -14,7 +14,7 @@ from polar import config as configuration
 from polar import registry
 from polar.config import Config, PermitConfig
 from polar.data.source import EarlierSessions, TaskFileSource
-from polar.data.stored_tasks import PickedTasks, StoredTasks
+from polar.data.stored_tasks import PickedTasks, StoredTasks, set_origin
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError, NotPermitted, RuntimeFailure
 from polar.harnesses.programs.install import install
@@ -140,8 +140,15 @@ async def serve_source(
 ) -> None:
     """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
     many sessions the journal has at the end."""
-    started = paths.read_record().started if paths.record.exists() else time.time()
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
+    before = paths.read_record() if paths.record.exists() else None
+    record = RunRecord(
+        run_id=paths.run_id,
+        config=config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks) or (before.task_set if before else ""),
+        started=before.started if before else time.time(),
+        versions={},
+    )
     paths.write_record(record)
     await sweep(paths.root.parent)
     await prepare_machine(tasks, config.permits, observer.phase)
@@ -162,7 +169,8 @@ def tasks_of(tasks: Tasks, samples: int | None) -> StoredTasks:
     if samples is None:
         return found
     given = {"num_samples": samples}
-    return StoredTasks(TaskRequest.model_validate(task.model_dump() | given) for task in found)
+    changed = (TaskRequest.model_validate(task.model_dump() | given) for task in found)
+    return StoredTasks(changed, found.origin)
 
 
 async def prepare_machine(

@@ -29,6 +29,8 @@ class RunRecord(Strict):
     versions: dict[str, str]
     """Of Polar, the model and the harnesses."""
     tasks: int = 0
+    task_set: str = ""
+    """Of tasks from a git repository: its address with the commit."""
     sessions: int | None = None
     """Number in the journal at the end. None: the run is live, was killed, or is a node of a server."""
     started: float

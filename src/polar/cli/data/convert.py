@@ -14,7 +14,7 @@ from polar.cli.task_choice import FilterOption, LimitOption, SampleOption, SeedO
 
 
 def convert(  # noqa: PLR0913
-    source: Annotated[Path, typer.Argument(help="A task file, or a folder of rows.")],
+    source: Annotated[Path, typer.Argument(help="A task file, a folder, or git+URL@REV#FOLDER.")],
     out: Annotated[Path, typer.Argument(help="The file to write: .toml, .jsonl or .parquet.")],
     filters: FilterOption = None,
     shard: ShardOption = None,

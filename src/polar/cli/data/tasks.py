@@ -38,7 +38,7 @@ tasks = typer.Typer(no_args_is_help=True, help="Task files: list and check what 
 
 @tasks.command("ls")
 def ls(  # noqa: PLR0913
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file, a folder, or git+URL@REV#FOLDER.")],
     filters: FilterOption = None,
     shard: ShardOption = None,
     sample: SampleOption = None,
@@ -69,11 +69,16 @@ def ls(  # noqa: PLR0913
 
 
 def _print_json(found: TaskSet) -> None:
+    from polar.data.stored_tasks import set_origin
+
     skipped = [each._asdict() for each in found.skipped]
-    print_json_list("tasks", (task.model_dump(mode="json") for task in found.tasks), {"skipped": skipped})
+    rest = {"skipped": skipped, "origin": set_origin(found.tasks)}
+    print_json_list("tasks", (task.model_dump(mode="json") for task in found.tasks), rest)
 
 
 def _print_tables(found: TaskSet) -> None:
+    from polar.data.stored_tasks import set_origin
+
     columns = ("task", "#samples", "harness", "runtime", "evaluator", "instruction")
     print_long_table(columns, lambda: map(_row, found.tasks))
     if found.skipped:
@@ -83,6 +88,8 @@ def _print_tables(found: TaskSet) -> None:
     sessions = sum(task.num_samples for task in found.tasks)
     out = f", {len(found.skipped)} left out" if found.skipped else ""
     console().print(f"\n{len(found.tasks)} tasks, {sessions} sessions{out}")
+    if origin := set_origin(found.tasks):
+        console().print(f"from {origin}")
 
 
 def _row(task: TaskRequest) -> tuple[str, ...]:
@@ -93,7 +100,7 @@ def _row(task: TaskRequest) -> tuple[str, ...]:
 @tasks.command("check")
 def check(  # noqa: PLR0913
     ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file, a folder, or git+URL@REV#FOLDER.")],
     solutions: Annotated[
         Path | None, typer.Option(help="A folder with TASK_ID.sh or TASK_ID.patch, before the set's own.")
     ] = None,

@@ -61,9 +61,17 @@ async def _at_server(
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import TasksElsewhere
     from polar.client import PolarClient
+    from polar.data.stored_tasks import set_origin
     from polar.store.journal import Journal
 
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    record = RunRecord(
+        run_id=paths.run_id,
+        config=config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks),
+        started=time.time(),
+        versions={},
+    )
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal, PolarClient(server) as client:

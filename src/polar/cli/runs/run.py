@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def run(  # noqa: PLR0913
     ctx: typer.Context,
-    tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json, .jsonl or .parquet.")] = None,
+    tasks: Annotated[Path | None, typer.Argument(help="A task file, a folder, or git+URL@REV#FOLDER.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
     harness: HarnessesOption = None,

@@ -135,13 +135,19 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
+    from polar.data.stored_tasks import set_origin
     from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
     record = RunRecord(
-        run_id=paths.run_id, config=layout.config, tasks=len(tasks), started=time.time(), versions={}
+        run_id=paths.run_id,
+        config=layout.config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks),
+        started=time.time(),
+        versions={},
     )
     write_tasks(paths, tasks)
     paths.write_record(record)

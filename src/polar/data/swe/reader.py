@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from polar.data.row_files import RawRow, raw_rows
 from polar.data.row_store import RowStore
 from polar.data.swe.row import SweRow
-from polar.data.swe.sources import Repositories, has_image, images_here, in_loop
+from polar.data.swe.sources import Repositories, has_image, images_here
 from polar.data.swe.table import SweTable
 from polar.data.swe.task import SweTasks
 from polar.data.task_sets import SkippedTask, TaskItem
 from polar.errors import ConfigError, PolarError, first_problem
 from polar.evaluators.swe_bench.grading import MISSING, is_installed
+from polar.runtimes.host.threads import in_loop
 
 
 class PlacedRow(NamedTuple):

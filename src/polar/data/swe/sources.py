@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from polar.errors import ConfigError, PolarError
 from polar.runtimes.docker.api import connected
+from polar.runtimes.host.threads import in_loop
 from polar.session.files.repository import missing_commits
 
-T = TypeVar("T")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -86,13 +84,3 @@ async def images_here() -> frozenset[str]:
 def has_image(name: str, here: frozenset[str]) -> bool:
     tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
     return tagged in here or tagged.removeprefix("docker.io/") in here
-
-
-def in_loop(work: Callable[[], Awaitable[T]]) -> T:
-    """Task files are read in plain functions, which a running event loop may call."""
-
-    async def run() -> T:
-        return await work()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, run()).result()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from sys import intern
 
-from polar.data.stored_tasks import LazyTasks
+from polar.data.stored_tasks import LazyTasks, set_origin
 from polar.errors import ConfigError
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.runs.stored import StoredSession
@@ -49,6 +49,11 @@ class TaskAttempts:
         """Without those of earlier runs: whoever continues has repaired the machine."""
         if not is_id(self._session_id(0)):
             raise ConfigError(f"task_id {self.task_id!r} leaves no room for the sample number; shorten it to 120")
+
+    @property
+    def origin(self) -> str:
+        """Of the set, if that is in a git repository."""
+        return set_origin(self._tasks)
 
     @property
     def task(self) -> TaskRequest:
@@ -134,6 +139,7 @@ class TaskAttempts:
 class TasksOfAccounts(LazyTasks):
     def __init__(self, accounts: Sequence[TaskAttempts]) -> None:
         self._accounts = accounts
+        self.origin = accounts[0].origin if accounts else ""
 
     def at(self, position: int) -> TaskRequest:
         return self._accounts[position].task

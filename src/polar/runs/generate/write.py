@@ -58,6 +58,7 @@ async def write_data(
     card = DataCard(
         command=command,
         run_id=run.run_id,
+        task_set=run.record.task_set,
         plan=plan.values(),
         complete=all(account.done for account in accounts),
         all=Tally.of(accounts),

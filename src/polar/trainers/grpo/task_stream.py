@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from polar.data.git_sets import is_git_address
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError
 from polar.types import TaskRequest
@@ -26,8 +27,8 @@ class TaskStream:
         self._fields = dict(fields or {})
         self._tasks: Sequence[TaskRequest] = ()
         self._maker: TaskMaker | None = None
-        path = folder / source
-        if path.exists() or ":" not in source:
+        path = Path(source) if is_git_address(source) else folder / source
+        if is_git_address(source) or path.exists() or ":" not in source:
             self._tasks = read_tasks(path)
         else:
             self._maker = _function(source, folder)
