@@ -8,6 +8,7 @@ from sys import intern
 
 from polar.data.stored_tasks import LazyTasks, set_origin
 from polar.errors import ConfigError
+from polar.runs.generate.label import AttemptLabel, label_of_session, own_task
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.runs.stored import StoredSession
 from polar.types import EarlierAttempt, Lease, Session, SessionResult, Stage, TaskRequest, is_id
@@ -97,17 +98,23 @@ class TaskAttempts:
 
     def restore(self, session: StoredSession) -> None:
         """A session of an earlier run into the same folder."""
-        stored = session.task.model_copy(update={"num_samples": self._plan.attempts})
-        if stored != self.task:
+        if own_task(session.task, self._plan.attempts) != self.task:
             raise ConfigError(
                 f"task {self.task_id!r} is another one than the sessions in the folder are of; give the changed "
                 "task a new task_id, or choose another --out"
             )
-        index, outcome = session.lease.session.index, self._plan.outcome_of(session.result)
-        if outcome == "lost":
-            self._lost[index] = session.lease
-        else:
-            self._ended[index] = outcome
+        label, outcome = label_of_session(session), self._plan.outcome_of(session.result)
+        if outcome != "lost":
+            self._ended[label.index] = outcome
+            self._lost.pop(label.index, None)
+        elif label.index not in self._ended:  # at a server, each time under another id
+            self._lost[label.index] = self._lease_of(session, label)
+
+    def _lease_of(self, session: StoredSession, label: AttemptLabel) -> Lease:
+        """That of an earlier run, under the ids that it has in this one."""
+        ids = {"session_id": self._session_id(label.index), "task_id": self.task_id, "index": label.index}
+        own = session.lease.session.model_copy(update=ids | {"attempt": label.attempt})
+        return Lease(session=own, task=self.task, earlier=session.lease.earlier)
 
     def next(self) -> Lease:
         """The next session, which is under way from now on."""
@@ -155,6 +162,6 @@ def restored(
     nothing."""
     accounts = {task.task_id: TaskAttempts(task, plan, tasks, place) for place, task in enumerate(tasks)}
     for session in sessions:
-        if account := accounts.get(session.task.task_id):
+        if account := accounts.get(label_of_session(session).task):
             account.restore(session)
     return list(accounts.values())
