@@ -89,7 +89,7 @@ def _linked(text: str, known: set[str]) -> str:
         name = match[0]
         return f'<a href="#type-{name}">{name}</a>' if name in known else name
 
-    return re.sub(r"\w+", link, html.escape(text))
+    return re.sub(r"[\w-]+", link, html.escape(text))
 
 
 def _prose(text: str) -> str:
