@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,5 +120,6 @@ app.add_typer(tasks, name="tasks")
 def main() -> None:
     # Modules in the working directory can be named in tasks and in polar.toml. They come last on the path: none of
     # them can replace a module of Python or of a package.
-    sys.path.append(os.getcwd())
+    with suppress(FileNotFoundError):  # somebody removed it
+        sys.path.append(os.getcwd())
     app(prog_name="polar")
