@@ -41,6 +41,7 @@ from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
 from polar.cli.service.up import up
+from polar.cli.view.view import view
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -98,6 +99,7 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
+app.command("view")(view)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
