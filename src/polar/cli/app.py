@@ -5,6 +5,9 @@ The modules of `cli/` that are imported here import nothing heavy at their top, 
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +24,8 @@ from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
 from polar.cli.output import print_error
+from polar.cli.project.demo import demo
+from polar.cli.project.init import init
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
 from polar.cli.runs.health import health
@@ -69,7 +74,6 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     cls=PolarGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Reinforcement learning over unmodified agent harnesses.",
 )
@@ -88,6 +92,8 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ctx.obj = runs_dir
 
 
+app.command("demo")(demo)
+app.command("init")(init)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
@@ -114,4 +120,8 @@ app.add_typer(tasks, name="tasks")
 
 
 def main() -> None:
+    # Modules in the working directory can be named in tasks and in polar.toml. They come last on the path: none of
+    # them can replace a module of Python or of a package.
+    with suppress(FileNotFoundError):  # somebody removed it
+        sys.path.append(os.getcwd())
     app(prog_name="polar")
