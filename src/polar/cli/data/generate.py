@@ -12,6 +12,7 @@ import typer
 from polar.cli.options import ConfigOption, JsonOption, TasksArgument
 from polar.cli.output import console, print_json, print_table, visible
 from polar.cli.runs.run import stop_on_signals
+from polar.cli.service.remote import ask
 from polar.cli.task_choice import (
     FilterOption,
     HarnessesOption,
@@ -99,8 +100,10 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     chosen = _with_concurrency(configuration.load(config), concurrency)
     choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
     todo = choice.of(tasks_of(tasks, None))
-    if server is None:  # else the paths are those of the server's nodes
+    if server is None:
         run_apart(check_sources(todo))
+    else:  # paths of tasks are those of its nodes
+        ask(server, lambda client: client.nodes())  # fails soon, before there is a folder
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, server, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)
