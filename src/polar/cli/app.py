@@ -19,6 +19,7 @@ from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
+from polar.cli.machine.rm import rm
 from polar.cli.output import print_error
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
@@ -91,6 +92,7 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
+app.command("rm")(rm)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)

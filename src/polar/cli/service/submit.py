@@ -37,7 +37,7 @@ def submit(  # noqa: PLR0913
     limit: LimitOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and summarise them.")] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Give every task a new id, so that a file can be submitted again.")
+        bool, typer.Option("--fresh", help="New ids, of each task's name and the time: submit a file again.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -55,7 +55,7 @@ def submit(  # noqa: PLR0913
     from polar.data.tasks import read_tasks
 
     choice = choice_of(filters, sample, seed, shard, limit, harness)
-    todo = _tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
+    todo = tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
     submitted = ask(server, lambda client: _submit(client, todo))
     taken = [each.status for each in submitted]
     address = server or DEFAULT_URL
@@ -70,25 +70,22 @@ def submit(  # noqa: PLR0913
         _print_taken(submitted, address)
 
 
-def _tasks_to_send(tasks: list[TaskRequest], choice: TaskChoice, *, fresh: bool) -> list[TaskRequest]:
-    from polar.store.paths import new_run_id
-
-    if choice.harnesses:  # ids are made of the harness's name
-        return choice.of(tasks, new_run_id() if fresh else "")
-    chosen = {task.task_id for task in choice.of(tasks)}
-    pairs = zip(tasks, _with_ids_to_send(tasks, fresh=fresh), strict=True)
-    return [sent for task, sent in pairs if task.task_id in chosen]
-
-
-def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequest]:
-    """A task without an id in the file gets a new one each time: the default one may be taken at the server."""
+def tasks_to_send(tasks: list[TaskRequest], choice: TaskChoice, *, fresh: bool) -> list[TaskRequest]:
     from polar.data.tasks import named
+    from polar.store.paths import new_run_id
+    from polar.trainers.eval_plan import joined_id
 
-    bare = [task.model_copy(update={"task_id": None}) for task in tasks]
-    return [
-        anonymous if fresh or named(anonymous, position) == task else task
-        for position, (task, anonymous) in enumerate(zip(tasks, bare, strict=True), start=1)
-    ]
+    suffix = new_run_id() if fresh else ""
+    if choice.harnesses:  # ids are made of the harness's name
+        return choice.of(tasks, suffix)
+    chosen = choice.of(tasks)
+    if fresh:
+        return [task.model_copy(update={"task_id": joined_id((str(task.task_id), suffix))}) for task in chosen]
+    # A task without an id in the file gets a new one each time: the default one may be taken at the server.
+    bare = {task.task_id: task.model_copy(update={"task_id": None}) for task in tasks}
+    numbered = enumerate(tasks, start=1)
+    unnamed = {task.task_id for position, task in numbered if named(bare[task.task_id], position) == task}
+    return [bare[task.task_id] if task.task_id in unnamed else task for task in chosen]
 
 
 class SubmittedTask(NamedTuple):

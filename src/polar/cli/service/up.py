@@ -132,11 +132,12 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     """Whether it was interrupted."""
     import time
 
-    from polar.cli.service.processes import stop_requested
+    from polar.cli.service.processes import ChildCrashed, stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
     from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine
+    from polar.runs.state import held
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -144,19 +145,24 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
         run_id=paths.run_id, config=layout.config, tasks=len(tasks), started=time.time(), versions={}
     )
     write_tasks(paths, tasks)
-    paths.write_record(record)
-    stop = stop_requested()
-    async with await Journal.open(paths.journal) as journal:
-        await prepare_machine(tasks, layout.config.permits, progress.phase)
-        progress.phase("Starting server and engine (downloads its weights once)")
-        try:
-            async with service(layout) as address, PolarClient(address) as client:
-                served = ServedTasks(client, tasks, progress, stop)
-                await served.wait_for_nodes()
-                progress.phase("")
-                await served.run()
-                await served.keep(paths, journal)
-        finally:
-            ended = {"finished": time.time(), "sessions": len(await journal.session_ids())}
-            paths.write_record(record.model_copy(update=ended))
+    stop, interrupted = stop_requested(), True
+    with held(paths, record) as run:
+        async with await Journal.open(paths.journal) as journal:
+            await prepare_machine(tasks, layout.config.permits, progress.phase)
+            progress.phase("Starting server and engine (downloads its weights once)")
+            try:
+                async with service(layout) as address, PolarClient(address) as client:
+                    served = ServedTasks(client, tasks, progress, stop)
+                    await served.wait_for_nodes()
+                    run.begin({})
+                    progress.phase("")
+                    await served.run()
+                    await served.keep(paths, journal)
+                    interrupted = stop.is_set()
+            except ChildCrashed:
+                run.begin({})  # the logs in its folder may say why
+                raise
+            finally:
+                if run.began:
+                    run.end(len(await journal.session_ids()), interrupted=interrupted)
     return stop.is_set()

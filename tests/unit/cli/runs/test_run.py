@@ -115,6 +115,15 @@ def test_an_engine_that_does_not_start_is_an_error_of_one_line(folder: Path) -> 
     result = polar("run", "tasks.jsonl")
     assert result.exit_code == 2
     assert "no GGUF file at absent.gguf" in result.stderr
+    assert not list((folder / "polar-runs").iterdir()), "a refused start leaves no run"
+
+
+def test_a_runtime_that_is_missing_leaves_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/no.sock")
+    write_tasks(folder, "true", "true", runtime={"name": "docker", "options": {"image": "polar-base"}})
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2 and "runtime docker" in result.stderr
+    assert not list((folder / "polar-runs").iterdir())
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -139,6 +148,8 @@ def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
     assert [(r["stage"], r["statistics"]["calls"]) for r in value["results"]] == [("CANCELLED", 1)]
     assert value["trainable_tokens"] > 0
     assert list((folder / value["path"]).glob("sessions/*/place")) == []
+    [row] = json.loads(polar("ls", "--json").stdout)["runs"]
+    assert row["state"] == "interrupted"
 
 
 def test_several_harnesses_over_one_file_are_compared(folder: Path) -> None:
