@@ -12,6 +12,10 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.control.cancel import cancel
+from polar.cli.control.events import events
+from polar.cli.control.nodes import nodes
+from polar.cli.control.pause import pause, resume
 from polar.cli.data.export import export
 from polar.cli.data.generate import generate
 from polar.cli.data.tasks import tasks
@@ -29,9 +33,7 @@ from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
 from polar.cli.runs.run import run
 from polar.cli.runs.show import show
-from polar.cli.service.cancel import cancel
 from polar.cli.service.gateway import gateway
-from polar.cli.service.nodes import nodes
 from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
@@ -104,6 +106,9 @@ app.command("prune")(prune)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
 app.command("nodes")(nodes)
+app.command("pause")(pause)
+app.command("resume")(resume)
+app.command("events")(events)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)

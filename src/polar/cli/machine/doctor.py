@@ -32,7 +32,8 @@ def doctor(
         typer.Option(help="Runtimes to check; those named here must work.", show_default="all"),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="A rollout server whose nodes to check.", show_default="none")
+        str | None,
+        typer.Option(envvar="POLAR_SERVER", help="A rollout server whose nodes to check.", show_default="none"),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -70,10 +71,10 @@ async def _open_files() -> str:
 
 
 async def _nodes(server: str) -> CheckOutcome:
-    from polar.cli.service.nodes import state_of
-    from polar.client import PolarClient, Retry
+    from polar.cli.control.nodes import state_of
+    from polar.cli.service.remote import connected
 
-    async with PolarClient(server, retry=Retry(total_s=5.0)) as client:
+    async with connected(server) as client:
         found = await client.nodes()
     details = [
         {

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polar.cli.machine.prune import EXIT_LEFT, ask_to_remove, megabytes
-from polar.cli.options import JsonOption
+from polar.cli.options import JsonOption, age_s
 from polar.cli.output import clock, console, print_error, print_json, print_table
 
 if TYPE_CHECKING:
     from polar.runs.remove import RemovableRun
-
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def rm(  # noqa: PLR0913 - each is an option of the command
@@ -65,14 +62,9 @@ def _chosen(ctx: typer.Context, names: list[str], older_than: str | None, keep: 
     runs_dir = runs_dir_of(ctx.obj)
     if names:
         return named_runs(runs_dir, names)
-    return runs_let_go(runs_dir, Retention(keep, None if older_than is None else seconds_of(older_than)))
-
-
-def seconds_of(age: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", age.strip())
-    if found is None:
-        raise typer.BadParameter(f"{age!r} is no age; say 30m, 12h, 7d or 4w", param_hint="--older-than")
-    return float(found[1]) * UNITS_S[found[2]]
+    return runs_let_go(
+        runs_dir, Retention(keep, None if older_than is None else age_s(older_than, "--older-than"))
+    )
 
 
 def _show(found: list[RemovableRun]) -> None:

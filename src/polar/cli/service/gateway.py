@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def gateway(  # noqa: PLR0913
     ctx: typer.Context,
     server: Annotated[
-        str | None, typer.Option(help="Address of the rollout server.", show_default="polar.toml's server")
+        str | None,
+        typer.Option(
+            envvar="POLAR_SERVER", help="Address of the rollout server.", show_default="polar.toml's server"
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Nodes to run, a process each.")] = 1,
     config: ConfigOption = None,

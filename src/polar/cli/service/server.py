@@ -33,7 +33,8 @@ def server(  # noqa: PLR0913
     """Take tasks from trainers and lease their sessions to gateway nodes.
 
     The first start makes two tokens that only you can read: the control token
-    is for trainers, the node token for gateway nodes.
+    is for trainers, the node token for gateway nodes. Exit code 0: Ctrl-C or
+    SIGTERM ended it. 2: refused, such as a port in use.
     """
     from polar import config as configuration
     from polar.config import ServerConfig
@@ -53,6 +54,7 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     from polar.errors import PolarError
     from polar.server.serve import RolloutServer
     from polar.store.paths import write_whole
+    from polar.uvicorn_server import why_not
 
     stop = stop_requested()
     control_token, node_token = make_secret("control-token"), make_secret("node-token")
@@ -60,7 +62,8 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     try:
         await rollout.start()
     except OSError as error:
-        raise PolarError(f"cannot listen on {config.host}:{config.port}: {error.strerror or error}") from error
+        where = f"{config.host}:{config.port}: {why_not(error)}"
+        raise PolarError(f"cannot listen on {where}; choose another with --port (0: any free one)") from error
     try:
         out = console()
         out.print(f"rollout server at {rollout.base_url}")
@@ -83,6 +86,8 @@ class ServerChild:
     """The server as a child process. It writes its address to `address_file`."""
 
     port: int
+    host: str | None
+    """None: the config's."""
     database: str | None
     config: Path | None
     address_file: Path
@@ -98,7 +103,8 @@ class ServerChild:
         port = self._address().rpartition(":")[2] or str(self.port)  # a restarted server keeps its address
         database = ["--database", self.database] if self.database else []
         config = ["--config", str(self.config)] if self.config else []
-        options = [*database, *config, *self.log_options.arguments()]
+        host = ["--host", self.host] if self.host else []
+        options = [*host, *database, *config, *self.log_options.arguments()]
         return ["server", "--port", port, *options, "--address-file", str(self.address_file)]
 
     async def address(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from polar.cli.options import JsonOption, ServerOption, TasksArgument
-from polar.cli.output import print_json
-from polar.cli.service.remote import ask
+from polar.cli.options import JsonOption, SamplesOption, ServerOption, TasksArgument
+from polar.cli.output import error_console, print_json
+from polar.cli.service.remote import ask, check_server
 from polar.cli.task_choice import (
     FilterOption,
     HarnessesOption,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def submit(  # noqa: PLR0913
     tasks: TasksArgument,
     server: ServerOption = None,
+    samples: SamplesOption = None,
     harness: HarnessesOption = None,
     filters: FilterOption = None,
     shard: ShardOption = None,
@@ -52,11 +54,13 @@ def submit(  # noqa: PLR0913
     Ctrl-C ends the wait, not the tasks.
     """
     from polar.client import DEFAULT_URL
-    from polar.data.tasks import read_tasks
+    from polar.runs.running import tasks_of
 
     choice = choice_of(filters, sample, seed, shard, limit, harness)
-    todo = tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
-    submitted = ask(server, lambda client: _submit(client, todo))
+    todo = tasks_to_send(tasks_of(tasks, samples), choice, fresh=fresh)
+    if wait:
+        asyncio.run(check_server(server or DEFAULT_URL))
+    submitted = ask(server, lambda client: _submit(client, todo), patient=True)
     taken = [each.status for each in submitted]
     address = server or DEFAULT_URL
     if wait:
@@ -68,6 +72,7 @@ def submit(  # noqa: PLR0913
         print_json({"server": address, "tasks": tasks_json, "already_there": there})
     else:
         _print_taken(submitted, address)
+        _print_if_no_node(address)
 
 
 def tasks_to_send(tasks: list[TaskRequest], choice: TaskChoice, *, fresh: bool) -> list[TaskRequest]:
@@ -139,6 +144,16 @@ def _print_taken(taken: list[SubmittedTask], address: str) -> None:
     for each in taken:
         typer.echo(str(each))
     typer.echo(f"\n`polar ls --server {address}` shows their progress")
+
+
+def _print_if_no_node(address: str) -> None:
+    """The tasks would wait, and nothing would say why."""
+    from polar.errors import PolarError
+
+    try:
+        asyncio.run(check_server(address))
+    except PolarError as error:
+        error_console().print(str(error), style="yellow", soft_wrap=True)
 
 
 def _wait_for(taken: list[TaskStatus], address: str, harness_of: dict[str, str], *, json: bool) -> None:

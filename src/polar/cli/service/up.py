@@ -25,6 +25,9 @@ def up(  # noqa: PLR0913
     ctx: typer.Context,
     tasks: Annotated[Path | None, typer.Argument(help="A task file to run, instead of waiting for tasks.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Gateway nodes, a process each.")] = 1,
+    host: Annotated[
+        str | None, typer.Option(help="Address that the server listens on.", show_default="polar.toml")
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
@@ -34,13 +37,16 @@ def up(  # noqa: PLR0913
 ) -> None:
     """Start a rollout server and gateway nodes on this machine.
 
-    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops
-    everything and ends like `polar run`.
+    Without TASKS it serves until Ctrl-C or SIGTERM, with exit code 0. With
+    TASKS it runs them, stops everything and ends with the exit codes of
+    `polar run`. 2: refused, such as a port in use.
     """
     from polar import config as configuration
     from polar.runs.event_loop import run_apart, run_served
 
     chosen = configuration.load(config)
+    if host is not None:
+        chosen = chosen.model_copy(update={"server": chosen.server.model_copy(update={"host": host})})
     runs_dir: Path = ctx.obj or chosen.runs_dir
     log_options = LogOptions(log_level, log_json)
     if tasks is None:
@@ -102,7 +108,9 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
         file, options = layout.config_file, layout.log_options
         own_tasks = is_loopback(layout.config.server.host)
         address_file = Path(scratch, "address")
-        child = ServerChild(layout.port, layout.database, file, address_file, log("server"), options)
+        child = ServerChild(
+            layout.port, layout.config.server.host, layout.database, file, address_file, log("server"), options
+        )
         async with running(child.program()):
             address = await child.address()
             workers = (

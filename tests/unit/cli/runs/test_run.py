@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,17 @@ def test_an_engine_that_does_not_start_is_an_error_of_one_line(folder: Path) -> 
     assert result.exit_code == 2
     assert "no GGUF file at absent.gguf" in result.stderr
     assert not list((folder / "polar-runs").iterdir()), "a refused start leaves no run"
+
+
+def test_a_gateway_port_in_use_is_an_error_that_names_the_setting(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = folder / "polar.toml"
+        config.write_text(config.read_text() + f"[gateway]\nport = {port}\n")
+        result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: Address already in use; set another [gateway] port" in result.stderr
+    assert not list((folder / "polar-runs").iterdir())
 
 
 def test_a_runtime_that_is_missing_leaves_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
