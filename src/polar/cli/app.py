@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from polar import __version__
 from polar.cli.control.cancel import cancel
+from polar.cli.control.drain import drain
 from polar.cli.control.events import events
 from polar.cli.control.nodes import nodes
 from polar.cli.control.pause import pause, resume
@@ -108,6 +109,7 @@ app.command("cancel")(cancel)
 app.command("nodes")(nodes)
 app.command("pause")(pause)
 app.command("resume")(resume)
+app.command("drain")(drain)
 app.command("events")(events)
 app.command("server")(server)
 app.command("gateway")(gateway)

@@ -27,7 +27,7 @@ class RemovableRun(msgspec.Struct, frozen=True):
     """When its record or its journal changed last, in Unix seconds."""
 
 
-class Retention(msgspec.Struct, frozen=True):
+class RetentionRule(msgspec.Struct, frozen=True):
     """Which runs stay."""
 
     keep: int | None = None
@@ -50,7 +50,7 @@ def named_runs(runs_dir: Path, names: Iterable[str]) -> list[RunPaths]:
     return list(found.values())
 
 
-def runs_let_go(runs_dir: Path, retention: Retention) -> list[RunPaths]:
+def runs_let_go(runs_dir: Path, retention: RetentionRule) -> list[RunPaths]:
     return retention.lets_go(list_runs(runs_dir))
 
 

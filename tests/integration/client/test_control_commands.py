@@ -1,4 +1,4 @@
-"""`polar pause`, `resume` and `events` at a real rollout server."""
+"""`polar pause`, `resume`, `drain` and `events` at a real rollout server."""
 
 from __future__ import annotations
 
@@ -92,6 +92,39 @@ def test_events_can_begin_later(busy: Polar) -> None:
 def test_what_cannot_be_followed_is_refused(busy: Polar, words: list[str]) -> None:
     result = busy("events", *words, "--count", "1")
     assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+class TestDrain:
+    def test_a_draining_node_only_keeps_the_sessions_it_has(self, busy: Polar, node: FakeNode) -> None:
+        assert node.lease() == ["two-0"]
+        result = busy("drain", node.node_id[:8])
+        assert result.exit_code == 0 and "gets no more sessions; 1 to end: two-0" in result.stdout
+        assert node.lease() == []
+        assert "draining" in busy("nodes").stdout
+        node.finish("two-0")
+        done = json.loads(busy("drain", "fake:1", "--wait", "--json").stdout)
+        assert done == {"node_id": node.node_id, "draining": True, "sessions": []}
+
+    def test_it_can_be_undone(self, busy: Polar, node: FakeNode) -> None:
+        busy("drain", node.node_id)
+        assert busy("drain", node.node_id, "--undo").exit_code == 0
+        assert node.lease() == ["two-0"]
+
+    def test_nothing_would_run_if_all_nodes_drain(self, busy: Polar, node: FakeNode) -> None:
+        busy("drain", node.node_id)
+        assert "no live node to run sessions" in busy("submit", "tasks.json", "--wait").stderr
+
+    def test_an_unknown_node_is_refused_with_the_known_ones(self, busy: Polar, node: FakeNode) -> None:
+        result = busy("drain", "nobody")
+        assert result.exit_code == 2 and f"known: {node.node_id} (fake:1)" in result.stderr
+
+    def test_the_change_is_an_event(self, busy: Polar, node: FakeNode) -> None:
+        busy("drain", node.node_id)
+        busy("drain", node.node_id)
+        busy("drain", node.node_id, "--undo")
+        lines = busy("events", "--kind", "node", "--count", "3", "--json").stdout.splitlines()
+        changes = [json.loads(line)["data"]["change"] for line in lines]
+        assert changes == ["registered", "draining", "not draining"]
 
 
 def test_every_command_finds_the_server_in_the_environment(polar: Polar, service: Service, node: FakeNode) -> None:

@@ -83,7 +83,7 @@ def test_tasks_are_handed_in_and_named(polar: Polar, service: Service) -> None:
 def test_tasks_that_no_node_would_run_are_handed_in_with_a_warning(polar: Polar, service: Service) -> None:
     warned = polar("submit", "tasks.toml")
     assert warned.exit_code == 0
-    assert f"no live node, so nothing would run: start one with `polar gateway --server {service.url}`" in (
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
         warned.stderr
     )
     FakeNode(service.url)
@@ -105,7 +105,7 @@ def test_samples_replace_those_of_the_file(polar: Polar) -> None:
 def test_waiting_without_a_node_is_refused_and_nothing_is_sent(polar: Polar, service: Service) -> None:
     refused = polar("submit", "tasks.toml", "--wait")
     assert refused.exit_code == 2
-    assert f"no live node, so nothing would run: start one with `polar gateway --server {service.url}`" in (
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
         refused.stderr.replace("\n", " ")
     )
     assert json.loads(polar("ls", "--json").stdout)["tasks"] == []

@@ -1,1 +1,1 @@
-"""Commands that steer a running rollout service: nodes, cancel, pause, resume, events."""
+"""Commands that steer a running rollout service: nodes, drain, cancel, pause, resume, events."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 HELLO = "Say hello."
+AT_WORK = ("well", "draining")
 
 
 def doctor(
@@ -80,12 +81,12 @@ async def _nodes(server: str) -> CheckOutcome:
         {
             "about": "node",
             "probe": f"{node.node_id} ({node.name})",
-            "state": "ok" if state_of(node) == "well" else "failed",
+            "state": "ok" if state_of(node) in AT_WORK else "failed",
             "detail": f"{node.sick.part}: {node.sick.why}" if node.sick else state_of(node),
         }
         for node in found
     ]
-    ill = [node for node in found if state_of(node) != "well"]
+    ill = [node for node in found if state_of(node) not in AT_WORK]
     text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
     return CheckOutcome(text, details, ok=bool(found) and not ill)
 

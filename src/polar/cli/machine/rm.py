@@ -53,7 +53,7 @@ def rm(  # noqa: PLR0913 - each is an option of the command
 
 def _chosen(ctx: typer.Context, names: list[str], older_than: str | None, keep: int | None) -> list[Any]:
     from polar.errors import ConfigError
-    from polar.runs.remove import Retention, named_runs, runs_let_go
+    from polar.runs.remove import RetentionRule, named_runs, runs_let_go
     from polar.runs.stored import runs_dir_of
 
     by_rule = older_than is not None or keep is not None
@@ -63,7 +63,7 @@ def _chosen(ctx: typer.Context, names: list[str], older_than: str | None, keep: 
     if names:
         return named_runs(runs_dir, names)
     return runs_let_go(
-        runs_dir, Retention(keep, None if older_than is None else age_s(older_than, "--older-than"))
+        runs_dir, RetentionRule(keep, None if older_than is None else age_s(older_than, "--older-than"))
     )
 
 

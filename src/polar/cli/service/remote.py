@@ -52,9 +52,9 @@ async def check_server(server: str, *, with_nodes: bool = True) -> None:
 
     async with connected(server) as client:
         nodes = await client.nodes()
-    if with_nodes and not any(node.alive for node in nodes):
+    if with_nodes and not any(node.alive and not node.draining for node in nodes):
         raise PolarError(
-            f"{server} has no live node, so nothing would run: start one with `polar gateway --server {server}`"
+            f"{server} has no live node to run sessions: start one with `polar gateway --server {server}`"
         )
 
 

@@ -19,6 +19,7 @@ from polar.types import (
     LeaseReply,
     LeaseRequest,
     NodeCredentials,
+    NodeDrain,
     NodeStatus,
     Registration,
 )
@@ -41,6 +42,7 @@ class NodeRoutes:
     def routers(self, access: Access) -> list[APIRouter]:
         watching = guarded_router(access.control, "nodes")
         watching.get("/v1/nodes")(self.listing)
+        watching.post("/v1/nodes/{node_id}/drain", status_code=204, responses=UNKNOWN)(self.drain)
         joining = guarded_router(access.registration, "nodes")
         joining.post("/v1/nodes", status_code=201)(self.register)
         own = guarded_router(access.node, "nodes")
@@ -54,6 +56,9 @@ class NodeRoutes:
 
     async def listing(self) -> list[NodeStatus]:
         return await self._state.read(nodes.listing, self._state.alive_since)
+
+    async def drain(self, node_id: PathId, wanted: NodeDrain) -> None:
+        await self._state.change(nodes.set_draining, node_id, wanted)
 
     async def register(self, registration: Registration) -> NodeCredentials:
         return await self._state.change(nodes.register, registration)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from polar.node.leftovers import claim
-from polar.runs.remove import Retention
+from polar.runs.remove import RetentionRule
 from polar.runtimes.host.processes import owner_scope
 from polar.store.paths import RunPaths
 
@@ -108,6 +108,6 @@ def test_what_cannot_be_meant_is_refused(runs: list[RunPaths], polar: Polar, wor
 
 def test_live_runs_count_among_the_newest(runs: list[RunPaths]) -> None:
     claim(runs[2])
-    assert Retention(keep=1).lets_go(runs) == runs[:2]
+    assert RetentionRule(keep=1).lets_go(runs) == runs[:2]
     claim(runs[0])
-    assert Retention(keep=1).lets_go(runs) == [runs[1]]
+    assert RetentionRule(keep=1).lets_go(runs) == [runs[1]]
