@@ -75,17 +75,21 @@ async def sweep(runs_dir: Path) -> None:
         release(paths)
 
 
-async def sweep_runtimes() -> None:
-    """Ends the processes and containers of dead nodes. Failures are only logged."""
+async def sweep_runtimes() -> int:
+    """Ends the processes and containers of dead nodes. Failures are only logged. Returns how many dead owners or
+    sessions had left some."""
+    ended = 0
     for name in registry.BUILT_IN["runtime"]:
         try:
             runtime: type[Runtime] = registry.find("runtime", name)
             if count := await runtime.sweep():
+                ended += count
                 LOGGER.warning("%s: removed the leftovers of %d dead owners or sessions", name, count)
         except PolarError as error:
             LOGGER.info("%s: not swept: %s", name, error)
         except Exception:
             LOGGER.exception("%s: sweeping failed", name)
+    return ended
 
 
 def session_folders(paths: RunPaths) -> list[Path]:

@@ -100,10 +100,14 @@ class TestUp:
         assert bench.ours() == []
 
     async def test_killed_it_leaves_nothing_running(self, bench: ServiceBench) -> None:
+        scratch = bench.folder / "tmp"
+        scratch.mkdir()
+        bench.env["TMPDIR"] = str(scratch)
         up = bench.start("up", "--port", "0")
         await until(lambda: "Ctrl-C stops everything" in output_of(bench))
         await stopped(up, signal.SIGKILL)
         await until(lambda: bench.ours() == [])
+        assert list(scratch.iterdir()) == []
 
 
 class TestGateway:

@@ -32,8 +32,10 @@ def prune(
 
     Only what Polar made: images of tasks' Dockerfiles, built and pulled ones.
     Nothing that a live node or a container uses. Results, traces and logs of runs
-    stay. Exit code 1 if something could not be removed.
+    stay; `polar rm` removes runs. Also ends processes and containers that killed
+    nodes left running. Exit code 1 if something could not be removed.
     """
+    from polar.node.leftovers import sweep_runtimes
     from polar.runs.prune import find_prunable
     from polar.runs.prune import prune as remove
     from polar.runs.stored import runs_dir_of
@@ -42,8 +44,13 @@ def prune(
     if not json:
         _show(found, unused_days)
     problems: dict[str, str] = {}
-    if found and not dry_run:
-        ask_to_remove(len(found), yes=yes)
+    if not dry_run:
+        if found:
+            ask_to_remove(len(found), yes=yes)
+        # Also without any workspace: its run may have been removed by hand, or be in another folder.
+        ended = asyncio.run(sweep_runtimes())
+        if ended and not json:
+            console().print(f"ended what {ended} dead nodes or sessions had left running")
         problems = asyncio.run(remove(found))
     _report(found, problems, dry_run=dry_run, json=json)
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,13 +78,16 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
         if ended.done():
             ended.result()
         ended.cancel()
+        if address_file is not None:  # `polar up` may have been killed: then nothing else would remove it
+            shutil.rmtree(address_file.parent, ignore_errors=True)
     finally:
         await rollout.stop()
 
 
 @dataclass
 class ServerChild:
-    """The server as a child process. It writes its address to `address_file`."""
+    """The server as a child process. It writes its address to `address_file`, whose folder it removes when it is
+    stopped."""
 
     port: int
     host: str | None
