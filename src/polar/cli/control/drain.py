@@ -55,10 +55,12 @@ async def _drain(client: PolarClient, name: str, *, wait: bool, undo: bool) -> N
 def _named(nodes: list[NodeStatus], name: str) -> NodeStatus:
     from polar.errors import PolarError
 
+    if not nodes:
+        raise PolarError("no node is registered: start one with `polar gateway --server URL`")
     exact = [node for node in nodes if name in (node.node_id, node.name)]
     found = exact or [node for node in nodes if node.node_id.startswith(name) or node.name.startswith(name)]
     if len(found) != 1:
         problem = f"{len(found)} nodes begin with {name!r}" if found else f"there is no node {name!r}"
-        known = ", ".join(f"{node.node_id} ({node.name})" for node in found or nodes) or "none is registered"
+        known = ", ".join(f"{node.node_id} ({node.name})" for node in found or nodes)
         raise PolarError(f"{problem}; known: {known}")
     return found[0]

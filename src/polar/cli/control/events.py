@@ -84,8 +84,8 @@ async def _follow(
 
 def line_of(event: Event) -> str:
     about = " ".join(filter(None, (event.session_id or event.task_id, event.node_id)))
-    data = " ".join(f"{name}={value}" for name, value in event.data.items())
-    return one_line(f"{event.cursor:>6}  {clock(event.at)}  {event.kind:<6}  {about}  {data}".rstrip(), 300)
+    data = " ".join(f"{name}={value}" for name, value in event.data.items() if value not in (None, ""))
+    return f"{event.cursor:>6}  {clock(event.at)}  {event.kind:<6}  {one_line(f'{about}  {data}', 300)}"
 
 
 def _kinds(given: list[str]) -> set[str]:

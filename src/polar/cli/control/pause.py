@@ -44,7 +44,7 @@ def resume(server: ServerOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"policy": policy.model_dump(mode="json")})
     else:
-        typer.echo(f"generation goes on, under policy version {policy.version or 'none'}")
+        typer.echo(f"generation goes on{f', under policy version {policy.version}' if policy.version else ''}")
 
 
 async def _paused(client: PolarClient, *, wait: bool, timeout_s: float | None) -> Drain:

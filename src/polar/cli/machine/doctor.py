@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HELLO = "Say hello."
 AT_WORK = ("well", "draining")
+NO_NODE = "none is registered; start one with `polar gateway --server URL`"
 
 
 def doctor(
@@ -87,7 +88,7 @@ async def _nodes(server: str) -> CheckOutcome:
         for node in found
     ]
     ill = [node for node in found if state_of(node) not in AT_WORK]
-    text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
+    text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else NO_NODE
     return CheckOutcome(text, details, ok=bool(found) and not ill)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -61,4 +62,5 @@ async def check_server(server: str, *, with_nodes: bool = True) -> None:
 def one_reason(error: BaseException) -> str:
     cause = error.__cause__
     reason = getattr(cause, "os_error", None) or cause or error
-    return str(getattr(reason, "strerror", None) or reason)
+    number = getattr(reason, "errno", None) or 0
+    return os.strerror(number) if number > 0 else str(getattr(reason, "strerror", None) or reason)
