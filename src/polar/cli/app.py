@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.data.convert import convert
 from polar.cli.data.export import export
 from polar.cli.data.generate import generate
 from polar.cli.data.tasks import tasks
@@ -114,6 +115,7 @@ app.command("up")(up)
 app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
+tasks.command("convert")(convert)
 app.add_typer(tasks, name="tasks")
 
 

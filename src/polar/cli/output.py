@@ -9,7 +9,8 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 200
 """Columns where stdout is no terminal: wide enough that no cell is cut."""
+ROWS_AT_ONCE = 200
+"""Of a long table."""
+LAST_COLUMN = 20
+"""The least width of its last column."""
 
 
 def console() -> Console:
@@ -52,21 +57,74 @@ def print_json(value: Any) -> None:
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
+def print_json_list(name: str, values: Iterable[Any], rest: Mapping[str, Any]) -> None:
+    """An object with the list `name`, whose values are printed as they come, and then `rest`."""
+    import orjson
+
+    def text(value: Any) -> str:  # JSON has no line ends within a string
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode().replace("\n", "\n  ")
+
+    comma = ""
+    typer.echo(f'{{\n  "{name}": [', nl=False)
+    for value in values:
+        typer.echo(f"{comma}\n    " + text(value).replace("\n", "\n  "), nl=False)
+        comma = ","
+    typer.echo("\n  ]" if comma else "]", nl=False)
+    for key, value in rest.items():
+        typer.echo(f',\n  "{key}": {text(value)}', nl=False)
+    typer.echo("\n}")
+
+
 def print_error(message: str) -> None:
     typer.secho(f"polar: {message}", fg=typer.colors.RED, err=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str = "") -> None:
-    """Columns whose name begins with `#` hold numbers and are aligned to the right."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str = "",
+    widths: Sequence[int] = (),
+    header: bool = True,
+) -> None:
+    """Columns whose name begins with `#` hold numbers and are aligned to the right. `widths`: the least of the
+    first few columns."""
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        show_header=header,
+    )
+    for place, column in enumerate(columns):
         right = column.startswith("#")
-        table.add_column(column.removeprefix("#"), justify="right" if right else "left", no_wrap=right)
+        table.add_column(
+            column.removeprefix("#"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            min_width=widths[place] if place < len(widths) else None,
+        )
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def print_long_table(columns: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]) -> None:
+    """A table of any length, printed part by part. `rows` is called twice: the first time for the widths. Those of
+    the parts differ only if the terminal is too narrow for all but the last column."""
+    from rich.cells import cell_len
+
+    widths = [cell_len(column.removeprefix("#")) for column in columns]
+    for row in rows():
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    kept = widths[:-1] if sum(widths[:-1]) + 2 * len(widths) + LAST_COLUMN <= console().width else ()
+    left, header = iter(rows()), True
+    while (part := list(islice(left, ROWS_AT_ONCE))) or header:
+        print_table(columns, part, widths=kept, header=header)
+        header = False
 
 
 def visible(text: str, newline: str = "\n") -> str:

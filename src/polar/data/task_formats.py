@@ -10,10 +10,12 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from polar.data.task_sets import SETS, SkippedTask, TaskItem, set_reader
+from polar.data.task_text import text_lines, whole_text
 from polar.errors import ConfigError
 
 SHOWN_PROBLEMS = 10
@@ -27,12 +29,16 @@ class Problems:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._found: list[str] = []
+        self._shown: list[str] = []
+        """The first few."""
+        self._count = 0
         self.skipped: list[SkippedTask] = []
         """Tasks of sets that cannot run."""
 
     def add(self, where: str, problem: str) -> None:
-        self._found.append(f"{where}: {problem}" if where else problem)
+        self._count += 1
+        if self._count <= SHOWN_PROBLEMS:
+            self._shown.append(f"{where}: {problem}" if where else problem)
 
     def add_of(self, item: TaskItem, problem: str) -> None:
         """A problem of one task."""
@@ -42,12 +48,11 @@ class Problems:
             self.add(item.where, problem)
 
     def raise_if_any(self) -> None:
-        if not self._found:
+        if not self._count:
             return
-        shown = self._found[:SHOWN_PROBLEMS]
-        more = len(self._found) - len(shown)
+        more = self._count - len(self._shown)
         rest = [f"and {more} more"] if more else []
-        raise ConfigError("\n  ".join([f"{self._source}: nothing was run:", *shown, *rest]))
+        raise ConfigError("\n  ".join([f"{self._source}: nothing was run:", *self._shown, *rest]))
 
 
 class _NotPlain(ValueError):
@@ -80,18 +85,13 @@ def _decoded(text: str, problems: Problems, line: int | None = None) -> list[Tas
     return []
 
 
-def _jsonl(text: str, problems: Problems, folder: Path) -> Iterator[TaskItem]:
-    """One at a time: a set may have a hundred thousand, and their values are not kept."""
-    start, number = 0, 1
-    while start <= len(text):
-        end = text.find("\n", start)  # splitlines would split at U+2028, too
-        line = text[start : end if end >= 0 else None]
-        if line.strip():
-            yield from _decoded(line, problems, number)
-        start, number = end + 1 if end >= 0 else len(text) + 1, number + 1
+def _jsonl(path: Path, problems: Problems) -> Iterator[TaskItem]:
+    for number, line in text_lines(path):
+        yield from _decoded(line, problems, number)
 
 
-def _json(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
+def _json(path: Path, problems: Problems) -> list[TaskItem]:
+    text = whole_text(path)
     items = _decoded(text, problems)
     return _list_items(text) if items and isinstance(items[0].value, list) else items
 
@@ -111,7 +111,8 @@ def _list_items(text: str) -> list[TaskItem]:
         items.append(TaskItem(f"line {line}", value))
 
 
-def _toml(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
+def _toml(path: Path, problems: Problems) -> Iterable[TaskItem]:
+    text, folder = whole_text(path), path.absolute().parent
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -131,23 +132,23 @@ def _toml(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
     found, under = cast("list[Any]", tasks), cast("dict[str, Any]", defaults)
     places = _toml_places(text, len(found))
     own = [TaskItem(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
-    return [
-        *own,
-        *(item for name, table in sets.items() for item in _of_set(name, table, under, folder, problems)),
-    ]
+    return chain(own, *(_of_set(name, table, under, folder, problems) for name, table in sets.items()))
 
 
-def _of_set(name: str, table: Any, defaults: dict[str, Any], folder: Path, problems: Problems) -> list[TaskItem]:
+def _of_set(
+    name: str, table: Any, defaults: dict[str, Any], folder: Path, problems: Problems
+) -> Iterator[TaskItem]:
     if not isinstance(table, dict):
         problems.add(name, f"must be a table: [{name}]")
-        return []
+        return
     try:
-        items, skipped = set_reader(name)(cast("dict[str, Any]", table), folder)
+        for item in set_reader(name)(cast("dict[str, Any]", table), folder):
+            if isinstance(item, SkippedTask):
+                problems.skipped.append(item)
+            else:
+                yield TaskItem(item.where, _over(defaults, item.value), of_set=True)
     except ConfigError as error:
         problems.add(f"[{name}]", str(error))
-        return []
-    problems.skipped.extend(skipped)
-    return [TaskItem(item.where, _over(defaults, item.value), of_set=True) for item in items]
 
 
 def _toml_places(text: str, count: int) -> list[str]:
@@ -174,7 +175,7 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_PARSERS: dict[str, Callable[[str, Problems, Path], Iterable[TaskItem]]] = {
+_PARSERS: dict[str, Callable[[Path, Problems], Iterable[TaskItem]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
@@ -182,11 +183,11 @@ _PARSERS: dict[str, Callable[[str, Problems, Path], Iterable[TaskItem]]] = {
 }
 
 
-def parse(path: Path, text: str, problems: Problems) -> Iterable[TaskItem]:
+def parse(path: Path, problems: Problems) -> Iterable[TaskItem]:
     """The tasks in file order, not yet checked; the file's suffix selects the format. What is no task is among the
-    problems once its place is reached."""
+    problems once its place is reached. Raises `ConfigError` if the file cannot be read."""
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         known = ", ".join((*_PARSERS, ".parquet"))
         raise ConfigError(f"{path}: a task file ends in {known}, not {path.suffix or 'nothing'!r}")
-    return parser(text, problems, path.absolute().parent)
+    return parser(path, problems)

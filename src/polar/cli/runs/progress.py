@@ -61,7 +61,7 @@ class RunProgress(PhasedBar):
     ) -> None:
         """`earlier`: results that a run which goes on has already."""
         super().__init__(quiet=quiet)
-        self._order = {task.task_id: position for position, task in enumerate(tasks)}
+        self._tasks = tasks
         self._results = list(earlier)
         self._stage_of: dict[str, Stage] = {}
         total = sum(task.num_samples for task in tasks)
@@ -70,10 +70,15 @@ class RunProgress(PhasedBar):
     @property
     def results(self) -> list[SessionResult]:
         """Those that came, in the order of the tasks."""
-        return sorted(self._results, key=lambda result: (self._order[result.task_id], result.index))
+        came = {result.task_id for result in self._results}
+        order = {task.task_id: position for position, task in enumerate(self._tasks) if task.task_id in came}
+        return sorted(self._results, key=lambda result: (order[result.task_id], result.index))
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
-        self._stage_of[session_id] = stage
+        if stage in LIVE_STAGES:
+            self._stage_of[session_id] = stage
+        else:
+            self._stage_of.pop(session_id, None)
         self._bar.update(self._task, description=_counts(self._stage_of))
 
     def finished(self, result: SessionResult) -> None:
