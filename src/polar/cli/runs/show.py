@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from polar.cli.service.remote_sessions import ServerSession
+    from polar.runs.state import RunState
     from polar.runs.stored import StoredSession
     from polar.types import Call, Score, SessionResult, Staleness, Trace
 
@@ -45,6 +46,7 @@ def show(
         return
     _print_head(stored)
     _print_walk(stored)
+    _print_why_open(stored)
     if stored.result is not None:
         _print_verdict(stored.result)
         _print_age(stored.result, stored.lease.task.staleness)
@@ -70,6 +72,7 @@ def _as_json(stored: ShownSession, traces: tuple[Trace, ...], *, with_tokens: bo
     result = stored.result
     return {
         **stored.origin,
+        "run_state": _run_state(stored),
         "folder": str(stored.folder) if stored.folder else None,
         "session": stored.lease.session.model_dump(mode="json"),
         "task": stored.lease.task.model_dump(mode="json"),
@@ -126,6 +129,24 @@ def _print_head(stored: ShownSession) -> None:
     plugins = ("harness", "runtime", "builder", "evaluator")
     out.print("  ".join(f"{kind} {getattr(task, kind).name}" for kind in plugins))
     out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")
+
+
+def _print_why_open(stored: ShownSession) -> None:
+    """Why a session of this machine has no result, and whether one will come."""
+    state = _run_state(stored)
+    if state is None or stored.result is not None:
+        return
+    resume = f"`polar run --resume {stored.origin['run_id']}` runs the session again"
+    goes_on = f"; {resume}" if state.goes_on else ""
+    console().print(f"\nno result: its run is {state}{goes_on}", style="yellow", soft_wrap=True)
+
+
+def _run_state(stored: ShownSession) -> RunState | None:
+    """None: the session is a server's."""
+    from polar.runs.state import state_of
+    from polar.runs.stored import StoredSession
+
+    return state_of(stored.run, stored.run.read_record()) if isinstance(stored, StoredSession) else None
 
 
 def _print_walk(stored: ShownSession) -> None:
