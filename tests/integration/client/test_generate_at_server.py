@@ -149,7 +149,7 @@ def test_what_was_cancelled_at_the_server_is_submitted_again(service: Service, n
 def test_a_server_that_is_not_there_is_an_error_and_leaves_nothing(folder: Path, service: Service) -> None:
     service.stop()
     done = CliRunner().invoke(app, command(service))
-    assert done.exit_code == 2 and "no answer from the server" in done.stderr
+    assert done.exit_code == 2 and "no rollout server answers" in done.stderr
     assert not (folder / "data").exists()
 
 
