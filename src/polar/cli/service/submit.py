@@ -118,6 +118,7 @@ async def _submit(
     """In the order of the file, one at a time. An error names the last tasks that were submitted before it."""
     from polar.client import ServerError
     from polar.errors import PolarError
+    from polar.runs.served import same_task
 
     new, last = 0, deque[str](maxlen=SHOWN_IDS)
     for task in tasks:
@@ -126,23 +127,13 @@ async def _submit(
             new += 1
             last.append(taken.status.task_id)
         except ServerError as error:
-            if error.status != 409 or (known := await _same_task(client, task)) is None:
+            if error.status != 409 or (known := await same_task(client, task)) is None:
                 hint = " with another content; --fresh gives every task a new id" if error.status == 409 else ""
                 more = f"{new - len(last)} tasks and " if new > len(last) else ""
                 before = f"; submitted before it: {more}{', '.join(last)}" if new else ""
                 raise PolarError(f"{error}{hint}{before}") from error
             taken = SubmittedTask(known, was_there=True)
         on_taken(taken)
-
-
-async def _same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | None:
-    """The server's task of this id, if it has the same content. JSON is compared: a tuple comes back as a list."""
-    import orjson
-
-    status = await client.task(str(task.task_id))
-    known = (await client.lease(status.session_ids[0])).task
-    sent, had = (orjson.loads(each.model_dump_json()) for each in (task, known))
-    return status if sent == had else None
 
 
 def _submit_as_json(todo: Iterable[TaskRequest], address: str) -> None:

@@ -115,11 +115,14 @@ def test_nonsense_is_refused_before_anything_runs(folder: Path, content: str, wo
     assert not (folder / "polar-runs").exists()
 
 
-def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path) -> None:
-    with (folder / "big.jsonl").open("wb") as file:
+@pytest.mark.parametrize(
+    ("name", "why"), [("big.json", "write it as JSONL"), ("big.jsonl", "line 1: longer than")]
+)
+def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path, name: str, why: str) -> None:
+    with (folder / name).open("wb") as file:
         file.truncate(2 * 2**30)  # takes no space
-    result = polar("run", "big.jsonl")
-    assert result.exit_code == 2 and "split it" in result.stderr
+    result = polar("run", name)
+    assert result.exit_code == 2 and why in result.stderr
 
 
 def test_a_missing_file_and_a_missing_config(folder: Path) -> None:
