@@ -333,7 +333,13 @@ def test_the_address_may_come_from_the_environment(
 def test_a_missing_server_is_an_error_of_one_line(folder: Path) -> None:
     """At once: the default of a client would repeat its request for a minute."""
     commands = ("ls", "nodes", "resume", "pause --wait", "events", "show add-0", "cancel add-0")
-    sending = ("submit tasks.toml", "submit tasks.toml --wait", "eval tasks.toml", "export --to jsonl")
+    sending = (
+        "submit tasks.toml",
+        "submit tasks.toml --wait",
+        "eval tasks.toml",
+        "export --to jsonl",
+        "generate tasks.toml --out set",
+    )
     for command in (*commands, *sending):
         result = CliRunner().invoke(app, [*command.split(), "--server", "http://127.0.0.1:9"])
         assert result.exit_code == 2, result.output

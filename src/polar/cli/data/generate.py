@@ -46,7 +46,9 @@ SplitByOption = Annotated[str, typer.Option(help="Key of the tasks' metadata tha
 SeedOption = Annotated[int, typer.Option(help="Of the split, and of --sample.")]
 FormatOption = Annotated[Literal["both", "sft", "tokens"], typer.Option(help="The format of the data.")]
 FileOption = Annotated[Literal["jsonl", "parquet"], typer.Option(help="Files of --to tokens.")]
-ServerOption = Annotated[str | None, typer.Option(help="Run the sessions at this rollout server.")]
+ServerOption = Annotated[
+    str | None, typer.Option(envvar="POLAR_SERVER", help="Run the sessions at this rollout server.")
+]
 ConcurrencyOption = Annotated[
     int | None, typer.Option(min=1, help="Sessions that run at once.", show_default="pools.running of the config")
 ]
@@ -157,6 +159,7 @@ async def _run(
     progress: GenerateProgress,
     server: str | None,
 ) -> None:
+    from polar.cli.service.remote import check_server
     from polar.client import PolarClient
     from polar.runs.generate.at_server import run_attempts_at
     from polar.runs.generate.generate import run_attempts
@@ -165,6 +168,7 @@ async def _run(
     if server is None:
         await run_attempts(config, paths, accounts, progress)
     else:
+        await check_server(server)
         async with PolarClient(server) as client:
             await run_attempts_at(client, config, paths, accounts, progress)
 

@@ -152,7 +152,8 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
         )
         for row in rows
     ]
-    print_table(["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+    columns = ["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"]
+    print_table(columns, cells, widths=[max(len(cell[place]) for cell in cells) for place in (0, 1)])
 
 
 def _outcome(row: dict[str, Any]) -> str:

@@ -95,9 +95,13 @@ async def _node(config: Config, address: str, paths: RunPaths, up: asyncio.Event
         async with open_node(config, paths) as node:
             up.set()
             run.begin(node.versions)
-            async with Uplink(address, read_secret("node-token")) as uplink:
-                await serve_server(node, uplink, stop)
-            run.end(interrupted=False)
+            interrupted = True
+            try:
+                async with Uplink(address, read_secret("node-token")) as uplink:
+                    await serve_server(node, uplink, stop)
+                interrupted = False
+            finally:
+                run.end(interrupted=interrupted)
 
 
 @dataclass
