@@ -27,7 +27,6 @@ from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
 from polar.cli.runs.run import run
-from polar.cli.runs.show import show
 from polar.cli.service.cancel import cancel
 from polar.cli.service.gateway import gateway
 from polar.cli.service.nodes import nodes
@@ -35,6 +34,7 @@ from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
 from polar.cli.service.up import up
+from polar.cli.show.show import show
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

@@ -166,7 +166,10 @@ def result_of(live: LiveSession) -> SessionResult:
         stale=is_stale(live),
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
-        notes=getattr(live.runtime, "notes", ()),  # a runtime plug-in may have none
+        notes=(
+            *getattr(live.runtime, "notes", ()),  # a runtime plug-in may have none
+            *live.services.notes_on(live.calls),
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from polar.cli.runs.tokens import runs_of
+from polar.cli.show.tokens import runs_of
 from polar.store.paths import RunPaths
 from polar.types import Span, Trace, logprobs, loss_mask, token_ids
 
