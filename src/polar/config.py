@@ -75,6 +75,9 @@ class NodeConfig(Strict):
     """Time limit of a health probe. Long, because a busy engine queues it."""
     probe_pause_s: float = Field(default=1.0, gt=0)
     """Pause between the first two probes of a sick part; it doubles, up to thirty times as long."""
+    upload_bytes: int = Field(default=256 * 2**10, ge=0, le=64 * 2**20)
+    """How much of a session's logs, patch and artefacts goes to the rollout server with its result; 0: nothing.
+    `polar fetch` gets it from there."""
     min_free_bytes: int = Field(default=64 * 2**20, ge=0)
     """With less free space, the disk counts as full."""
 

@@ -34,6 +34,7 @@ from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
 from polar.cli.service.up import up
+from polar.cli.show.fetch import fetch
 from polar.cli.show.show import show
 
 EXIT_REFUSED = 2
@@ -91,6 +92,7 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
+app.command("fetch")(fetch)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)

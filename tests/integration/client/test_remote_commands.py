@@ -270,6 +270,17 @@ def test_the_conversation_and_a_call_of_a_session(polar: Polar, node: FakeNode) 
     assert "has no calls yet: QUEUED" in polar("show", "add-1", "--messages").stdout
 
 
+def test_files_that_were_not_uploaded_are_named_as_missing(polar: Polar, node: FakeNode, folder: Path) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    told = polar("fetch", "add-1", "waiting").stdout
+    assert "no logs: they come with the result, and the session is in QUEUED" in told
+    node.finish("add-0")
+    assert "no logs: its node uploaded none" in polar("fetch", "add-0", "copy").stdout
+    assert json.loads((folder / "copy" / "session.json").read_text())["session"]["session_id"] == "add-0"
+    assert "its node uploaded no files" in polar("show", "add-0").stdout
+
+
 def test_tokens_and_json_of_a_session(polar: Polar, node: FakeNode, service: Service) -> None:
     polar("submit", "tasks.toml")
     node.lease()

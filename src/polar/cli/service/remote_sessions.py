@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from polar import config
 from polar.client import PolarClient, ServerError
-from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage, Trace
+from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Spec, Stage, Trace
 
 EVENTS_S = 2.0
 """How long to search the server's events, which begin with its first, for a session that has not ended."""
@@ -28,6 +28,8 @@ class ServerSession:
     stages: Stages
     calls: Sequence[Call]
     traces: tuple[Trace, ...]
+    files: tuple[SessionFile, ...] = ()
+    """Logs and kept files, as far as its node uploaded them."""
     node: str = ""
     """Id and name of the node that ran the session, or runs it; empty: none has."""
     folder = None
@@ -60,7 +62,8 @@ async def load_from_server(client: PolarClient, session_id: str) -> ServerSessio
     )
     traces = upload.trajectory.traces if upload and upload.trajectory else ()
     node = await _node_of(client, lease.session.node_id)
-    return ServerSession(client.url, lease, result, stages, calls, traces, node)
+    files = upload.files if upload else ()
+    return ServerSession(client.url, lease, result, stages, calls, traces, files, node)
 
 
 async def _node_of(client: PolarClient, node_id: str | None) -> str:

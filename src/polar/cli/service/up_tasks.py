@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from polar.cli.output import one_line
 from polar.cli.service.remote_progress import watch_tasks
 from polar.client import ServerError
+from polar.store.session_files import write_files
 from polar.store.trajectories import write_trajectory
 from polar.types import Event, Lease, Session, SessionResult, Stage
 
@@ -84,8 +85,10 @@ class ServedTasks:
             return  # the session ended without a node, cancelled while it waited
         for call in upload.calls:
             await journal.append_call(call)
+        folder = paths.session(session_id).create()
+        write_files(upload.files, folder.root)
         if upload.trajectory is not None:
-            write_trajectory(paths.session(session_id).create().traces, upload.trajectory)
+            write_trajectory(folder.traces, upload.trajectory)
 
     async def _watch(self) -> None:
         async with aclosing(self._client.events()) as events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polar.cli.output import clock, console, counted, number, one_line, print_table, seconds, visible
+from polar.cli.service.remote_sessions import ServerSession
 from polar.cli.show.additions import added_to
 from polar.cli.show.shown_session import ShownSession, short_id, timed
 from polar.types import Call, Score, SessionResult, Staleness, Trace
@@ -143,11 +144,23 @@ def _print_certificate(result: SessionResult) -> None:
 
 def _print_files(session: ShownSession, result: SessionResult) -> None:
     out = console()
-    of_node = f"in sessions/{session.session_id} of the run folder of {session.origin.get('node', 'its node')}"
-    where = f"in {session.folder}" if session.folder else of_node
-    out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)
+    kept = visible(", ".join(("logs", *result.kept)), newline=" ")
+    if isinstance(session, ServerSession):
+        name = session.session_id
+        get = f"`polar fetch {name} DIR --server {session.server}` gets {_uploaded(session)}"
+        out.print(f"files in sessions/{name} of the run folder of its node: {kept}", soft_wrap=True)
+        out.print(f"  {get}", soft_wrap=True)
+    else:
+        out.print(f"files in {session.folder}: {kept}", soft_wrap=True)
     for line in result.left_out:
         out.print(f"  left out: {visible(line, newline=' ')}")
+
+
+def _uploaded(session: ServerSession) -> str:
+    if not session.files:
+        return "its calls and result; its node uploaded no files"
+    whole = sum(len(file.content) == file.size_bytes for file in session.files)
+    return f"{whole} of {len(session.files)} files whole"
 
 
 def _print_notes(session: ShownSession, result: SessionResult) -> None:
