@@ -67,7 +67,7 @@ def print_summary(results: Sequence[SessionResult]) -> None:
     rows = [_row(task_id, group) for task_id, group in by_task.items()]
     if len(by_task) > 1:
         rows.append(_row("all", results, with_rewards=False))
-    print_table(columns, rows)
+    print_table(columns, rows, optional=[*columns[-len(LIVE_STAGES) :], "#traces", "#merge rate"])
     console().print(_account(results))
     for line in left_out_lines(results):
         console().print(line)

@@ -136,7 +136,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
     from polar.runs.resume import write_tasks
-    from polar.runs.running import prepare_machine
+    from polar.runs.running import prepare_machine, to_download
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -148,7 +148,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progre
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal:
         await prepare_machine(tasks, layout.config.permits, progress.phase)
-        progress.phase("Starting server and engine (downloads its weights once)")
+        progress.phase(f"Starting server and engine {layout.config.engine.name}{to_download(layout.config)}")
         try:
             async with service(layout) as address, PolarClient(address) as client:
                 served = ServedTasks(client, tasks, progress, stop)

@@ -40,7 +40,8 @@ def _print_walk(session: ShownSession) -> None:
     start = steps[0][0] if steps else 0.0
     columns = ["#at", "#took", "step", "#prompt", "#evaluated", "#sampled", "finish", "kind", "note"]
     rows = [(seconds(at - start), *cells) for at, cells in steps]
-    print_table(columns, rows, title=f"from {clock(start)}" if steps else "nothing is recorded yet")
+    title = f"from {clock(start)}" if steps else "nothing is recorded yet"
+    print_table(columns, rows, title=title, optional=["#evaluated", "kind"])
 
 
 def _stage_cells(stage: str, took: float | None) -> tuple[str, ...]:
