@@ -15,7 +15,14 @@ from polar import registry
 from polar.config import Config, PermitConfig
 from polar.data.source import EarlierSessions, TaskFileSource
 from polar.data.tasks import check_tasks, read_tasks
-from polar.errors import ConfigError, NotPermitted, RuntimeFailure
+from polar.errors import (
+    ConfigError,
+    FieldProblem,
+    FieldsRefused,
+    NotPermitted,
+    RuntimeFailure,
+    UnknownPlugin,
+)
 from polar.harnesses.base import NpmPack
 from polar.harnesses.programs.install import cached, install
 from polar.node import Node, open_node, sweep
@@ -176,6 +183,20 @@ async def serve_source(
 
 def _counts(node: Node) -> CallCounts:
     return CallCounts(node.journal.calls_added, node.journal.tokens_added, node.gate.under_way)
+
+
+def config_problems(config: Config) -> list[FieldProblem]:
+    """Engine and renderer of a config that are unknown or have wrong options, found before anything starts."""
+    found: list[FieldProblem] = []
+    for kind, spec, above in (("engine", config.engine, ()), ("renderer", config.model.renderer, ("model",))):
+        try:
+            if spec is not None:
+                registry.options_of(kind, registry.find(kind, spec.name), spec.options)
+        except FieldsRefused as error:
+            found += [FieldProblem((*above, *each.field), each.partition(": ")[2]) for each in error.problems]
+        except UnknownPlugin as error:
+            found.append(FieldProblem((*above, kind, "name"), str(error)))
+    return found
 
 
 def to_download(config: Config) -> str:

@@ -193,7 +193,8 @@ async def read_run_async(paths: RunPaths) -> StoredRun:
 def load_session(runs_dir: Path, run: str | None, session: str) -> StoredSession:
     """A session by its id or the unique beginning of it, in the given run or the latest that holds it."""
     chosen = find_run(runs_dir, run)
-    for paths in [chosen] if run is not None else reversed(list_runs(runs_dir)):
+    begun = [paths for paths in list_runs(runs_dir) if paths.journal.exists()]
+    for paths in [chosen] if run is not None else reversed(begun):
         known = _read(paths, lambda journal: journal.session_ids())
         if any(session_id.startswith(session) for session_id in known):
             return _read(paths, partial(_session, paths, chosen_session(session, known, paths.run_id)))

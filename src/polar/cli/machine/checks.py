@@ -47,6 +47,20 @@ async def run_checks(
     return rows
 
 
+def print_verdict(rows: Sequence[Row]) -> None:
+    """One line before all others: whether sessions can run here, and what cannot be used."""
+    failed = [row["check"] for row in rows if not row["ok"]]
+    noted = [row["check"] for row in rows if row.get("noted")]
+    out = console()
+    if failed:
+        out.print(f"NOT READY: {', '.join(failed)} failed; the lines marked FAIL say what to do", style="bold red")
+    else:
+        out.print("READY: sessions can run on this machine", style="bold green")
+    if noted:
+        out.print(f"not usable here, needed only by tasks that name them: {', '.join(noted)}", style="yellow")
+    out.print()
+
+
 def print_check(row: Row, prefix: str = "") -> None:
     out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
     out.print(f"{LABELS[state]} {prefix}{row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])

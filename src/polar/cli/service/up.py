@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption, JsonOption, SamplesOption
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption, again, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
@@ -37,10 +37,9 @@ def up(  # noqa: PLR0913
     Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops
     everything and ends like `polar run`.
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart, run_served
 
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
     log_options = LogOptions(log_level, log_json)
     if tasks is None:
@@ -66,7 +65,7 @@ def up(  # noqa: PLR0913
     with progress:
         interrupted = run_served(_run(layout, paths, todo, progress))
     print_outcome(progress.results, origin_of(paths), json=json)
-    end_run(progress, paths, interrupted=interrupted, json=json)
+    end_run(progress, paths, again(ctx.obj), interrupted=interrupted, json=json)
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,12 @@ def test_a_missing_runtime_that_no_option_names_is_noted(tmp_path: Path, monkeyp
     for name, reason in {"rocket": "`make rocket` installs it", "moon": "no image 'moon'"}.items():
         check = checks[f"runtime {name}"]
         assert check["ok"] and check["noted"] and reason in check["found"]
+        assert "details" not in check, "what it restricts says nothing here"
     result = CliRunner().invoke(app, ["doctor"])
     assert "note runtime rocket: there is no rocket; `make rocket` installs it" in result.stdout
+    verdict, noted = result.stdout.splitlines()[:2]
+    assert verdict.startswith("NOT READY: engine no.such:Engine failed")
+    assert noted.endswith(": runtime rocket, runtime moon")
 
 
 def test_a_runtime_that_is_named_must_be_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,12 @@ def test_the_latest_run_that_holds_the_session_is_taken(
     assert json.loads(polar("show", "add-0", "--run", run.run_id[:8], "--json").stdout)["run_id"] == run.run_id
 
 
+def test_a_later_run_that_never_began_is_passed_over(run: RunPaths, polar: Polar) -> None:
+    later = RunPaths.create(run.root.parent, "20261116-000000-0000")
+    later.write_record(run.read_record().model_copy(update={"run_id": later.run_id}))
+    assert json.loads(polar("show", "add-0", "--json").stdout)["run_id"] == run.run_id
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
