@@ -1,6 +1,9 @@
 """What training runs came to: before and after, by family of tasks, from the files they left.
 
 python benchmarks/learning.py benchmarks/results/learning/one-step-seed-0 ...   (folders of `polar train`)
+
+With `--base eval.json`, a report of `polar eval` on the same tasks, named FAMILY-NUMBER, the table also has the
+rates of the model before a warm start.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from polar.credit.pass_rates import wilson_interval
+from polar.trainers.evaluation import EvalReport
 from polar.trainers.grpo.records import read_points
 from polar.types import TrainingPoint
 
@@ -47,11 +51,22 @@ def tallies(path: Path, groups: dict[str, Sequence[str]]) -> dict[str, Tally]:
     return dict(found)
 
 
+def report_tallies(path: Path, groups: dict[str, Sequence[str]]) -> dict[str, Tally]:
+    """Of a report of `polar eval`, likewise."""
+    found = defaultdict[str, Tally](Tally)
+    for task in EvalReport.model_validate_json(path.read_bytes()).variants[0].tasks:
+        family = task.task.rpartition("-")[0]
+        for name in (family, *(group for group, families in groups.items() if family in families), "all"):
+            found[name].sessions += task.sessions
+            found[name].solved += task.solved
+    return dict(found)
+
+
 def mean(points: Sequence[TrainingPoint], name: str) -> float:
     return sum(point.metrics[name] for point in points) / len(points)
 
 
-def print_run(folder: Path, groups: dict[str, Sequence[str]]) -> None:
+def print_run(folder: Path, groups: dict[str, Sequence[str]], base: Path | None) -> None:
     steps = [point for point in read_points(folder) if point.phase == "train"]
     first, last = steps[:ENDS], steps[-ENDS:]
     seconds = sum(point.metrics["wait_s"] + point.metrics["learn_s"] + point.metrics["push_s"] for point in steps)
@@ -78,12 +93,20 @@ def print_run(folder: Path, groups: dict[str, Sequence[str]]) -> None:
     )
     before, *_, after = sorted((folder / "evaluations").glob("*.sessions.jsonl"))
     old, new = tallies(before, groups), tallies(after, groups)
-    print(
-        "| held-out tasks | sessions | pass@1 before | after | calls of a solved session |\n|---|---|---|---|---|"
-    )
+    first_rates = report_tallies(base, groups) if base else {}
+    columns = [
+        "held-out tasks",
+        "sessions",
+        *(["base"] if base else []),
+        "pass@1 before",
+        "after",
+        "calls if solved",
+    ]
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for name in sorted(new, key=lambda name: (name in groups, name == "all", name)):
         calls = f"{new[name].calls_of_solved / new[name].solved:.1f}" if new[name].solved else "–"
-        print(f"| {name} | {new[name].sessions} | {old[name]} | {new[name]} | {calls} |")
+        rates = [*([first_rates[name]] if base else []), old[name], new[name]]
+        print("| " + " | ".join([name, str(new[name].sessions), *map(str, rates), calls]) + " |")
 
 
 def main() -> None:
@@ -96,10 +119,11 @@ def main() -> None:
         metavar="NAME=FAMILY,...",
         help="families that are also counted together",
     )
+    parser.add_argument("--base", type=Path, help="the eval.json of the model before a warm start")
     chosen = parser.parse_args()
     groups = {name: families.split(",") for name, families in (each.split("=") for each in chosen.group)}
     for folder in chosen.runs:
-        print_run(folder, groups)
+        print_run(folder, groups, chosen.base)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """Small shell tasks for a small model, in families: every number makes another instance of one of them.
 
-Tasks of `ONE_STEP` take one command, those of `TWO_STEPS` and `SEVERAL_STEPS` two and three. Every command that
-the long ones need can be learned in a short one. Held-out instances have words that no training instance has, and
-`TRANSFER` has families that are never trained on.
+Tasks of `ONE_STEP` and `MORE_ONE_STEP` take one command, those of `TWO_STEPS` and `SEVERAL_STEPS` two and three.
+Every command that the long ones need can be learned in a short one. Held-out instances have words that no training
+instance has, and `TRANSFER` has families that are never trained on.
+
+    python examples/learning/families.py held_out 600 > tasks.jsonl
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +136,24 @@ def run_then_word(draw: random.Random, words: list[str]) -> Task:
     )
 
 
+def show_then_write(draw: random.Random, words: list[str]) -> Task:
+    """The word has to be read first."""
+    chosen, (name, answer) = draw.choice(words), files(draw, words, 2)
+    return task(
+        f"Show the file {name}. Write its word into the file {answer}.",
+        [f"[ -e {answer} ]", f'[ "$(cat {answer})" = {chosen} ]'],
+        {name: f"{chosen}\n"},
+    )
+
+
+def any_two(draw: random.Random, words: list[str]) -> Task:
+    return joined(draw, words, 2)
+
+
+def any_three(draw: random.Random, words: list[str]) -> Task:
+    return joined(draw, words, 3)
+
+
 def edit_and_check(draw: random.Random, words: list[str]) -> Task:
     """The check passes only after the edit, and leaves a file behind."""
     old, new = draw.sample(words, 2)
@@ -205,6 +227,11 @@ def write_three(draw: random.Random, words: list[str]) -> Task:
     )
 
 
+def any_four(draw: random.Random, words: list[str]) -> Task:
+    """Longer than all that is trained."""
+    return joined(draw, words, 4)
+
+
 ONE_STEP: tuple[Family, ...] = (word, number, folder, copy)
 MORE_ONE_STEP: tuple[Family, ...] = (replace, run, move, rename)
 TWO_STEPS: tuple[Family, ...] = (
@@ -213,20 +240,25 @@ TWO_STEPS: tuple[Family, ...] = (
     replace_then_run,
     move_then_rename,
     run_then_word,
+    show_then_write,
+    any_two,
 )
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
-TRANSFER: tuple[Family, ...] = (append, empty_file, write_three)
-PHASE = 256
-"""Tasks of each of the first two parts of `training`."""
+TRANSFER: tuple[Family, ...] = (append, empty_file, write_three, any_four)
 
 
 def training(index: int) -> Task:
-    """From one step to several. A quarter of the tasks is one level shorter, so that nothing is forgotten."""
-    levels = ((*ONE_STEP, *MORE_ONE_STEP), TWO_STEPS, SEVERAL_STEPS)
-    level = min(index // PHASE, len(levels) - 1)
-    if index % 4 == 0:
-        level = max(level - 1, 0)
-    return made([random.Random(index).choice(levels[level])], index, "train")
+    """Of four tasks, one has one step, one two, and two have three."""
+    levels = ((*ONE_STEP, *MORE_ONE_STEP), TWO_STEPS, (*SEVERAL_STEPS, any_three), (*SEVERAL_STEPS, any_three))
+    return made([random.Random(index).choice(levels[index % 4])], index, "train")
+
+
+def demonstrated(index: int) -> Task:
+    """What the warm start shows: that a task of one, two or three sentences takes as many commands. None of
+    `SEVERAL_STEPS` is shown."""
+    levels = ((*ONE_STEP, *MORE_ONE_STEP), TWO_STEPS, (any_three,))
+    family = levels[index % 3][index // 3 % len(levels[index % 3])]
+    return made([family], index, "train")
 
 
 def training_one_step(index: int) -> Task:
@@ -258,6 +290,18 @@ def step_by_step(index: int) -> Task:
     }
 
 
+def joined(draw: random.Random, words: list[str], count: int) -> Task:
+    """Different one-step tasks in one. Their words differ, so that none undoes another."""
+    kinds = draw.sample([*ONE_STEP, *MORE_ONE_STEP], count)
+    shuffled = draw.sample(words, len(words))
+    parts = [kind(draw, shuffled[place::count]) for place, kind in enumerate(kinds)]
+    return task(
+        " ".join(part["instruction"] for part in parts),
+        [check for part in parts for check in part["evaluator"]["options"]["checks"]],
+        {name: text for part in parts for name, text in part["files"].items()},
+    )
+
+
 def made(families: tuple[Family, ...] | list[Family], index: int, part: str) -> Task:
     draw = random.Random(f"{part} {index}")
     family = families[index % len(families)]
@@ -284,3 +328,14 @@ def numbered(draw: random.Random, words: list[str]) -> str:
 def files(draw: random.Random, words: list[str], count: int) -> list[str]:
     """Different names."""
     return [f"{each}{draw.randrange(100)}.txt" for each in draw.sample(words, count)]
+
+
+def main(kind: str, count: int) -> None:
+    """Writes a task file."""
+    for index in range(count):
+        made_task = globals()[kind](index)
+        print(json.dumps({"task_id": f"{made_task['metadata']['family']}-{index:04}", **made_task}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

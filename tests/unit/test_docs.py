@@ -143,3 +143,10 @@ def test_every_reason_is_explained(name: str) -> None:
     assert reasons
     missing = [reason for reason in sorted(reasons) if f"| `{reason}" not in page]
     assert missing == [], "a reason needs a row in a table of docs/design/forest.md"
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    linked = set(re.findall(r"\]\((docs/\w[\w-]*\.md)\)", text))
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - linked == set()

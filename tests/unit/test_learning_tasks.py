@@ -6,50 +6,33 @@ import random
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "learning"
-SAMPLES = 33
-"""Some instances of each family."""
-
-STEPS = (
-    (r"Write the (?:word|number) (\S+) into the file (\S+?)", r"echo \1 > \2"),
-    (r"Make a folder named (\S+?)", r"mkdir \1"),
-    (r"Copy the file (\S+) to (\S+?)", r"cp \1 \2"),
-    (r"Replace (\S+) by (\S+) in the file (\S+?)", r"sed -i s/\1/\2/ \3"),
-    (r"Run sh (\S+?)", r"sh \1"),
-    (r"Move the file (\S+) into the folder (\S+?)", r"mv \1 \2"),
-    (r"Rename the file (\S+) to (\S+?)", r"mv \1 \2"),
-    (r"Append the word (\S+) to the file (\S+?)", r"echo \1 >> \2"),
-    (r"Make an empty file named (\S+?)", r"touch \1"),
-    (r"Show the file (\S+?)", r"cat \1 | tee -a seen"),
-    (r"Write both words in one line into the file (\S+?)", r"echo $(cat seen) > \1"),
-)
+SAMPLES = 36
+"""Tasks of each kind: some of each family."""
 
 
 @pytest.fixture(scope="module")
 def families() -> Any:
+    return of_example("families")
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    return of_example("demonstrations")
+
+
+def of_example(name: str) -> Any:
     sys.path.insert(0, str(FOLDER))
     try:
-        import families
-
-        return families
+        return import_module(name)
     finally:
         sys.path.remove(str(FOLDER))
-
-
-def commands(instruction: str) -> list[str]:
-    """One for each sentence."""
-    found: list[str] = []
-    for sentence in re.split(r"\. (?=[A-Z])", instruction.removesuffix(".")):
-        [command] = [
-            re.sub(f"^{pattern}$", to, sentence) for pattern, to in STEPS if re.match(f"^{pattern}$", sentence)
-        ]
-        found.append(command)
-    return found
 
 
 def held(task: dict[str, Any], folder: Path, steps: list[str]) -> list[bool]:
@@ -58,8 +41,12 @@ def held(task: dict[str, Any], folder: Path, steps: list[str]) -> list[bool]:
     for name, text in task["files"].items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
+    shown: list[str] = []
     for step in steps:
-        subprocess.run(["sh", "-c", step], cwd=folder, check=True, capture_output=True)
+        command = ["sh", "-c", step.format(shown=" ".join(shown))]
+        printed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+        if step.startswith("cat "):
+            shown.append(printed.strip())
     checks = task["evaluator"]["options"]["checks"]
     return [
         subprocess.run(["sh", "-c", check], cwd=folder, capture_output=True).returncode == 0 for check in checks
@@ -67,27 +54,28 @@ def held(task: dict[str, Any], folder: Path, steps: list[str]) -> list[bool]:
 
 
 def some_tasks(families: Any) -> list[dict[str, Any]]:
-    """Of every part of the training, and held out."""
-    numbers = [step * families.PHASE // 12 for step in range(36)]
-    return [families.training(number) for number in numbers] + [families.held_out(n) for n in range(SAMPLES)]
+    """Of training, of the warm start, and held out."""
+    kinds = (families.training, families.demonstrated, families.held_out)
+    return [kind(number) for kind in kinds for number in range(SAMPLES)]
 
 
-def test_what_the_instruction_asks_for_solves_the_task(families: Any, tmp_path: Path) -> None:
+def test_what_the_instruction_asks_for_solves_the_task(families: Any, script: Any, tmp_path: Path) -> None:
     for number, task in enumerate(some_tasks(families)):
-        assert all(held(task, tmp_path / str(number), commands(task["instruction"]))), task
+        assert all(held(task, tmp_path / str(number), script.commands(task["instruction"]))), task
 
 
-def test_one_step_less_does_not(families: Any, tmp_path: Path) -> None:
+def test_one_step_less_does_not(families: Any, script: Any, tmp_path: Path) -> None:
     for number, task in enumerate(some_tasks(families)):
-        assert not all(held(task, tmp_path / str(number), commands(task["instruction"])[:-1])), task
+        assert not all(held(task, tmp_path / str(number), script.commands(task["instruction"])[:-1])), task
 
 
-def test_families_have_as_many_steps_as_they_say(families: Any) -> None:
+def test_families_have_as_many_steps_as_they_say(families: Any, script: Any) -> None:
     words = families.TRAINING_WORDS
     one_step = (*families.ONE_STEP, *families.MORE_ONE_STEP)
-    for count, kinds in ((1, one_step), (2, families.TWO_STEPS), (3, families.SEVERAL_STEPS)):
+    kinds_of = {1: one_step, 2: families.TWO_STEPS, 3: (*families.SEVERAL_STEPS, families.any_three)}
+    for count, kinds in kinds_of.items():
         for family in kinds:
-            assert len(commands(family(random.Random(1), words)["instruction"])) == count
+            assert len(script.commands(family(random.Random(1), words)["instruction"])) == count
 
 
 def test_every_sentence_of_a_longer_task_is_learned_in_a_shorter_one(families: Any) -> None:
@@ -97,6 +85,30 @@ def test_every_sentence_of_a_longer_task_is_learned_in_a_shorter_one(families: A
 
     known = verbs((*families.ONE_STEP, *families.MORE_ONE_STEP)) | {"Show"}
     assert verbs(families.TWO_STEPS) | verbs(families.SEVERAL_STEPS) <= known
+
+
+def test_the_warm_start_shows_no_family_that_is_counted_as_several_steps(families: Any) -> None:
+    shown = {families.demonstrated(number)["metadata"]["family"] for number in range(200)}
+    assert not shown & {family.__name__ for family in families.SEVERAL_STEPS}
+    assert {"word", "any_two", "any_three"} < shown
+
+
+def test_families_of_transfer_are_never_trained_on(families: Any) -> None:
+    kinds = (families.training, families.demonstrated)
+    trained = {kind(number)["metadata"]["family"] for kind in kinds for number in range(500)}
+    assert not trained & {family.__name__ for family in families.TRANSFER}
+    assert {family.__name__ for family in families.SEVERAL_STEPS} < trained
+
+
+def test_the_script_answers_with_one_command_after_the_other(script: Any) -> None:
+    prompt = "<|im_start|>user\nShow the file a.txt. Write its word into the file b.txt.<|im_end|>\n"
+    first = '<tool_call>{"name": "bash", "arguments": {"command": "cat a.txt"}}</tool_call>'
+    assert script.reply(prompt) == first
+    prompt += f"<|im_start|>assistant\n{first}<|im_end|>\n<|im_start|>tool\nblue\n<|im_end|>\n"
+    second = script.reply(prompt)
+    assert '"echo blue > b.txt"' in second
+    prompt += f"<|im_start|>assistant\n{second}<|im_end|>\n<|im_start|>tool\n(no output)<|im_end|>\n"
+    assert script.reply(prompt) == "Done."
 
 
 def test_the_same_number_is_the_same_task(families: Any) -> None:

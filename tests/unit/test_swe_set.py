@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.data.set_items import SetItems
 
 from polar.data.harbor.reader import read_harbor
 from polar.data.swe.row import SweRow, files_of
@@ -281,7 +282,7 @@ def test_a_python_without_pytest_is_named(tmp_path: Path, capsys: pytest.Capture
     ids=lambda spec: spec.name,
 )
 def test_polar_takes_every_harbor_folder(runtime: Spec, built: Path) -> None:
-    found = read_harbor({"folders": "harbor", "runtime": runtime}, built)
+    found = SetItems.of(read_harbor({"folders": "harbor", "runtime": runtime}, built))
     assert found.skipped == []
     assert {item.value["task_id"] for item in found.items} == set(BUGS)
 

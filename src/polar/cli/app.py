@@ -5,6 +5,9 @@ The modules of `cli/` that are imported here import nothing heavy at their top, 
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.data.convert import convert
 from polar.cli.data.export import export
 from polar.cli.data.generate import generate
 from polar.cli.data.tasks import tasks
@@ -20,6 +24,8 @@ from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
 from polar.cli.output import print_error
+from polar.cli.project.demo import demo
+from polar.cli.project.init import init
 from polar.cli.runs.audit import audit
 from polar.cli.runs.eval import evaluate
 from polar.cli.runs.health import health
@@ -91,7 +97,6 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     cls=PolarGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Reinforcement learning over unmodified agent harnesses.",
@@ -116,6 +121,8 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     ctx.obj = runs_dir
 
 
+app.command("demo")(demo)
+app.command("init")(init)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
@@ -138,8 +145,13 @@ app.command("up")(up)
 app.command("train")(train)
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
+tasks.command("convert")(convert)
 app.add_typer(tasks, name="tasks")
 
 
 def main() -> None:
+    # Modules in the working directory can be named in tasks and in polar.toml. They come last on the path: none of
+    # them can replace a module of Python or of a package.
+    with suppress(FileNotFoundError):  # somebody removed it
+        sys.path.append(os.getcwd())
     app(prog_name="polar")

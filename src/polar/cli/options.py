@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from polar.config import Config
 
-TasksArgument = Annotated[Path, typer.Argument(help="A task file: .toml, .json, .jsonl or .parquet.")]
+TasksArgument = Annotated[Path, typer.Argument(help="A task file, a folder, or git+URL@REV#FOLDER.")]
 SessionArgument = Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")]
 RunOption = Annotated[str | None, typer.Option(help="The run; by default the latest that has the session.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A polar.toml.", show_default="./polar.toml if any")]

@@ -9,7 +9,8 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -23,6 +24,8 @@ PIPED_WIDTH = 100_000
 """Columns where the output goes to no terminal: nothing is folded or cut."""
 WRAPPED_WIDTH = 20
 """Columns that a cell of words needs; longer ones are folded."""
+ROWS_AT_ONCE = 200
+"""Of a long table."""
 
 
 def console() -> Console:
@@ -64,6 +67,24 @@ def print_json(value: Any) -> None:
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
+def print_json_list(name: str, values: Iterable[Any], rest: Mapping[str, Any]) -> None:
+    """An object with the list `name`, whose values are printed as they come, and then `rest`."""
+    import orjson
+
+    def text(value: Any) -> str:  # JSON has no line ends within a string
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode().replace("\n", "\n  ")
+
+    comma = ""
+    typer.echo(f'{{\n  "{name}": [', nl=False)
+    for value in values:
+        typer.echo(f"{comma}\n    " + text(value).replace("\n", "\n  "), nl=False)
+        comma = ","
+    typer.echo("\n  ]" if comma else "]", nl=False)
+    for key, value in rest.items():
+        typer.echo(f',\n  "{key}": {text(value)}', nl=False)
+    typer.echo("\n}")
+
+
 def print_error(message: str) -> None:
     typer.secho(f"polar: {message}", fg=typer.colors.RED, err=True)
 
@@ -74,20 +95,28 @@ def print_table(
     *,
     title: str = "",
     optional: Sequence[str] = (),
+    widths: Sequence[int] = (),
+    header: bool = True,
 ) -> None:
     """Columns whose name begins with `#` hold numbers and are aligned to the right. `optional`: columns that are
-    left out, in this order, while the terminal is too narrow; a line below the table names them."""
+    left out, in this order, while the terminal is too narrow; a line below the table names them. `widths`: the
+    least of the first few columns."""
     from rich.table import Table
 
     out, cells = console(), [list(row) for row in rows]
     left_out = _left_out(columns, cells, optional, out.width)
     shown = [index for index, column in enumerate(columns) if column not in left_out]
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in (columns[index] for index in shown):
-        right = column.startswith("#")
-        whole = right or column == columns[0]  # a name is for copying
-        justify = "right" if right else "left"
-        table.add_column(column.removeprefix("#"), justify=justify, no_wrap=whole, overflow="fold")
+    look: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "show_header": header}
+    table = Table(title=title or None, title_justify="left", **look)
+    for index in shown:
+        name, right = columns[index].removeprefix("#"), columns[index].startswith("#")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=right or index == 0,  # a name is for copying
+            overflow="fold",
+            min_width=widths[index] if index < len(widths) else None,
+        )
     for row in cells:
         table.add_row(*(row[index] for index in shown))
     out.print(table)
@@ -111,6 +140,21 @@ def _left_out(
         del widths[column]
         left_out.append(column)
     return left_out
+
+
+def print_long_table(columns: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]) -> None:
+    """A table of any length, printed part by part. `rows` is called twice: the first time for the widths. Those of
+    the parts differ only if the terminal is too narrow for all but the last column."""
+    from rich.cells import cell_len
+
+    widths = [cell_len(column.removeprefix("#")) for column in columns]
+    for row in rows():
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    kept = widths[:-1] if sum(widths[:-1]) + 2 * len(widths) + WRAPPED_WIDTH <= console().width else ()
+    left, header = iter(rows()), True
+    while (part := list(islice(left, ROWS_AT_ONCE))) or header:
+        print_table(columns, part, widths=kept, header=header)
+        header = False
 
 
 def visible(text: str, newline: str = "\n") -> str:

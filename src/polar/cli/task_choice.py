@@ -37,7 +37,7 @@ class TaskChoice:
         """The tasks of a file as they are."""
         return self == choice_of()
 
-    def of(self, tasks: Sequence[TaskRequest], suffix: str = "") -> list[TaskRequest]:
+    def of(self, tasks: Sequence[TaskRequest], suffix: str = "") -> Sequence[TaskRequest]:
         """`suffix`: makes ids new that a server may have."""
         from polar.trainers.eval_plan import planned
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -29,7 +29,7 @@ class RawRow(NamedTuple):
     """Why there is no value."""
 
 
-def raw_rows(path: Path, split: str | None = None) -> Iterator[RawRow]:
+def raw_rows(path: Path, split: str | None = None) -> Generator[RawRow]:
     """Raises `ConfigError` if the file cannot be read at all. `split`: which part of a data set's folder."""
     if path.is_dir():
         for file in data_files(path, split):

@@ -7,12 +7,13 @@ Harbor folders have `solution/solve.sh`, SWE rows a gold patch. For other tasks 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
+from polar.data.git_sets import local_path
 from polar.data.row_files import raw_rows
 from polar.data.swe.row import SweRow
 from polar.data.swe.table import SweTable
@@ -56,7 +57,7 @@ def solutions_of(path: Path, tasks: Sequence[TaskRequest], folder: Path | None =
     id, which come before the set's own."""
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--solutions {folder}: not a folder")
-    rows = _rows(path)
+    rows = _rows(local_path(path), {str(task.evaluator.options.get("instance_id")) for task in tasks})
     found = {str(task.task_id): _given(folder, task) or _of_set(task, rows) for task in tasks}
     return {task_id: solution for task_id, solution in found.items() if solution is not None}
 
@@ -85,8 +86,9 @@ def _of_folder(folder: Path) -> Solution | None:
     return Solution.of_script({path.relative_to(folder).as_posix(): path.read_bytes() for path in plain})
 
 
-def _rows(path: Path) -> dict[str, SweRow]:
-    """Of the table [swe], if the file has one; rows that are no rows were left out when the tasks were read."""
+def _rows(path: Path, wanted: Collection[str]) -> dict[str, SweRow]:
+    """By instance id, of the table [swe], if the file has one. Rows that are no rows were left out when the tasks
+    were read."""
     if path.suffix != ".toml":
         return {}
     table: Any = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("swe")
@@ -100,5 +102,6 @@ def _rows(path: Path) -> dict[str, SweRow]:
                 row = SweRow.model_validate(raw.value)
             except ValidationError:
                 continue
-            found.setdefault(row.instance_id, row)
+            if row.instance_id in wanted:
+                found.setdefault(row.instance_id, row)
     return found

@@ -11,10 +11,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from polar.data.task_sets import SETS, SkippedTask, TaskItem, set_reader
+from polar.data.task_text import text_lines, whole_text
 from polar.errors import ConfigError, did_you_mean
 from polar.toml_lines import Field, FieldLines
 
@@ -31,15 +33,20 @@ class Problems:
         """`folder`: of the file, if there is one."""
         self.folder = folder
         self._source = source
-        self._found: list[str] = []
+        self._shown: list[str] = []
+        """The first few."""
+        self._count = 0
         self.skipped: list[SkippedTask] = []
         """Tasks of sets that cannot run."""
 
     def add(self, where: str, problem: str) -> None:
         """Once: a wrong default is wrong in every task."""
         line = f"{where}: {problem}" if where else problem
-        if line not in self._found:
-            self._found.append(line)
+        if line in self._shown:
+            return
+        self._count += 1
+        if self._count <= SHOWN_PROBLEMS:
+            self._shown.append(line)
 
     def add_of(self, item: TaskItem, problem: str, field: Field = ()) -> None:
         """A problem of one task. `field`: the one that is wrong."""
@@ -50,12 +57,11 @@ class Problems:
             self.add(item.where if line is None else f"line {line}", problem)
 
     def raise_if_any(self) -> None:
-        if not self._found:
+        if not self._count:
             return
-        shown = self._found[:SHOWN_PROBLEMS]
-        more = len(self._found) - len(shown)
+        more = self._count - len(self._shown)
         rest = [f"and {more} more"] if more else []
-        raise ConfigError("\n  ".join([f"{self._source}: nothing was run:", *shown, *rest]))
+        raise ConfigError("\n  ".join([f"{self._source}: nothing was run:", *self._shown, *rest]))
 
 
 class _NotPlain(ValueError):
@@ -88,18 +94,13 @@ def _decoded(text: str, problems: Problems, line: int | None = None) -> list[Tas
     return []
 
 
-def _jsonl(text: str, problems: Problems, folder: Path) -> Iterator[TaskItem]:
-    """One at a time: a set may have a hundred thousand, and their values are not kept."""
-    start, number = 0, 1
-    while start <= len(text):
-        end = text.find("\n", start)  # splitlines would split at U+2028, too
-        line = text[start : end if end >= 0 else None]
-        if line.strip():
-            yield from _decoded(line, problems, number)
-        start, number = end + 1 if end >= 0 else len(text) + 1, number + 1
+def _jsonl(path: Path, problems: Problems) -> Iterator[TaskItem]:
+    for number, line in text_lines(path):
+        yield from _decoded(line, problems, number)
 
 
-def _json(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
+def _json(path: Path, problems: Problems) -> list[TaskItem]:
+    text = whole_text(path)
     items = _decoded(text, problems)
     return _list_items(text) if items and isinstance(items[0].value, list) else items
 
@@ -119,7 +120,8 @@ def _list_items(text: str) -> list[TaskItem]:
         items.append(TaskItem(f"line {line}", value))
 
 
-def _toml(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
+def _toml(path: Path, problems: Problems) -> Iterable[TaskItem]:
+    text, folder = whole_text(path), path.absolute().parent
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -146,10 +148,7 @@ def _toml(text: str, problems: Problems, folder: Path) -> list[TaskItem]:
         TaskItem(f"line {lines.of(('tasks', index))}", _over(under, task), line_of=partial(_line_of, lines, index))
         for index, task in enumerate(found)
     ]
-    return [
-        *own,
-        *(item for name, table in sets.items() for item in _of_set(name, table, under, folder, problems)),
-    ]
+    return chain(own, *(_of_set(name, table, under, folder, problems) for name, table in sets.items()))
 
 
 def _line_of(lines: FieldLines, index: int, field: Field) -> int | None:
@@ -158,17 +157,20 @@ def _line_of(lines: FieldLines, index: int, field: Field) -> int | None:
     return lines.of(("defaults", *field) if inherited else ("tasks", index, *field))
 
 
-def _of_set(name: str, table: Any, defaults: dict[str, Any], folder: Path, problems: Problems) -> list[TaskItem]:
+def _of_set(
+    name: str, table: Any, defaults: dict[str, Any], folder: Path, problems: Problems
+) -> Iterator[TaskItem]:
     if not isinstance(table, dict):
         problems.add(name, f"must be a table: [{name}]")
-        return []
+        return
     try:
-        items, skipped = set_reader(name)(cast("dict[str, Any]", table), folder)
+        for item in set_reader(name)(cast("dict[str, Any]", table), folder):
+            if isinstance(item, SkippedTask):
+                problems.skipped.append(item)
+            else:
+                yield TaskItem(item.where, _over(defaults, item.value), of_set=True)
     except ConfigError as error:
         problems.add(f"[{name}]", str(error))
-        return []
-    problems.skipped.extend(skipped)
-    return [TaskItem(item.where, _over(defaults, item.value), of_set=True) for item in items]
 
 
 def _over(defaults: dict[str, Any], task: Any) -> Any:
@@ -186,7 +188,7 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_PARSERS: dict[str, Callable[[str, Problems, Path], Iterable[TaskItem]]] = {
+_PARSERS: dict[str, Callable[[Path, Problems], Iterable[TaskItem]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
@@ -194,11 +196,11 @@ _PARSERS: dict[str, Callable[[str, Problems, Path], Iterable[TaskItem]]] = {
 }
 
 
-def parse(path: Path, text: str, problems: Problems) -> Iterable[TaskItem]:
+def parse(path: Path, problems: Problems) -> Iterable[TaskItem]:
     """The tasks in file order, not yet checked; the file's suffix selects the format. What is no task is among the
-    problems once its place is reached."""
+    problems once its place is reached. Raises `ConfigError` if the file cannot be read."""
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         known = ", ".join((*_PARSERS, ".parquet"))
         raise ConfigError(f"{path}: a task file ends in {known}, not {path.suffix or 'nothing'!r}")
-    return parser(text, problems, path.absolute().parent)
+    return parser(path, problems)

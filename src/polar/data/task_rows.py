@@ -1,6 +1,7 @@
 """Tasks in parquet files and in folders of data files: a row is a task, its columns are the task's fields.
 
-Rows in the columns of SWE-bench become tasks as those of the table `[swe]` do.
+Rows in the columns of SWE-bench become tasks as those of the table `[swe]` do, and Harbor folders as those of
+`[harbor]`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,40 @@ import orjson
 
 from polar.data.row_files import RawRow, raw_rows
 from polar.data.task_formats import Problems
-from polar.data.task_sets import TaskItem, set_reader
+from polar.data.task_sets import SkippedTask, TaskItem, set_reader
 from polar.types import TaskRequest
 
 SWE_COLUMNS = {"instance_id", "FAIL_TO_PASS"}
 
 
-def row_items(path: Path, problems: Problems) -> list[TaskItem]:
+def row_items(path: Path, problems: Problems) -> Iterator[TaskItem]:
     """Raises `ConfigError` if the file or folder cannot be read."""
+    if path.is_dir() and _is_harbor(path):
+        yield from _of_set("harbor", {"folders": path.name}, path, problems)
+        return
     rows = raw_rows(path)
     first = next(rows, None)
     if first is None:
-        return []
+        return
     value: Any = first.value
     if isinstance(value, dict) and SWE_COLUMNS <= cast("dict[str, Any]", value).keys():
-        items, skipped = set_reader("swe")({"rows": path.name}, path.absolute().parent)
-        problems.skipped.extend(skipped)
-        return items
-    return list(_items(chain([first], rows), problems))
+        rows.close()
+        yield from _of_set("swe", {"rows": path.name}, path, problems)
+        return
+    yield from _items(chain([first], rows), problems)
+
+
+def _is_harbor(folder: Path) -> bool:
+    """A Harbor task, or a folder of some."""
+    return any((each / "task.toml").is_file() for each in (folder, *folder.iterdir()))
+
+
+def _of_set(name: str, table: dict[str, Any], path: Path, problems: Problems) -> Iterator[TaskItem]:
+    for item in set_reader(name)(table, path.absolute().parent):
+        if isinstance(item, SkippedTask):
+            problems.skipped.append(item)
+        else:
+            yield item
 
 
 def _items(rows: Iterator[RawRow], problems: Problems) -> Iterator[TaskItem]:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import heapq
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from polar.data.stored_tasks import PickedTasks
 from polar.errors import ConfigError
 from polar.types import TaskRequest
 
@@ -72,28 +76,29 @@ class TaskSelection:
     limit: int | None = None
     """The first few of what is left."""
 
-    def chosen(self, tasks: Sequence[TaskRequest]) -> list[TaskRequest]:
+    def chosen(self, tasks: Sequence[TaskRequest]) -> Sequence[TaskRequest]:
         """The tasks must have ids. Raises `ConfigError` if none is left."""
-        found = list(tasks)
-        if self.filters:
-            found = [task for task in found if self._passes(task.model_dump(mode="json"))]
-        if self.shard is not None:
-            found = [task for task in found if self.shard.takes(task)]
-        if self.sample is not None:
-            found = self._drawn(found, self.sample)
-        found = found[: self.limit]
+        return tasks if self == TaskSelection() else PickedTasks(tasks, self.positions(tasks))
+
+    def positions(self, tasks: Sequence[TaskRequest]) -> Sequence[int]:
+        """Of the chosen ones, from 0. Nothing else is kept of the tasks."""
+        passing = ((position, task) for position, task in enumerate(tasks) if self._takes(task))
+        drawn = passing if self.sample is None else self._drawn(passing, self.sample)
+        found = array("Q", (position for position, _ in islice(drawn, self.limit)))
         if tasks and not found:
             raise ConfigError(f"none of the {len(tasks)} tasks is selected: change --filter or --shard")
         return found
 
-    def _passes(self, task: dict[str, Any]) -> bool:
-        return all(each.takes(task) for each in self.filters)
+    def _takes(self, task: TaskRequest) -> bool:
+        if self.shard is not None and not self.shard.takes(task):
+            return False
+        values = task.model_dump(mode="json") if self.filters else {}
+        return all(each.takes(values) for each in self.filters)
 
-    def _drawn(self, tasks: list[TaskRequest], count: int) -> list[TaskRequest]:
-        """By a hash of seed and id: a task that is added to the file changes little."""
-        ids = sorted((_number(f"{self.seed}/{task.task_id}"), str(task.task_id)) for task in tasks)[:count]
-        drawn = {task_id for _, task_id in ids}
-        return [task for task in tasks if task.task_id in drawn]
+    def _drawn(self, tasks: Iterable[tuple[int, TaskRequest]], count: int) -> list[tuple[int, str]]:
+        """Position and id, by a hash of seed and id: a task that is added to the file changes little."""
+        ids = ((position, str(task.task_id)) for position, task in tasks)
+        return sorted(heapq.nsmallest(count, ids, key=lambda each: (_number(f"{self.seed}/{each[1]}"), each[1])))
 
 
 def _number(text: str) -> int:

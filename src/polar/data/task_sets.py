@@ -5,7 +5,7 @@ A row or folder that cannot run is skipped with its reason, and the rest runs: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -38,18 +38,13 @@ class SkippedTask(NamedTuple):
     why: str
 
 
-class SetItems(NamedTuple):
-    items: list[TaskItem]
-    skipped: list[SkippedTask]
-
-
-SetReader = Callable[[Mapping[str, Any], Path], SetItems]
+SetReader = Callable[[Mapping[str, Any], Path], Iterable[TaskItem | SkippedTask]]
 """Takes the table and the folder of the task file. Raises `ConfigError` if the table itself is wrong."""
 
 
 class TaskSet(NamedTuple):
-    tasks: list[TaskRequest]
-    """Checked, each with an id."""
+    tasks: Sequence[TaskRequest]
+    """Checked, each with an id. Not in memory: look at one at a time."""
     skipped: tuple[SkippedTask, ...] = ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import orjson
 from pydantic import ValidationError
 
 from polar import registry
+from polar.data.git_sets import fetched, is_git_address
+from polar.data.stored_tasks import StoredTasks
 from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
 from polar.data.task_rows import row_items
 from polar.data.task_sets import SkippedTask, TaskItem, TaskSet
@@ -22,39 +23,43 @@ from polar.types import Spec, TaskRequest
 
 LOGGER = logging.getLogger(__name__)
 
-MAX_FILE_BYTES = 32 * 2**20
-MAX_LINES_BYTES = 2**30
-"""Of JSONL, of which one task at a time is decoded."""
 
-
-def read_tasks(path: Path, *, max_bytes: int | None = None) -> list[TaskRequest]:
-    """The tasks of a file, each with an id; a `ConfigError` shows up to ten problems at once. A warning lists the
-    tasks of sets that cannot run."""
-    tasks, skipped = read_task_set(path, max_bytes=max_bytes)
+def read_tasks(path: Path) -> StoredTasks:
+    """The tasks of a file, or of a set in a git repository, each with an id; a `ConfigError` shows up to ten
+    problems at once. A warning lists the tasks of sets that cannot run."""
+    tasks, skipped = _read(path)
     if skipped:
         count = f"{len(skipped)} of {len(tasks) + len(skipped)}"
         LOGGER.warning("%s", listed(f"{path}: {count} tasks cannot run and are left out:", skipped))
     return tasks
 
 
-def read_task_set(path: Path, *, max_bytes: int | None = None) -> TaskSet:
+def read_task_set(path: Path) -> TaskSet:
     """The same without the warning, and with what is left out."""
-    problems = Problems(str(path), path if path.is_dir() else path.parent)
-    tasks = _checked(_items(path, max_bytes, problems), problems)
+    return TaskSet(*_read(path))
+
+
+def _read(path: Path) -> tuple[StoredTasks, tuple[SkippedTask, ...]]:
+    if is_git_address(path):
+        found = fetched(path)
+        tasks, skipped = _read(found.path)
+        tasks.origin = found.origin
+        return tasks, skipped
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    problems = Problems(str(path), folder)
+    tasks = _checked(_items(path, problems), problems, folder)
     skipped = _one_each(problems.skipped)
     if not tasks and skipped:
         raise ConfigError(listed(f"{path}: nothing was run, because no task can:", skipped))
     if not tasks:
         raise ConfigError(f"{path}: the file holds no task")
-    folder = path.absolute() if path.is_dir() else path.absolute().parent
-    return TaskSet([_with_absolute_paths(task, folder) for task in tasks], skipped)
+    return tasks, skipped
 
 
-def _items(path: Path, max_bytes: int | None, problems: Problems) -> Iterable[TaskItem]:
+def _items(path: Path, problems: Problems) -> Iterable[TaskItem]:
     if path.is_dir() or path.suffix.lower() == ".parquet":
         return row_items(path, problems)
-    own = MAX_LINES_BYTES if path.suffix.lower() in (".jsonl", ".ndjson") else MAX_FILE_BYTES
-    return parse(path, _text_of(path, max_bytes or own), problems)
+    return parse(path, problems)
 
 
 def listed(title: str, skipped: Sequence[SkippedTask], shown: int = SHOWN_PROBLEMS) -> str:
@@ -74,43 +79,28 @@ def _one_each(skipped: Sequence[SkippedTask]) -> tuple[SkippedTask, ...]:
     return tuple(SkippedTask(where, "; ".join(whys)) for where, whys in problems.items())
 
 
-def check_tasks(tasks: Sequence[TaskRequest | Mapping[str, Any]]) -> list[TaskRequest]:
+def check_tasks(tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> StoredTasks:
     """Tasks made in Python, checked like those of a file: each has an id, no id twice, every plug-in is known."""
-    values = [task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task) for task in tasks]
-    if not values:
+    values = (task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task) for task in tasks)
+    items = (TaskItem(f"task {number}", value) for number, value in enumerate(values, start=1))
+    checked = _checked(items, Problems("tasks"))
+    if not checked:
         raise ConfigError("there are no tasks to run")
-    items = [TaskItem(f"task {number}", value) for number, value in enumerate(values, start=1)]
-    return _checked(items, Problems("tasks"))
+    return checked
 
 
-def _checked(items: Iterable[TaskItem], problems: Problems) -> list[TaskRequest]:
-    shared = _SharedParts()
-    tasks = [
-        (item._replace(value=None), shared.of(task))
-        for position, item in enumerate(items, start=1)
-        if (task := _task_of(item, position, problems)) is not None
-    ]
-    _refuse_duplicates(tasks, problems)
+def _checked(items: Iterable[TaskItem], problems: Problems, folder: Path | None = None) -> StoredTasks:
+    """`folder`: what relative paths begin at. Raises `ConfigError` if there are problems."""
+    tasks = StoredTasks()
+    for position, item in enumerate(items, start=1):
+        if (task := _task_of(item, position, problems)) is None:
+            continue
+        other = tasks.add(_with_absolute_paths(task, folder) if folder else task, item.where)
+        if other is not None:
+            text = f"task_id: {task.task_id!r} is used at {other} too; rename one"
+            problems.add_of(item, text, ("task_id",))
     problems.raise_if_any()
-    skipped = {where for where, _ in problems.skipped}
-    return [task for item, task in tasks if not (item.of_set and item.where in skipped)]
-
-
-class _SharedParts:
-    """Equal parts of neighbouring tasks become one object: the tasks of a set differ in little, and a set may have
-    many thousands."""
-
-    names = ("runtime", "harness", "builder", "evaluator", "sampling", "budgets", "keep")
-
-    def __init__(self) -> None:
-        self._last: dict[str, Any] = {}
-
-    def of(self, task: TaskRequest) -> TaskRequest:
-        for name in self.names:
-            part = getattr(task, name)
-            if self._last.get(name) != part:
-                self._last[name] = part
-        return task.model_copy(update=self._last)
+    return tasks
 
 
 def _with_absolute_paths(task: TaskRequest, folder: Path) -> TaskRequest:
@@ -134,27 +124,6 @@ def named(task: TaskRequest, position: int) -> TaskRequest:
     return task if task.task_id else task.model_copy(update={"task_id": f"task-{position:04}"})
 
 
-def _text_of(path: Path, max_bytes: int) -> str:
-    try:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise ConfigError(f"{path}: {size} bytes, more than the {max_bytes} a task file may have; split it")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}"
-        ) from error
-    if "\0" in text:
-        raise ConfigError(f"{path}: not a text file: it holds NUL bytes")
-    if not text.strip():
-        raise ConfigError(f"{path}: the file is empty")
-    return text
-
-
 def _task_of(item: TaskItem, position: int, problems: Problems) -> TaskRequest | None:
     value: Any = item.value
     if not isinstance(item.value, dict):
@@ -172,11 +141,13 @@ def _task_of(item: TaskItem, position: int, problems: Problems) -> TaskRequest |
             problems.add_of(item, problem, problem.field)
         return None
     task = named(task, position)
-    for problem in registry.plugin_problems(task):
+    found = registry.plugin_problems(task)
+    for problem in found:
         problems.add_of(item, _with_folder(problem, task, problems.folder), problem.field)
-    for text in [*file_problems(task), *id_problems(task)]:
+    others = [*file_problems(task), *id_problems(task)]
+    for text in others:
         problems.add_of(item, text, tuple(text.partition(":")[0].split(".")))
-    return task
+    return None if found or others else task
 
 
 def _with_folder(problem: FieldProblem, task: TaskRequest, folder: Path | None) -> str:
@@ -187,15 +158,6 @@ def _with_folder(problem: FieldProblem, task: TaskRequest, folder: Path | None) 
     if not ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
         return problem
     return problem.replace(registry.FOLDER_ON_PATH, f"PYTHONPATH={folder}")
-
-
-def _refuse_duplicates(tasks: Sequence[tuple[TaskItem, TaskRequest]], problems: Problems) -> None:
-    count = Counter(task.task_id for _, task in tasks)
-    first: dict[str | None, str] = {}
-    for item, task in tasks:
-        if count[task.task_id] > 1 and first.setdefault(task.task_id, item.where) != item.where:
-            text = f"task_id: {task.task_id!r} is used at {first[task.task_id]} too; rename one"
-            problems.add_of(item, text, ("task_id",))
 
 
 def _short(value: Any, limit: int = 60) -> str:

@@ -6,10 +6,8 @@ use a model name that Codex knows: it has special prompts and tools for those.
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -18,6 +16,7 @@ from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness
 from polar.harnesses.programs.native import fitting
+from polar.toml_text import toml_lines
 from polar.types import CallProfile, HarnessUsage, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"
@@ -68,7 +67,7 @@ class Codex(PackagedHarness[CodexOptions]):
             "-",
         )
         home_files = {
-            ".codex/config.toml": toml_of(self._settings(context.slot)),
+            ".codex/config.toml": toml_lines(self._settings(context.slot)),
             INSTRUCTION_FILE: context.instruction,
             **self._skill_files(".codex/skills"),
         }
@@ -126,20 +125,3 @@ def _server(server: McpServer) -> dict[str, Any]:
     """`required`: Codex exits with 1 if the server does not start, instead of going on without its tools."""
     settings = server.settings(headers="http_headers")
     return {**settings, "required": True, "startup_timeout_sec": MCP_START_MS // 1000}
-
-
-def toml_of(settings: dict[str, Any]) -> str:
-    return "".join(f"{_toml_key(name)} = {_toml_value(value)}\n" for name, value in settings.items())
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
-
-
-def _toml_value(value: Any) -> str:
-    """JSON strings, numbers, booleans and lists of them are also TOML, except for one character that TOML wants
-    escaped."""
-    if isinstance(value, dict):
-        entries = cast(dict[str, Any], value).items()
-        return "{ " + ", ".join(f"{_toml_key(name)} = {_toml_value(inner)}" for name, inner in entries) + " }"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -6,17 +6,19 @@ session that never began is not in the journal.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polar.config import Config
 from polar.data.source import EarlierSessions
+from polar.data.stored_tasks import PickedTasks, StoredTasks
 from polar.data.task_formats import Problems
-from polar.data.tasks import check_tasks, read_tasks
+from polar.data.tasks import read_tasks
 from polar.errors import ConfigError
 from polar.node.leftovers import is_held
 from polar.runs.stored import StoredSession, read_run_async
-from polar.store.paths import RunPaths, write_whole
+from polar.store.paths import RunPaths, write_parts
 from polar.types import EarlierAttempt, SessionResult, Stage, TaskRequest
 
 
@@ -24,19 +26,19 @@ from polar.types import EarlierAttempt, SessionResult, Stage, TaskRequest
 class ResumePlan:
     """What is left to do of a run."""
 
-    tasks: list[TaskRequest]
+    tasks: Sequence[TaskRequest]
     """All of the run, with those that are new."""
     earlier: EarlierSessions
     results: list[SessionResult]
     """Those that stand."""
 
     @property
-    def open_tasks(self) -> list[TaskRequest]:
+    def open_tasks(self) -> PickedTasks:
         """Tasks of which a session runs."""
-        done = self.earlier.finished
-        return [
-            task for task in self.tasks if any(task.session_id(n) not in done for n in range(task.num_samples))
-        ]
+        return PickedTasks(self.tasks, array("Q", (n for n, task in enumerate(self.tasks) if self._is_open(task))))
+
+    def _is_open(self, task: TaskRequest) -> bool:
+        return any(task.session_id(n) not in self.earlier.finished for n in range(task.num_samples))
 
     @property
     def words(self) -> str:
@@ -46,7 +48,7 @@ class ResumePlan:
 
 
 def write_tasks(paths: RunPaths, tasks: Sequence[TaskRequest]) -> None:
-    write_whole(paths.tasks, b"".join(task.model_dump_json().encode() + b"\n" for task in tasks))
+    write_parts(paths.tasks, (task.model_dump_json().encode() + b"\n" for task in tasks))
 
 
 async def planned_resume(
@@ -57,8 +59,7 @@ async def planned_resume(
     _refuse(paths, config)
     sessions = (await read_run_async(paths)).sessions if paths.journal.is_file() else ()
     tasks = _tasks(paths, sessions, given)
-    ids = {task.session_id(n) for task in tasks for n in range(task.num_samples)}
-    stored = {session.session_id: session for session in sessions if session.session_id in ids}
+    stored = {session.session_id: session for session in sessions if _is_of(session, tasks)}
     results = [
         session.result for session in stored.values() if session.result and _stands(session.result, retry_failed)
     ]
@@ -86,24 +87,30 @@ def _refuse(paths: RunPaths, config: Config) -> None:
             )
 
 
-def _tasks(
-    paths: RunPaths, sessions: Sequence[StoredSession], given: Sequence[TaskRequest] | None
-) -> list[TaskRequest]:
+def _is_of(session: StoredSession, tasks: StoredTasks) -> bool:
+    """A task that was given again may have fewer samples now."""
+    task = tasks.find(session.lease.session.task_id)
+    index = session.lease.session.index
+    return task is not None and index < task.num_samples and task.session_id(index) == session.session_id
+
+
+def _tasks(paths: RunPaths, sessions: Sequence[StoredSession], given: Sequence[TaskRequest] | None) -> StoredTasks:
     if paths.tasks.is_file():
-        stored = read_tasks(paths.tasks)
+        known = read_tasks(paths.tasks)
     elif given is None:
         raise ConfigError(f"{paths.tasks} is missing: give the task file too, `polar run --resume RUN TASKS`")
     else:
-        stored = list({session.task.task_id: session.task for session in sessions}.values())
-    known = {task.task_id: task for task in stored}
+        known = StoredTasks(session.task for session in sessions)
     problems = Problems(f"run {paths.run_id}")
     for task in given or ():
-        if known.setdefault(task.task_id, task).model_dump_json() != task.model_dump_json():
+        if (other := known.find(str(task.task_id))) is None:
+            known.add(task)
+        elif other != task:
             problems.add(
                 f"task {task.task_id}", "the run has another task of this id; rename it or start a new run"
             )
     problems.raise_if_any()
-    return check_tasks(list(known.values()))
+    return known
 
 
 def _stands(result: SessionResult, retry_failed: bool) -> bool:

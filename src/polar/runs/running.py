@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from polar import config as configuration
 from polar import registry
 from polar.config import Config, PermitConfig
 from polar.data.source import EarlierSessions, TaskFileSource
+from polar.data.stored_tasks import PickedTasks, StoredTasks, set_origin
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import (
     ConfigError,
@@ -34,7 +36,7 @@ from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
 from polar.session.base import SessionSource, Watcher
 from polar.store.paths import RunPaths, RunRecord
-from polar.types import SessionResult, Stage, TaskRequest, Trajectory
+from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
 
 Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
 """A task file, or the tasks themselves; a mapping has the fields of a `TaskRequest`."""
@@ -136,7 +138,7 @@ class _Callback:
 async def run_tasks(
     config: Config,
     paths: RunPaths,
-    tasks: list[TaskRequest],
+    tasks: Sequence[TaskRequest],
     observer: RunObserver,
     earlier: EarlierSessions | None = None,
 ) -> None:
@@ -163,8 +165,15 @@ async def serve_source(
 ) -> None:
     """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
     many sessions the journal has at the end."""
-    started = paths.read_record().started if paths.record.exists() else time.time()
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=started, versions={})
+    before = paths.read_record() if paths.record.exists() else None
+    record = RunRecord(
+        run_id=paths.run_id,
+        config=config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks) or (before.task_set if before else ""),
+        started=before.started if before else time.time(),
+        versions={},
+    )
     paths.write_record(record)
     await sweep(paths.root.parent)
     await prepare_machine(tasks, config.permits, observer.phase)
@@ -206,12 +215,14 @@ def to_download(config: Config) -> str:
     return f" (downloads {what}, once)" if what else ""
 
 
-def tasks_of(tasks: Tasks, samples: int | None) -> list[TaskRequest]:
+def tasks_of(tasks: Tasks, samples: int | None) -> StoredTasks:
     """Checked, each with an id."""
     found = read_tasks(Path(tasks)) if isinstance(tasks, str | Path) else check_tasks(tasks)
     if samples is None:
         return found
-    return [TaskRequest.model_validate(task.model_dump() | {"num_samples": samples}) for task in found]
+    given = {"num_samples": samples}
+    changed = (TaskRequest.model_validate(task.model_dump() | given) for task in found)
+    return StoredTasks(changed, found.origin)
 
 
 async def prepare_machine(
@@ -222,15 +233,18 @@ async def prepare_machine(
     for name in sorted({task.runtime.name for task in tasks}):
         if missing := await registry.find("runtime", name).lacking():
             raise ConfigError(f"runtime {name}: {missing}")
-    users = defaultdict[str, list[TaskRequest]](list)
-    for task in tasks:
-        users[task.runtime.model_dump_json()].append(task)
-    for some in users.values():
+    users: dict[str, array[int]] = defaultdict(lambda: array("Q"))
+    harnesses: dict[str, Spec] = {}
+    for position, task in enumerate(tasks):
+        users[task.runtime.model_dump_json()].append(position)
+        harnesses.setdefault(task.harness.model_dump_json(), task.harness)
+    for positions in users.values():
+        some = PickedTasks(tasks, positions)
         runtime = registry.make("runtime", some[0].runtime)
         if isinstance(runtime, BuiltinRuntime):
             await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), some, permits, tell)
     packs: set[NpmPack] = {
-        pack for task in tasks for pack in registry.make("harness", task.harness).requirements()
+        pack for spec in harnesses.values() for pack in registry.make("harness", spec).requirements()
     }
     if missing := sorted(pack.package for pack in packs if cached(pack) is None):
         tell(f"Downloading {', '.join(missing)} (once)")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from polar import __version__
+from polar.config import ServerConfig
+from polar.server.api_page import api_page
 from polar.server.auth import Access, ServiceTokens
 from polar.server.body_limit import BodyLimit
 from polar.server.errors import ApiError
@@ -20,12 +24,17 @@ from polar.server.routes.tasks import TaskRoutes
 from polar.server.routes.training import TrainingRoutes
 from polar.server.state import State
 from polar.store.database import StoreError
+from polar.store.server_database import database_of
+from polar.store.writer import DatabaseWriter
 
 log = logging.getLogger("polar.server")
+NO_OTHER_HOST = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"}
 
 
 def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
-    app = FastAPI(title="Polar rollout server", version=__version__, redirect_slashes=False)
+    # FastAPI's own pages load scripts from another host.
+    pages: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+    app = FastAPI(title="Polar rollout server", version=__version__, redirect_slashes=False, **pages)
     access = Access(tokens, state)
     routers = [
         TaskRoutes(state).router(access),
@@ -37,7 +46,8 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
     ]
     for router in routers:
         app.include_router(router)
-    app.get("/healthz", tags=["health"])(healthz)
+    app.get("/healthz", tags=["health"], summary="Ask whether the server runs")(healthz)
+    app.get("/docs", include_in_schema=False)(lambda: HTMLResponse(api_page(app.openapi()), headers=NO_OTHER_HOST))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(StoreError, _database_error)
@@ -46,7 +56,15 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
     return app
 
 
+def openapi_document() -> dict[str, Any]:
+    """The API of a server that need not run."""
+    config = ServerConfig(database="sqlite://")
+    state = State(DatabaseWriter(database_of(config.database)), config, time.time)
+    return make_app(state, ServiceTokens("control", "node")).openapi()
+
+
 async def healthz() -> dict[str, str]:
+    """Without a token. It looks at neither the database nor the nodes."""
     return {"status": "ok"}
 
 

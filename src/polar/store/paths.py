@@ -29,6 +29,8 @@ class RunRecord(Strict):
     versions: dict[str, str]
     """Of Polar, the model and the harnesses."""
     tasks: int = 0
+    task_set: str = ""
+    """Of tasks from a git repository: its address with the commit."""
     sessions: int | None = None
     """Number in the journal at the end. None: the run is live, was killed, or is a node of a server."""
     started: float
@@ -205,10 +207,15 @@ def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces a file atomically."""
+    write_parts(path, (data,))
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """The same for content that is made piece by piece, which may come from the file itself."""
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
         os.chmod(scratch, 0o644)
         os.replace(scratch, path)
     except BaseException:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from pydantic import ValidationError
 
+from polar.data.stored_tasks import StoredTasks, set_origin
 from polar.data.tasks import check_tasks
 from polar.errors import ConfigError
 from polar.trainers.evaluation import Variant, VariantResults
@@ -60,16 +61,17 @@ def read_spec(text: str) -> Spec:
 
 def planned(
     tasks: Sequence[TaskRequest], harnesses: Sequence[Spec], runtimes: Sequence[Spec], suffix: str = ""
-) -> list[TaskRequest]:
+) -> StoredTasks:
     """The tasks to run. Without harnesses or runtimes each task has its own. `suffix`: makes the ids new at a
     server that has seen the set before."""
     pairs = [(harness, runtime) for harness in _named(harnesses) for runtime in _named(runtimes)]
-    made = [
+    made = check_tasks(
         _variant(task, harness, runtime, distinct=len(pairs) > 1, suffix=suffix)
         for task in tasks
         for harness, runtime in pairs
-    ]
-    return check_tasks(made)
+    )
+    made.origin = set_origin(tasks)
+    return made
 
 
 def label_of(task: TaskRequest) -> EvalLabel:

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from desk import CONTROL, NODE, Clock, config_of
+from desk import CONTROL, NODE, config_of
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from polar.server.app import make_app
-from polar.server.auth import ServiceTokens
+from polar.server.app import openapi_document
 from polar.server.serve import RolloutServer
-from polar.server.state import State
-from polar.store.server_database import database_of
-from polar.store.writer import DatabaseWriter
 from waiting import HANG_S
 
 CHECKS = [not_a_server_error, response_schema_conformance, status_code_conformance]
@@ -58,14 +54,8 @@ def node(base_url: str) -> dict[str, str]:
     return answer.json()
 
 
-def openapi() -> dict[str, Any]:
-    """Of an app whose state is never opened: what the tests are made of must be known before they run."""
-    state = State(DatabaseWriter(database_of("sqlite://")), config_of("sqlite://"), Clock())
-    return make_app(state, ServiceTokens(CONTROL, NODE)).openapi()
-
-
 # Without the event stream, which has no end.
-schema = schemathesis.openapi.from_dict(openapi()).exclude(path="/v1/events")
+schema = schemathesis.openapi.from_dict(openapi_document()).exclude(path="/v1/events")
 
 
 @schemathesis.serializer("application/vnd.msgpack")

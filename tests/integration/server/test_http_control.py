@@ -55,7 +55,8 @@ async def test_anybody_may_ask_whether_the_server_lives(api: Api) -> None:
     answer = await api.ask("GET", "/healthz", token=None)
     assert (answer.status, answer.body) == (200, {"status": "ok"})
     assert (await api.ask("GET", "/openapi.json", token=None)).status == 200
-    assert (await api.ask("GET", "/docs", token=None)).status == 200
+    page = await api.ask("GET", "/docs", token=None)
+    assert page.status == 200 and "default-src 'none'" in page.headers["Content-Security-Policy"]
 
 
 async def test_control_routes_want_the_control_token(api: Api) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from harbor_cheats import CHEATS, WORKS_IN_SESSION
 from small_agent import AGENT
+from tests.unit.data.set_items import SetItems
 from workshop import Workshop, shell_task
 
 from polar import registry
@@ -82,7 +83,7 @@ def tasks_of(
     runtime: dict[str, Any], scripts: dict[str, str], base: Path = EXAMPLES, **options: Any
 ) -> dict[str, TaskRequest]:
     """By name, what the reader makes of the folder, with a scripted agent."""
-    ((item,), skipped) = read_harbor({"folders": "harbor", "runtime": runtime, **options}, base)
+    ((item,), skipped) = SetItems.of(read_harbor({"folders": "harbor", "runtime": runtime, **options}, base))
     assert skipped == []
     return {
         name: shell_task(

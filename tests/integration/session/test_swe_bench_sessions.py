@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from small_agent import AGENT
+from tests.unit.data.set_items import SetItems
 from workshop import Workshop
 
 from calc_row import FIXED, GOLD, SPOOFS, calc_row, eval_script, git, make_bundle, make_repository
@@ -89,7 +90,7 @@ class Rows:
         path = self._folder / f"{task_id}.jsonl"
         value = calc_row(self.commit, instance_id=task_id, eval_script=self.script) | row
         path.write_text(json.dumps(value))
-        (item,), skipped = read_swe({"rows": path.name, **table}, self._folder)
+        (item,), skipped = SetItems.of(read_swe({"rows": path.name, **table}, self._folder))
         assert skipped == []
         return item.value
 

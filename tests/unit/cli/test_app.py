@@ -192,3 +192,31 @@ def commands_of(group: typer.Typer) -> Iterator[CommandInfo]:
     for each in group.registered_groups:
         assert each.typer_instance is not None
         yield from commands_of(each.typer_instance)
+
+
+def started_in(folder: Path, *lines: str) -> str:
+    """What a program prints that starts `polar --version` in this folder, and then looks."""
+    code = "\n".join(["from polar.cli.app import main", "try: main()", "except SystemExit: pass", *lines])
+    command = [sys.executable, "-P", "-c", code, "--version"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_modules_of_the_working_folder_are_found(tmp_path: Path) -> None:
+    (tmp_path / "my_grader.py").write_text("NAME = 'mine'")
+    assert started_in(tmp_path, "import my_grader; print(my_grader.NAME)").endswith("mine\n")
+
+
+def test_a_module_of_the_working_folder_replaces_no_other(tmp_path: Path) -> None:
+    (tmp_path / "uuid.py").write_text("print('not the one of Python')")
+    (tmp_path / "orjson.py").write_text("print('not the installed one')")
+    assert "not the" not in started_in(tmp_path, "import uuid, orjson")
+
+
+def test_a_folder_that_is_gone_is_not_on_the_path(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); from polar.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "--version"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from polar.data.task_sets import SETS, SetItems, SkippedTask, TaskItem
+from polar.data.task_sets import SETS, SkippedTask, TaskItem
 from polar.data.tasks import read_task_set, read_tasks
 from polar.errors import ConfigError
 
 
-def read_lines(table: Mapping[str, Any], folder: Path) -> SetItems:
+def read_lines(table: Mapping[str, Any], folder: Path) -> Iterator[TaskItem | SkippedTask]:
     """One task for each line of a file; a line with a question mark cannot run."""
     if "lines" not in table:
         raise ConfigError("lines: missing; name the file of lines")
     lines = (folder / table["lines"]).read_text().splitlines()
-    items = [TaskItem(line, {"task_id": line, "instruction": line}) for line in lines if "?" not in line]
-    return SetItems(items, [SkippedTask(line, "is a question") for line in lines if "?" in line])
+    for line in lines:
+        if "?" in line:
+            yield SkippedTask(line, "is a question")
+        else:
+            yield TaskItem(line, {"task_id": line, "instruction": line})
 
 
 @pytest.fixture(autouse=True)

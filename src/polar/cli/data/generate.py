@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,6 +45,7 @@ SplitByOption = Annotated[str, typer.Option(help="Key of the tasks' metadata tha
 SeedOption = Annotated[int, typer.Option(help="Of the split, and of --sample.")]
 FormatOption = Annotated[Literal["both", "sft", "tokens"], typer.Option(help="The format of the data.")]
 FileOption = Annotated[Literal["jsonl", "parquet"], typer.Option(help="Files of --to tokens.")]
+ServerOption = Annotated[str | None, typer.Option(help="Run the sessions at this rollout server.")]
 ConcurrencyOption = Annotated[
     int | None, typer.Option(min=1, help="Sessions that run at once.", show_default="pools.running of the config")
 ]
@@ -68,6 +70,7 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     sample: SampleOption = None,
     limit: LimitOption = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make a data set for supervised fine-tuning: sessions that the evaluator confirms.
@@ -77,7 +80,8 @@ def generate(  # noqa: PLR0913 - each is an option of the command
 
     The same command continues a folder: sessions that have ended never run again.
     Exit code 0: there is data. 1: no session was confirmed. 2: input refused.
-    130: Ctrl-C, which writes the data of the sessions so far.
+    130: Ctrl-C, which writes the data of the sessions so far. With --server the
+    sessions under way go on, and the same command takes their results.
 
         polar generate tasks.toml --out data --attempts 8 --wanted 2
         polar generate tasks.toml --out data --filter 'metadata.repo=owner/*'
@@ -88,23 +92,16 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     from polar.runs.running import tasks_of
     from polar.runs.task_sources import check_sources
 
-    plan = GeneratePlan(
-        attempts=attempts,
-        wanted=wanted,
-        min_reward=min_reward,
-        max_failures=max_failures,
-        split=SplitRatio.of(split),
-        split_by=split_by,
-        seed=seed,
-        formats=("sft", "tokens") if to == "both" else (to,),
-        file=file,
-    )
+    formats = ("sft", "tokens") if to == "both" else (to,)
+    ratio = SplitRatio.of(split)
+    plan = GeneratePlan(attempts, wanted, min_reward, max_failures, ratio, split_by, seed, formats, file)
     chosen = _with_concurrency(checked_config(config), concurrency)
     choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
     todo = choice.of(tasks_of(tasks, None))
-    run_apart(check_sources(todo))
+    if server is None:  # else the paths are those of the server's nodes
+        run_apart(check_sources(todo))
     with GenerateFolder(out).open(tasks) as paths:
-        card, interrupted = _generate(chosen, paths, out, todo, plan, quiet=json)
+        card, interrupted = _generate(chosen, paths, out, todo, plan, server, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)
     raise typer.Exit(_exit_code(card, interrupted=interrupted))
 
@@ -121,8 +118,15 @@ def _with_concurrency(config: Config, concurrency: int | None) -> Config:
     return config.model_copy(update={"pools": config.pools.model_copy(update={"running": concurrency})})
 
 
-def _generate(
-    config: Config, paths: RunPaths, out: Path, tasks: list[TaskRequest], plan: GeneratePlan, *, quiet: bool
+def _generate(  # noqa: PLR0913
+    config: Config,
+    paths: RunPaths,
+    out: Path,
+    tasks: Sequence[TaskRequest],
+    plan: GeneratePlan,
+    server: str | None,
+    *,
+    quiet: bool,
 ) -> tuple[DataCard, bool]:
     """The card, and whether the user ended it early."""
     from polar.cli.data.export import command_line
@@ -135,18 +139,30 @@ def _generate(
     progress = GenerateProgress(accounts, plan, quiet=quiet)
     try:
         with progress:
-            run_served(_run(config, paths, accounts, progress))
+            run_served(_run(config, paths, accounts, progress, server))
     except (KeyboardInterrupt, asyncio.CancelledError):
         interrupted = True
         progress.console.print("interrupted; writing the data of the sessions so far", style="yellow")
     return run_apart(write_folder(out, paths, config, accounts, plan, command_line())), interrupted
 
 
-async def _run(config: Config, paths: RunPaths, accounts: list[TaskAttempts], progress: GenerateProgress) -> None:
+async def _run(
+    config: Config,
+    paths: RunPaths,
+    accounts: list[TaskAttempts],
+    progress: GenerateProgress,
+    server: str | None,
+) -> None:
+    from polar.client import PolarClient
+    from polar.runs.generate.at_server import run_attempts_at
     from polar.runs.generate.generate import run_attempts
 
     stop_on_signals(progress.console)
-    await run_attempts(config, paths, accounts, progress)
+    if server is None:
+        await run_attempts(config, paths, accounts, progress)
+    else:
+        async with PolarClient(server) as client:
+            await run_attempts_at(client, config, paths, accounts, progress)
 
 
 def _print(card: DataCard, out: Path) -> None:

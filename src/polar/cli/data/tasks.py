@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ from polar.cli.output import (
     number,
     one_line,
     print_json,
+    print_json_list,
+    print_long_table,
     print_table,
     progress_bar,
     visible,
@@ -35,7 +38,7 @@ tasks = typer.Typer(no_args_is_help=True, help="Task files: list and check what 
 
 @tasks.command("ls")
 def ls(  # noqa: PLR0913
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file, a folder, or git+URL@REV#FOLDER.")],
     filters: FilterOption = None,
     shard: ShardOption = None,
     sample: SampleOption = None,
@@ -66,28 +69,18 @@ def ls(  # noqa: PLR0913
 
 
 def _print_json(found: TaskSet) -> None:
-    print_json(
-        {
-            "tasks": [task.model_dump(mode="json") for task in found.tasks],
-            "skipped": [each._asdict() for each in found.skipped],
-        }
-    )
+    from polar.data.stored_tasks import set_origin
+
+    skipped = [each._asdict() for each in found.skipped]
+    rest = {"skipped": skipped, "origin": set_origin(found.tasks)}
+    print_json_list("tasks", (task.model_dump(mode="json") for task in found.tasks), rest)
 
 
 def _print_tables(found: TaskSet) -> None:
+    from polar.data.stored_tasks import set_origin
+
     columns = ("task", "#samples", "harness", "runtime", "evaluator", "instruction")
-    rows = [
-        (
-            task.task_id or "",
-            str(task.num_samples),
-            task.harness.name,
-            task.runtime.name,
-            task.evaluator.name,
-            one_line(task.instruction, 60),
-        )
-        for task in found.tasks
-    ]
-    print_table(columns, rows)
+    print_long_table(columns, lambda: map(_row, found.tasks))
     if found.skipped:
         console().print()
         skipped = [(visible(each.where), visible(each.why)) for each in found.skipped]
@@ -95,12 +88,19 @@ def _print_tables(found: TaskSet) -> None:
     sessions = sum(task.num_samples for task in found.tasks)
     out = f", {len(found.skipped)} left out" if found.skipped else ""
     console().print(f"\n{len(found.tasks)} tasks, {sessions} sessions{out}")
+    if origin := set_origin(found.tasks):
+        console().print(f"from {origin}")
+
+
+def _row(task: TaskRequest) -> tuple[str, ...]:
+    plugins = (task.harness.name, task.runtime.name, task.evaluator.name)
+    return (task.task_id or "", str(task.num_samples), *plugins, one_line(task.instruction, 60))
 
 
 @tasks.command("check")
 def check(  # noqa: PLR0913
     ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file: TOML, JSON or JSONL.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A task file, a folder, or git+URL@REV#FOLDER.")],
     solutions: Annotated[
         Path | None, typer.Option(help="A folder with TASK_ID.sh or TASK_ID.patch, before the set's own.")
     ] = None,
@@ -147,7 +147,7 @@ def check(  # noqa: PLR0913
 
 def _checked(  # noqa: PLR0913
     path: Path,
-    found: list[TaskRequest],
+    found: Sequence[TaskRequest],
     folder: Path | None,
     config: Config,
     runs_dir: Path,

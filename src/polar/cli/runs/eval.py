@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,7 @@ def _refuse_with_compare(**given: Any) -> None:
 
 def _tasks(
     files: list[str], samples: int | None, harnesses: list[str], runtimes: list[str], *, fresh: bool
-) -> list[TaskRequest]:
+) -> Sequence[TaskRequest]:
     from polar.errors import ConfigError
     from polar.runs.running import tasks_of
     from polar.store.paths import new_run_id
@@ -111,7 +112,7 @@ def _configs(config: Path | None, against: list[Path], server: str | None) -> di
 
 
 def _settings(
-    k: str | None, wanted: dict[str, Any], *, tasks: list[TaskRequest] | None = None, policies: Any = ()
+    k: str | None, wanted: dict[str, Any], *, tasks: Sequence[TaskRequest] | None = None, policies: Any = ()
 ) -> EvalSettings:
     from polar.errors import ConfigError
     from polar.trainers.evaluation import EvalSettings
@@ -129,7 +130,12 @@ def _settings(
 
 
 def _run_policies(
-    runs_dir: Path | None, configs: dict[str, Config], tasks: list[TaskRequest], server: str | None, *, quiet: bool
+    runs_dir: Path | None,
+    configs: dict[str, Config],
+    tasks: Sequence[TaskRequest],
+    server: str | None,
+    *,
+    quiet: bool,
 ) -> list[PolicyRun]:
     """One after the other; the user's interrupt ends them all."""
     from polar.cli.runs.eval_runs import run_at_server, run_here

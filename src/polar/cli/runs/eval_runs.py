@@ -38,14 +38,14 @@ class PolicyRun:
         write_whole(self.paths.root / REPORT, report.model_dump_json(indent=2).encode())
 
 
-def run_here(name: str, config: Config, runs_dir: Path, tasks: list[TaskRequest], *, quiet: bool) -> PolicyRun:
+def run_here(name: str, config: Config, runs_dir: Path, tasks: Sequence[TaskRequest], *, quiet: bool) -> PolicyRun:
     paths, progress = RunPaths.create(runs_dir), _progress(name, tasks, quiet=quiet)
     interrupted = run_watched(config, paths, tasks, progress)
     return _ended(name, paths, tasks, progress, interrupted=interrupted)
 
 
 def run_at_server(
-    name: str, config: Config, runs_dir: Path, tasks: list[TaskRequest], server: str, *, quiet: bool
+    name: str, config: Config, runs_dir: Path, tasks: Sequence[TaskRequest], server: str, *, quiet: bool
 ) -> PolicyRun:
     """The server's results, calls and traces are copied into a run of this machine. An interrupt cancels the
     tasks."""
@@ -56,14 +56,22 @@ def run_at_server(
 
 
 async def _at_server(
-    config: Config, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress, server: str
+    config: Config, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress, server: str
 ) -> bool:
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import TasksElsewhere
     from polar.client import PolarClient
+    from polar.data.stored_tasks import set_origin
     from polar.store.journal import Journal
 
-    record = RunRecord(run_id=paths.run_id, config=config, tasks=len(tasks), started=time.time(), versions={})
+    record = RunRecord(
+        run_id=paths.run_id,
+        config=config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks),
+        started=time.time(),
+        versions={},
+    )
     paths.write_record(record)
     stop = stop_requested()
     async with await Journal.open(paths.journal) as journal, PolarClient(server) as client:
@@ -95,7 +103,7 @@ def end_evaluation(policies: Sequence[PolicyRun]) -> None:
         raise typer.Exit(EXIT_FAILED_SESSIONS)
 
 
-def _progress(name: str, tasks: list[TaskRequest], *, quiet: bool) -> RunProgress:
+def _progress(name: str, tasks: Sequence[TaskRequest], *, quiet: bool) -> RunProgress:
     progress = RunProgress(tasks, quiet=quiet)
     progress.console.print(
         f"policy {name}: {len(tasks)} tasks, {sum(task.num_samples for task in tasks)} sessions"
@@ -104,7 +112,7 @@ def _progress(name: str, tasks: list[TaskRequest], *, quiet: bool) -> RunProgres
 
 
 def _ended(
-    name: str, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress, *, interrupted: bool
+    name: str, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress, *, interrupted: bool
 ) -> PolicyRun:
     by_id = {task.task_id: task for task in tasks}
     sessions = [(by_id[result.task_id], result) for result in progress.results]

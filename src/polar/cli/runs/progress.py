@@ -100,10 +100,11 @@ class RunProgress(PhasedBar):
     ) -> None:
         """`earlier`: results that a run which goes on has already."""
         super().__init__(quiet=quiet)
-        self._order = {task.task_id: position for position, task in enumerate(tasks)}
+        self._tasks = tasks
         self._results = list(earlier)
         self._earlier = len(earlier)
         self._stage_of: dict[str, Stage] = {}
+        """Of the sessions that are in one of the live stages."""
         self._total = sum(task.num_samples for task in tasks)
         self._began = time.monotonic()
         self._speed = SpeedMeter()
@@ -113,7 +114,9 @@ class RunProgress(PhasedBar):
     @property
     def results(self) -> list[SessionResult]:
         """Those that came, in the order of the tasks."""
-        return sorted(self._results, key=lambda result: (self._order[result.task_id], result.index))
+        came = {result.task_id for result in self._results}
+        order = {task.task_id: position for position, task in enumerate(self._tasks) if task.task_id in came}
+        return sorted(self._results, key=lambda result: (order[result.task_id], result.index))
 
     def phase(self, what: str) -> None:
         if not what:
@@ -125,11 +128,13 @@ class RunProgress(PhasedBar):
         self._counts = counts
 
     def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
-        self._stage_of[session_id] = stage
+        if stage in LIVE_STAGES:
+            self._stage_of[session_id] = stage
+        else:
+            self._stage_of.pop(session_id, None)
 
     def finished(self, result: SessionResult) -> None:
         self._results.append(result)
-        self._stage_of.setdefault(result.session_id, result.stage)
         self._bar.advance(self._task)
         self.console.print(_line(result), style=None if result.failure is None else "yellow")
 
@@ -149,10 +154,9 @@ class RunProgress(PhasedBar):
 
     def _stages(self) -> str:
         """Without stages that no session is in. A session of which nothing is known yet waits."""
-        stages = list(self._stage_of.values())  # a copy: another thread changes them
-        count = Counter(stages)
-        ended = sum(stage.final for stage in stages)
-        count[Stage.QUEUED] = max(0, self._total - self._earlier - ended - sum(count[s] for s in LIVE_STAGES))
+        live = list(self._stage_of.values())  # a copy: another thread changes them
+        count = Counter(live)
+        count[Stage.QUEUED] = max(0, self._total - len(self._results) - len(live))
         return "  ".join(f"{stage.value} {count[stage]}" for stage in (Stage.QUEUED, *LIVE_STAGES) if count[stage])
 
     def _pace(self) -> str:

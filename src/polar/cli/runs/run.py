@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 def run(  # noqa: PLR0913
     ctx: typer.Context,
-    tasks: Annotated[Path | None, typer.Argument(help="A task file: .toml, .json, .jsonl or .parquet.")] = None,
+    tasks: Annotated[Path | None, typer.Argument(help="A task file, a folder, or git+URL@REV#FOLDER.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
     harness: HarnessesOption = None,
@@ -86,7 +87,9 @@ def run(  # noqa: PLR0913
         _run_and_report(chosen, RunPaths.create(runs_dir), given, None, again(ctx.obj), json=json)
 
 
-def _plan(paths: RunPaths, config: Config, given: list[TaskRequest] | None, *, retry_failed: bool) -> ResumePlan:
+def _plan(
+    paths: RunPaths, config: Config, given: Sequence[TaskRequest] | None, *, retry_failed: bool
+) -> ResumePlan:
     from polar.runs.event_loop import run_apart
     from polar.runs.resume import planned_resume
 
@@ -95,7 +98,7 @@ def _plan(paths: RunPaths, config: Config, given: list[TaskRequest] | None, *, r
     return plan
 
 
-def _refuse_missing_sources(tasks: list[TaskRequest]) -> None:
+def _refuse_missing_sources(tasks: Sequence[TaskRequest]) -> None:
     from polar.runs.event_loop import run_apart
     from polar.runs.task_sources import check_sources
 
@@ -105,7 +108,7 @@ def _refuse_missing_sources(tasks: list[TaskRequest]) -> None:
 def _run_and_report(
     config: Config,
     paths: RunPaths,
-    tasks: list[TaskRequest],
+    tasks: Sequence[TaskRequest],
     plan: ResumePlan | None,
     polar: CommandForm,
     *,
@@ -126,7 +129,7 @@ def _run_and_report(
 def run_watched(
     config: Config,
     paths: RunPaths,
-    tasks: list[TaskRequest],
+    tasks: Sequence[TaskRequest],
     progress: RunProgress,
     earlier: EarlierSessions | None = None,
 ) -> bool:
@@ -156,7 +159,7 @@ def end_run(progress: RunProgress, paths: RunPaths, polar: CommandForm, *, inter
 async def _run(
     config: Config,
     paths: RunPaths,
-    tasks: list[TaskRequest],
+    tasks: Sequence[TaskRequest],
     progress: RunProgress,
     earlier: EarlierSessions | None,
 ) -> None:

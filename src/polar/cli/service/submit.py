@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from polar.cli.options import JsonOption, ServerOption, TasksArgument
-from polar.cli.output import print_json
+from polar.cli.output import print_json_list
 from polar.cli.service.remote import ask
 from polar.cli.task_choice import (
     FilterOption,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from polar.cli.task_choice import TaskChoice
     from polar.client import PolarClient
     from polar.types import TaskRequest, TaskStatus
+
+SHOWN_IDS = 10
 
 
 def submit(  # noqa: PLR0913
@@ -56,39 +60,31 @@ def submit(  # noqa: PLR0913
 
     choice = choice_of(filters, sample, seed, shard, limit, harness)
     todo = _tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
-    submitted = ask(server, lambda client: _submit(client, todo))
-    taken = [each.status for each in submitted]
     address = server or DEFAULT_URL
     if wait:
-        by_harness = zip(taken, harness_of(todo).values(), strict=True) if harness else ()
-        _wait_for(taken, address, {status.task_id: name for status, name in by_harness}, json=json)
+        _submit_and_wait(todo, address, by_harness=bool(harness), json=json)
     elif json:
-        there = [each.status.task_id for each in submitted if each.was_there]
-        tasks_json = [status.model_dump(mode="json") for status in taken]
-        print_json({"server": address, "tasks": tasks_json, "already_there": there})
+        _submit_as_json(todo, address)
     else:
-        _print_taken(submitted, address)
+        ask(server, lambda client: _submit(client, todo, lambda each: typer.echo(str(each))))
+        typer.echo(f"\n`polar ls --server {address}` shows their progress")
 
 
-def _tasks_to_send(tasks: list[TaskRequest], choice: TaskChoice, *, fresh: bool) -> list[TaskRequest]:
+def _tasks_to_send(tasks: Sequence[TaskRequest], choice: TaskChoice, *, fresh: bool) -> Iterable[TaskRequest]:
     from polar.store.paths import new_run_id
 
     if choice.harnesses:  # ids are made of the harness's name
         return choice.of(tasks, new_run_id() if fresh else "")
-    chosen = {task.task_id for task in choice.of(tasks)}
-    pairs = zip(tasks, _with_ids_to_send(tasks, fresh=fresh), strict=True)
-    return [sent for task, sent in pairs if task.task_id in chosen]
+    positions = choice.selection.positions(tasks)
+    return (_with_id_to_send(tasks[position], position + 1, fresh=fresh) for position in positions)
 
 
-def _with_ids_to_send(tasks: list[TaskRequest], *, fresh: bool) -> list[TaskRequest]:
+def _with_id_to_send(task: TaskRequest, position: int, *, fresh: bool) -> TaskRequest:
     """A task without an id in the file gets a new one each time: the default one may be taken at the server."""
     from polar.data.tasks import named
 
-    bare = [task.model_copy(update={"task_id": None}) for task in tasks]
-    return [
-        anonymous if fresh or named(anonymous, position) == task else task
-        for position, (task, anonymous) in enumerate(zip(tasks, bare, strict=True), start=1)
-    ]
+    anonymous = task.model_copy(update={"task_id": None})
+    return anonymous if fresh or named(anonymous, position) == task else task
 
 
 class SubmittedTask(NamedTuple):
@@ -108,24 +104,27 @@ class SubmittedTask(NamedTuple):
         )
 
 
-async def _submit(client: PolarClient, tasks: list[TaskRequest]) -> list[SubmittedTask]:
-    """In the order of the file. An error names the tasks that were submitted before it."""
+async def _submit(
+    client: PolarClient, tasks: Iterable[TaskRequest], on_taken: Callable[[SubmittedTask], None]
+) -> None:
+    """In the order of the file, one at a time. An error names the last tasks that were submitted before it."""
     from polar.client import ServerError
     from polar.errors import PolarError
 
-    taken: list[SubmittedTask] = []
+    new, last = 0, deque[str](maxlen=SHOWN_IDS)
     for task in tasks:
         try:
-            taken.append(SubmittedTask(await client.submit(task), was_there=False))
+            taken = SubmittedTask(await client.submit(task), was_there=False)
+            new += 1
+            last.append(taken.status.task_id)
         except ServerError as error:
-            if error.status == 409 and (known := await _same_task(client, task)):
-                taken.append(SubmittedTask(known, was_there=True))
-                continue
-            hint = " with another content; --fresh gives every task a new id" if error.status == 409 else ""
-            new = [each.status.task_id for each in taken if not each.was_there]
-            before = f"; submitted before it: {', '.join(new)}" if new else ""
-            raise PolarError(f"{error}{hint}{before}") from error
-    return taken
+            if error.status != 409 or (known := await _same_task(client, task)) is None:
+                hint = " with another content; --fresh gives every task a new id" if error.status == 409 else ""
+                more = f"{new - len(last)} tasks and " if new > len(last) else ""
+                before = f"; submitted before it: {more}{', '.join(last)}" if new else ""
+                raise PolarError(f"{error}{hint}{before}") from error
+            taken = SubmittedTask(known, was_there=True)
+        on_taken(taken)
 
 
 async def _same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | None:
@@ -138,10 +137,29 @@ async def _same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | Non
     return status if sent == had else None
 
 
-def _print_taken(taken: list[SubmittedTask], address: str) -> None:
-    for each in taken:
-        typer.echo(str(each))
-    typer.echo(f"\n`polar ls --server {address}` shows their progress")
+def _submit_as_json(todo: Iterable[TaskRequest], address: str) -> None:
+    """Printed when all are submitted: a task that the server refuses leaves no half of a JSON."""
+    import orjson
+
+    from polar.data.row_store import RowStore
+
+    there: list[str] = []
+    statuses = RowStore()
+
+    def on_taken(taken: SubmittedTask) -> None:
+        statuses.add(taken.status.task_id, taken.status.model_dump_json().encode())
+        if taken.was_there:
+            there.append(taken.status.task_id)
+
+    ask(address, lambda client: _submit(client, todo, on_taken))
+    print_json_list("tasks", map(orjson.loads, statuses), {"server": address, "already_there": there})
+
+
+def _submit_and_wait(todo: Iterable[TaskRequest], address: str, *, by_harness: bool, json: bool) -> None:
+    taken: list[TaskStatus] = []
+    ask(address, lambda client: _submit(client, todo, lambda each: taken.append(each.status)))
+    names = zip(taken, harness_of(todo).values(), strict=True) if by_harness else ()
+    _wait_for(taken, address, {status.task_id: name for status, name in names}, json=json)
 
 
 def _wait_for(taken: list[TaskStatus], address: str, harness_of: dict[str, str], *, json: bool) -> None:

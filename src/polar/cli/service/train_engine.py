@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import orjson
+from polar.toml_text import toml_lines
 
 if TYPE_CHECKING:
     from polar.config import Config
@@ -31,14 +31,5 @@ async def training_engine(config: Config, model: str) -> AsyncGenerator[Config]:
 def write_config(config: Config, path: Path) -> Path:
     """As a polar.toml, for child processes."""
     values = config.model_dump(mode="json", exclude_none=True)
-    path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in values.items()))
+    path.write_text(toml_lines(values))
     return path
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, Any]", value).items()
-        return "{" + ", ".join(f"{_toml(name)} = {_toml(each)}" for name, each in items) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(each) for each in cast("list[Any]", value)) + "]"
-    return orjson.dumps(value).decode()  # numbers, texts, true and false are the same in both

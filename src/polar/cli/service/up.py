@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,20 +127,26 @@ async def _serve(layout: Layout) -> None:
         await stop.wait()
 
 
-async def _run(layout: Layout, paths: RunPaths, tasks: list[TaskRequest], progress: RunProgress) -> bool:
+async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress) -> bool:
     """Whether it was interrupted."""
     import time
 
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
+    from polar.data.stored_tasks import set_origin
     from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine, to_download
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
     record = RunRecord(
-        run_id=paths.run_id, config=layout.config, tasks=len(tasks), started=time.time(), versions={}
+        run_id=paths.run_id,
+        config=layout.config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks),
+        started=time.time(),
+        versions={},
     )
     write_tasks(paths, tasks)
     paths.write_record(record)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from polar.cli.output import one_line
 from polar.cli.service.remote_progress import watch_tasks
 from polar.client import ServerError
-from polar.store.session_files import write_files
-from polar.store.trajectories import write_trajectory
-from polar.types import Event, Lease, Session, SessionResult, Stage
+from polar.runs.served import keep_session
+from polar.types import Event, Stage
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 POLL_S = 0.25
 CANCEL_S = 30.0
 """How long cancelled sessions may take to end."""
-LIVE_STAGES = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
 
 
 class ServedTasks:
     def __init__(
-        self, client: PolarClient, tasks: list[TaskRequest], progress: RunProgress, stop: asyncio.Event
+        self, client: PolarClient, tasks: Sequence[TaskRequest], progress: RunProgress, stop: asyncio.Event
     ) -> None:
         self._client = client
         self._tasks = tasks
@@ -67,28 +66,8 @@ class ServedTasks:
         """Copies what the server has of these sessions to where `polar ls`, `show` and `replay` look."""
         tasks = {task.task_id: task for task in self._tasks}
         for result in self._progress.results:
-            session = Session(
-                session_id=result.session_id, task_id=result.task_id, index=result.index, attempt=result.attempt
-            )
-            await journal.add_session(Lease(session=session, task=tasks[result.task_id]))
-            for stage, at in _stage_times(result, self._ended_at.get(result.session_id, time.time())):
-                await journal.record_stage(result.session_id, stage, at)
-            await self._keep_upload(result.session_id, paths, journal)
-            await journal.save_result(result)
-
-    async def _keep_upload(self, session_id: str, paths: RunPaths, journal: Journal) -> None:
-        try:
-            upload = await self._client.upload(session_id)
-        except ServerError as error:
-            if error.status != 404:
-                raise
-            return  # the session ended without a node, cancelled while it waited
-        for call in upload.calls:
-            await journal.append_call(call)
-        folder = paths.session(session_id).create()
-        write_files(upload.files, folder.root)
-        if upload.trajectory is not None:
-            write_trajectory(folder.traces, upload.trajectory)
+            ended_at = self._ended_at.get(result.session_id, time.time())
+            await keep_session(self._client, paths, journal, tasks[result.task_id], result, ended_at)
 
     async def _watch(self) -> None:
         async with aclosing(self._client.events()) as events:
@@ -131,12 +110,3 @@ class TasksElsewhere(ServedTasks):
 
     async def _watch(self) -> None:
         await watch_tasks(self._client, [str(task.task_id) for task in self._tasks], self._progress)
-
-
-def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:
-    """When each stage began, from how long each took."""
-    times = [(result.stage, ended_at)]
-    for stage in reversed(LIVE_STAGES):
-        if stage.value in result.stage_s:
-            times.append((stage, times[-1][1] - result.stage_s[stage.value]))
-    return times[::-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from polar.data.harbor.environment import FolderSurroundings, surroundings_of
 from polar.data.harbor.table import HarborTable
 from polar.data.harbor.task_toml import FolderRefused, TaskToml, read_task_toml
-from polar.data.task_sets import SetItems, SkippedTask, TaskItem
+from polar.data.task_sets import SkippedTask, TaskItem
 from polar.errors import ConfigError, EvaluatorError, first_problem
 from polar.evaluators.harbor.verifier_files import VerifierFiles, read_verifier_files
 
@@ -34,23 +34,24 @@ INIT_S = 300.0
 """Beside the time of an image's build."""
 
 
-def read_harbor(table: Mapping[str, Any], base: Path) -> SetItems:
+def read_harbor(table: Mapping[str, Any], base: Path) -> Iterator[TaskItem | SkippedTask]:
     """Raises `ConfigError` if the table is wrong or finds no folder."""
     try:
         options = HarborTable.model_validate(dict(table))
     except ValidationError as error:
         raise ConfigError(first_problem(error)) from error
-    items: list[TaskItem] = []
-    skipped: list[SkippedTask] = []
+    count = 0
     for folder in _chosen(_folders(options.patterns, base), options):
-        if options.limit is not None and len(items) == options.limit:
-            break
+        if count == options.limit:
+            return
         where = _shown(folder, base)
         try:
-            items.append(TaskItem(where, task_of(folder, options), of_set=True))
+            item = TaskItem(where, task_of(folder, options), of_set=True)
         except FolderRefused as error:
-            skipped.append(SkippedTask(where, str(error)))
-    return SetItems(items, skipped)
+            yield SkippedTask(where, str(error))
+        else:
+            count += 1
+            yield item
 
 
 def task_of(folder: Path, options: HarborTable) -> dict[str, Any]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol
 
-from polar.data.swe.row import SweRow
 from polar.errors import ConfigError, PolarError
 from polar.runtimes.docker.api import connected
+from polar.runtimes.host.threads import in_loop
 from polar.session.files.repository import missing_commits
 
-T = TypeVar("T")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class RowOfRepository(Protocol):
+    """Of a row what finding its repository needs."""
+
+    @property
+    def instance_id(self) -> str: ...
+    @property
+    def repo(self) -> str: ...
+    @property
+    def base_commit(self) -> str: ...
 
 
 class Repositories:
@@ -27,10 +35,10 @@ class Repositories:
             raise ConfigError(f"repositories: {folder} is not a folder")
         self._folder = folder
 
-    def problems(self, rows: Iterable[SweRow]) -> dict[str, str]:
+    def problems(self, rows: Iterable[RowOfRepository]) -> dict[str, str]:
         """Instance id to the reason why its repository cannot be used."""
         found: dict[str, str] = {}
-        by_source = defaultdict[Path, list[SweRow]](list)
+        by_source = defaultdict[Path, list[RowOfRepository]](list)
         for row in rows:
             source = self.source_of(row)
             if isinstance(source, str):
@@ -43,7 +51,7 @@ class Repositories:
             found |= _without_commit(source, some)
         return found
 
-    def source_of(self, row: SweRow) -> Path | str:
+    def source_of(self, row: RowOfRepository) -> Path | str:
         """The bundle or clone, or why there is none."""
         if self._folder is None:
             return "it has no image, and [swe] names no folder of repositories"
@@ -55,7 +63,7 @@ class Repositories:
         return next((path for path in candidates if path.exists()), missing)
 
 
-def _without_commit(source: Path, rows: list[SweRow]) -> dict[str, str]:
+def _without_commit(source: Path, rows: list[RowOfRepository]) -> dict[str, str]:
     try:
         missing = in_loop(lambda: missing_commits(source, [row.base_commit for row in rows]))
     except PolarError as error:
@@ -76,13 +84,3 @@ async def images_here() -> frozenset[str]:
 def has_image(name: str, here: frozenset[str]) -> bool:
     tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
     return tagged in here or tagged.removeprefix("docker.io/") in here
-
-
-def in_loop(work: Callable[[], Awaitable[T]]) -> T:
-    """Task files are read in plain functions, which a running event loop may call."""
-
-    async def run() -> T:
-        return await work()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, run()).result()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from sys import intern
 
+from polar.data.stored_tasks import LazyTasks, set_origin
 from polar.errors import ConfigError
+from polar.runs.generate.label import AttemptLabel, label_of_session, own_task
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.runs.stored import StoredSession
 from polar.types import EarlierAttempt, Lease, Session, SessionResult, Stage, TaskRequest, is_id
@@ -15,13 +18,29 @@ INDEX_DIGITS = 3
 
 
 class TaskAttempts:
-    """The sessions of one task."""
+    """The sessions of one task. It is small: a set may have a hundred thousand of them."""
 
-    def __init__(self, task: TaskRequest, plan: GeneratePlan) -> None:
-        self.task = task.model_copy(update={"num_samples": plan.attempts})
+    __slots__ = (
+        "_ended",
+        "_failed_here",
+        "_lost",
+        "_place",
+        "_plan",
+        "_tasks",
+        "_under_way",
+        "repository",
+        "task_id",
+    )
+
+    def __init__(
+        self, task: TaskRequest, plan: GeneratePlan, tasks: Sequence[TaskRequest] = (), place: int = 0
+    ) -> None:
+        """`tasks`, `place`: where to find the task again, so that it is not kept here."""
         self.task_id = task.task_id or ""
-        self.repository = plan.repository_of(task)
+        self.repository = intern(plan.repository_of(task))
         self._plan = plan
+        self._tasks = tasks or (task,)
+        self._place = place
         self._ended: dict[int, Outcome] = {}
         """By the session's index."""
         self._under_way: set[int] = set()
@@ -31,6 +50,15 @@ class TaskAttempts:
         """Without those of earlier runs: whoever continues has repaired the machine."""
         if not is_id(self._session_id(0)):
             raise ConfigError(f"task_id {self.task_id!r} leaves no room for the sample number; shorten it to 120")
+
+    @property
+    def origin(self) -> str:
+        """Of the set, if that is in a git repository."""
+        return set_origin(self._tasks)
+
+    @property
+    def task(self) -> TaskRequest:
+        return self._tasks[self._place].model_copy(update={"num_samples": self._plan.attempts})
 
     @property
     def counts(self) -> Counter[Outcome]:
@@ -70,17 +98,23 @@ class TaskAttempts:
 
     def restore(self, session: StoredSession) -> None:
         """A session of an earlier run into the same folder."""
-        stored = session.task.model_copy(update={"num_samples": self.task.num_samples})
-        if stored != self.task:
+        if own_task(session.task, self._plan.attempts) != self.task:
             raise ConfigError(
                 f"task {self.task_id!r} is another one than the sessions in the folder are of; give the changed "
                 "task a new task_id, or choose another --out"
             )
-        index, outcome = session.lease.session.index, self._plan.outcome_of(session.result)
-        if outcome == "lost":
-            self._lost[index] = session.lease
-        else:
-            self._ended[index] = outcome
+        label, outcome = label_of_session(session), self._plan.outcome_of(session.result)
+        if outcome != "lost":
+            self._ended[label.index] = outcome
+            self._lost.pop(label.index, None)
+        elif label.index not in self._ended:  # at a server, each time under another id
+            self._lost[label.index] = self._lease_of(session, label)
+
+    def _lease_of(self, session: StoredSession, label: AttemptLabel) -> Lease:
+        """That of an earlier run, under the ids that it has in this one."""
+        ids = {"session_id": self._session_id(label.index), "task_id": self.task_id, "index": label.index}
+        own = session.lease.session.model_copy(update=ids | {"attempt": label.attempt})
+        return Lease(session=own, task=self.task, earlier=session.lease.earlier)
 
     def next(self) -> Lease:
         """The next session, which is under way from now on."""
@@ -109,13 +143,25 @@ class TaskAttempts:
         return f"{self.task_id}-{index:0{INDEX_DIGITS}}"
 
 
+class TasksOfAccounts(LazyTasks):
+    def __init__(self, accounts: Sequence[TaskAttempts]) -> None:
+        self._accounts = accounts
+        self.origin = accounts[0].origin if accounts else ""
+
+    def at(self, position: int) -> TaskRequest:
+        return self._accounts[position].task
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+
 def restored(
-    tasks: Iterable[TaskRequest], plan: GeneratePlan, sessions: Sequence[StoredSession] = ()
+    tasks: Sequence[TaskRequest], plan: GeneratePlan, sessions: Sequence[StoredSession] = ()
 ) -> list[TaskAttempts]:
     """The accounts of all tasks, with what earlier runs have. Sessions of tasks that are not among these count for
     nothing."""
-    accounts = {task.task_id: TaskAttempts(task, plan) for task in tasks}
+    accounts = {task.task_id: TaskAttempts(task, plan, tasks, place) for place, task in enumerate(tasks)}
     for session in sessions:
-        if account := accounts.get(session.task.task_id):
+        if account := accounts.get(label_of_session(session).task):
             account.restore(session)
     return list(accounts.values())

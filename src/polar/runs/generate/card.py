@@ -82,6 +82,8 @@ class DataCard(Strict):
     command: str
     polar: str = __version__
     run_id: str
+    task_set: str = ""
+    """Of tasks from a git repository: its address with the commit."""
     plan: dict[str, Any]
     complete: bool
     """False: the run was interrupted, and running it again continues it."""

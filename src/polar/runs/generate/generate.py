@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from polar.config import Config
-from polar.runs.generate.attempts import TaskAttempts, restored
+from polar.runs.generate.attempts import TaskAttempts, TasksOfAccounts, restored
 from polar.runs.generate.card import DataCard
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.runs.generate.source import AttemptSource
@@ -49,7 +49,7 @@ async def run_attempts(
     def journalled() -> int:
         return of_other_tasks + sum(account.begun for account in accounts)
 
-    tasks = [account.task for account in accounts]
+    tasks = TasksOfAccounts(accounts)
     await serve_source(config, paths, tasks, AttemptSource(accounts, observer.judged), observer, journalled)
 
 

@@ -65,7 +65,8 @@ def origin_rows(card: DataCard) -> list[tuple[str, str]]:
         (name, ", ".join(f"{each} ({count})" for each, count in counts.items()))
         for name, counts in counted.items()
     ]
-    return [*rows, ("command", f"`{card.command}`"), ("run", card.run_id)]
+    tasks = [("task set", card.task_set)] if card.task_set else []
+    return [*rows, *tasks, ("command", f"`{card.command}`"), ("run", card.run_id)]
 
 
 def notes_of(card: DataCard) -> list[str]:

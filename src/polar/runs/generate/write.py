@@ -18,6 +18,7 @@ from polar.runs.generate.attempts import TaskAttempts
 from polar.runs.generate.card import DataCard, SessionFacts, SplitTally, Spread, Tally, by_repository
 from polar.runs.generate.duplicates import Duplicates
 from polar.runs.generate.folder import CARD, PAGE
+from polar.runs.generate.label import label_of_session
 from polar.runs.generate.page import page_of
 from polar.runs.generate.plan import GeneratedFormat, GeneratePlan
 from polar.runs.generate.split import SIDES, Side, split_repositories
@@ -30,7 +31,9 @@ from polar.types import SessionResult
 class AcceptedSession(NamedTuple):
     session: StoredSession
     result: SessionResult
+    """Under the ids of the task, wherever the session ran."""
     repository: str
+    group: str
 
 
 class _Written(NamedTuple):
@@ -58,6 +61,7 @@ async def write_data(
     card = DataCard(
         command=command,
         run_id=run.run_id,
+        task_set=run.record.task_set,
         plan=plan.values(),
         complete=all(account.done for account in accounts),
         all=Tally.of(accounts),
@@ -84,17 +88,15 @@ def accepted_sessions(
 ) -> list[AcceptedSession]:
     """In the order of tasks and attempts, however the sessions were interleaved."""
     place = {account.task_id: (number, account.repository) for number, account in enumerate(accounts)}
-    found = [
-        (place[session.lease.session.task_id], session, session.result)
-        for session in run
-        if session.lease.session.task_id in place and session.result is not None
-    ]
-    found.sort(key=lambda each: (each[0][0], each[1].lease.session.index))
-    return [
-        AcceptedSession(session, result, repository)
-        for (_, repository), session, result in found
-        if plan.outcome_of(result) == "accepted"
-    ]
+    found: list[tuple[int, int, AcceptedSession]] = []
+    for session in run:
+        label, result = label_of_session(session), session.result
+        if label.task not in place or result is None or plan.outcome_of(result) != "accepted":
+            continue
+        number, repository = place[label.task]
+        own = result.model_copy(update={"task_id": label.task, "index": label.index})
+        found.append((number, label.index, AcceptedSession(session, own, repository, label.group)))
+    return [accepted for _, _, accepted in sorted(found, key=lambda each: each[:2])]
 
 
 async def _survey(accepted: Sequence[AcceptedSession], journal: Journal) -> tuple[SessionFacts, Duplicates]:
@@ -142,7 +144,7 @@ class _DataWriter:
     async def _groups(self, members: Sequence[AcceptedSession], plan: ExportPlan) -> AsyncGenerator[ExportedGroup]:
         for each in members:
             session = await exported_session(each.session, each.result, self._journal, plan)
-            yield ExportedGroup(each.session.task.group, (session,))
+            yield ExportedGroup(each.group, (session,))
 
 
 def _split_tally(members: Sequence[AcceptedSession], every: int, written: Mapping[str, _Written]) -> SplitTally:

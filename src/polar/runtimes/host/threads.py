@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -52,3 +53,13 @@ async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
     if cancelled is not None:
         raise cancelled from task.exception()
     task.result()
+
+
+def in_loop(work: Callable[[], Awaitable[Result]]) -> Result:
+    """For a plain function that a running event loop may call, such as one that reads a task file."""
+
+    async def run() -> Result:
+        return await work()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, run()).result()

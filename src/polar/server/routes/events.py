@@ -30,19 +30,21 @@ class EventRoutes:
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "events")
         streaming: dict[str, Any] = {"response_class": StreamingResponse, "response_model": None}
-        router.get("/v1/events", responses=_STREAM, **streaming)(self.stream)
-        router.get("/v1/policy")(self.policy)
-        router.put("/v1/policy")(self.put_policy)
-        router.get("/v1/policy/drain")(self.drain)
+        router.get("/v1/events", summary="Follow every change", responses=_STREAM, **streaming)(self.stream)
+        router.get("/v1/policy", summary="Show the policy")(self.policy)
+        router.put("/v1/policy", summary="Change the policy, pause or resume")(self.put_policy)
+        router.get("/v1/policy/drain", summary="Wait for a pause")(self.drain)
         return router
 
     async def stream(self, after: Cursor = 0, last_event_id: LastEventId = None) -> StreamingResponse:
-        """`Last-Event-ID` wins: a browser reconnects to the URL it started with."""
+        """Server-sent events after the cursor, without an end. `Last-Event-ID` wins over `after`: a browser
+        reconnects to the URL it started with."""
         start = after if last_event_id is None else last_event_id
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return StreamingResponse(self._from(start), media_type="text/event-stream", headers=headers)
 
     async def policy(self) -> Policy:
+        """The version under which calls are sampled, and whether generation is paused, for every node."""
         return await self._state.read(policy.current)
 
     async def put_policy(self, wanted: PolicyChange) -> Policy:

@@ -20,15 +20,17 @@ class GroupRoutes:
 
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "groups")
-        router.post("/v1/groups/query", responses=UNKNOWN)(self.done)
-        router.get("/v1/groups/{group_id}", responses=UNKNOWN)(self.one)
-        router.post("/v1/groups/{group_id}/cancel", responses=UNKNOWN)(self.cancel)
+        router.post("/v1/groups/query", summary="Read whole groups", responses=UNKNOWN)(self.done)
+        router.get("/v1/groups/{group_id}", summary="Show a group", responses=UNKNOWN)(self.one)
+        router.post("/v1/groups/{group_id}/cancel", summary="Cancel a group", responses=UNKNOWN)(self.cancel)
         return router
 
     async def one(self, group_id: PathId) -> GroupStatus:
+        """Its tasks, its sessions and how many have no result yet; its cursor when it is done."""
         return await self._state.read(groups.status, group_id)
 
     async def cancel(self, group_id: PathId) -> CancelReply:
+        """Every session without a result, of all tasks of the group."""
         return CancelReply(cancelled=await self._state.change(cancel.cancel, "group", group_id))
 
     async def done(self, request: Request, wanted: Selection) -> GroupPage:

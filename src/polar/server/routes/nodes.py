@@ -40,25 +40,29 @@ class NodeRoutes:
 
     def routers(self, access: Access) -> list[APIRouter]:
         watching = guarded_router(access.control, "nodes")
-        watching.get("/v1/nodes")(self.listing)
+        watching.get("/v1/nodes", summary="List the nodes")(self.listing)
         joining = guarded_router(access.registration, "nodes")
-        joining.post("/v1/nodes", status_code=201)(self.register)
+        joining.post("/v1/nodes", summary="Register a node", status_code=201)(self.register)
         own = guarded_router(access.node, "nodes")
-        own.post("/v1/nodes/{node_id}/lease")(self.lease)
-        own.post("/v1/nodes/{node_id}/heartbeat")(self.heartbeat)
-        refusing = {**CONFLICT, **UNKNOWN}
-        own.post("/v1/nodes/{node_id}/handback", status_code=204, responses=refusing)(self.hand_back)
-        own.put(RESULT_PATH, status_code=204, responses=refusing, openapi_extra=_BLOB)(self.report)
-        own.delete("/v1/nodes/{node_id}", status_code=204)(self.leave)
+        own.post("/v1/nodes/{node_id}/lease", summary="Lease sessions")(self.lease)
+        own.post("/v1/nodes/{node_id}/heartbeat", summary="Renew leases")(self.heartbeat)
+        refusing: dict[str, Any] = {"status_code": 204, "responses": {**CONFLICT, **UNKNOWN}}
+        own.post("/v1/nodes/{node_id}/handback", summary="Hand a session back", **refusing)(self.hand_back)
+        own.put(RESULT_PATH, summary="Report a result", openapi_extra=_BLOB, **refusing)(self.report)
+        own.delete("/v1/nodes/{node_id}", summary="Leave", status_code=204)(self.leave)
         return [watching, joining, own]
 
     async def listing(self) -> list[NodeStatus]:
+        """What each runs and generates, when it was last heard of, and why one is sick."""
         return await self._state.read(nodes.listing, self._state.alive_since)
 
     async def register(self, registration: Registration) -> NodeCredentials:
+        """With the node token. The answer holds the key for the node's other requests."""
         return await self._state.change(nodes.register, registration)
 
     async def lease(self, request: Request, node_id: PathId, wanted: LeaseRequest) -> LeaseReply:
+        """At most as many as the node has room for. Waits up to `wait_s` for the first one."""
+
         async def look() -> LeaseReply:
             return await self._state.change(leases.lease, node_id, wanted.room)
 
@@ -66,16 +70,22 @@ class NodeRoutes:
         return await poll(request, signal, wanted.wait_s, look, done=lambda reply: bool(reply.leases))
 
     async def heartbeat(self, node_id: PathId, beat: Heartbeat) -> HeartbeatReply:
+        """The node reports its stages and its health; the answer says what to cancel, and holds the policy."""
         return await self._state.change(leases.heartbeat, node_id, beat)
 
     async def hand_back(self, node_id: PathId, given: HandBack) -> None:
+        """The session runs again with the next attempt, at this node or another."""
         await self._state.change(leases.hand_back, node_id, given)
 
     async def report(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:
+        """Result, trajectory and calls as one binary blob. The result of an older attempt is refused; a second
+        upload of a recorded one changes nothing."""
         upload = await asyncio.to_thread(uploads.checked, await request.body(), session_id, attempt)
         await results.take(self._state, node_id, upload)
 
     async def leave(self, node_id: PathId) -> None:
+        """Ends the node's registration; sessions that it still had run again elsewhere."""
+
         def leaving(change: Change) -> None:
             leases.leave(change, node_id)
             nodes.remove(change, node_id)

@@ -41,35 +41,43 @@ class SessionRoutes:
 
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "sessions")
-        router.get("/v1/sessions")(self.listing)
-        router.get("/v1/sessions/{session_id}", responses=UNKNOWN)(self.one)
-        router.get("/v1/sessions/{session_id}/lease", responses=UNKNOWN)(self.lease)
-        router.post("/v1/sessions/{session_id}/cancel", responses=UNKNOWN)(self.cancel)
+        one = "/v1/sessions/{session_id}"
+        router.get("/v1/sessions", summary="List sessions")(self.listing)
+        router.get(one, summary="Show a session", responses=UNKNOWN)(self.one)
+        router.get(f"{one}/lease", summary="Show a session's task", responses=UNKNOWN)(self.lease)
+        router.post(f"{one}/cancel", summary="Cancel a session", responses=UNKNOWN)(self.cancel)
         binary: dict[str, Any] = {"response_class": Response, "response_model": None}
-        router.get("/v1/sessions/{session_id}/upload", responses=_UPLOAD, **binary)(self.upload)
-        router.get("/v1/sessions/{session_id}/trajectory", responses=_TRAJECTORY, **binary)(self.trajectory)
-        router.get("/v1/results")(self.results)
-        router.post("/v1/results/query", responses=UNKNOWN)(self.selected)
+        router.get(f"{one}/upload", summary="Read calls and traces", responses=_UPLOAD, **binary)(self.upload)
+        traces: dict[str, Any] = {"summary": "Read a session's traces", "responses": _TRAJECTORY, **binary}
+        router.get(f"{one}/trajectory", **traces)(self.trajectory)
+        router.get("/v1/results", summary="Read results in order")(self.results)
+        router.post("/v1/results/query", summary="Read results of chosen tasks", responses=UNKNOWN)(self.selected)
         return router
 
     async def listing(
         self, task_id: QueryId = None, stage: Stage | None = None, limit: Limit = 1000
     ) -> list[SessionStatus]:
+        """All, or those of a task or in a stage, the oldest first."""
         return await self._state.read(sessions.listing, task_id, stage, limit)
 
     async def one(self, session_id: PathId) -> SessionStatus:
+        """Its stage, its node, and its result when it is done."""
         return await self._state.read(sessions.status, session_id)
 
     async def lease(self, session_id: PathId) -> Lease:
+        """What a node gets when it leases the session: the session and its whole task."""
         return await self._state.read(sessions.lease_of, session_id)
 
     async def cancel(self, session_id: PathId) -> CancelReply:
+        """One that runs ends at its node, with what was captured so far. One that has a result stays as it is."""
         return CancelReply(cancelled=await self._state.change(cancel.cancel, "session", session_id))
 
     async def upload(self, session_id: PathId) -> Response:
+        """All that the session's node uploaded, as one binary blob: result, trajectory and calls."""
         return Response(await self._blob(session_id), media_type=MSGPACK)
 
     async def trajectory(self, session_id: PathId, accept: Annotated[str, Header()] = "*/*") -> Response:
+        """Token ids, masks and logprobs, binary; as JSON if `Accept` asks for that alone."""
         blob = await self._blob(session_id)
         if "application/json" in accept and MSGPACK not in accept:
             body = await asyncio.to_thread(uploads.trajectory_json, blob, session_id)
@@ -77,6 +85,7 @@ class SessionRoutes:
         return Response(await asyncio.to_thread(uploads.trajectory_msgpack, blob, session_id), media_type=MSGPACK)
 
     async def results(self, request: Request, only: Annotated[ResultQuery, Query()]) -> ResultPage:
+        """Results after a cursor, in the order in which they were recorded. A cursor can be used twice."""
         wanted = results.ResultFilter(only.task_id, only.group_id)
 
         async def look() -> list[tuple[int, str]]:

@@ -20,22 +20,28 @@ class TaskRoutes:
 
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "tasks")
-        router.post("/v1/tasks", status_code=201, responses=CONFLICT)(self.submit)
-        router.get("/v1/tasks")(self.newest)
-        router.get("/v1/tasks/{task_id}", responses=UNKNOWN)(self.one)
-        router.post("/v1/tasks/{task_id}/cancel", responses=UNKNOWN)(self.cancel_task)
+        router.post("/v1/tasks", summary="Submit a task", status_code=201, responses=CONFLICT)(self.submit)
+        router.get("/v1/tasks", summary="List the newest tasks")(self.newest)
+        router.get("/v1/tasks/{task_id}", summary="Show a task", responses=UNKNOWN)(self.one)
+        cancelling = router.post("/v1/tasks/{task_id}/cancel", summary="Cancel a task", responses=UNKNOWN)
+        cancelling(self.cancel_task)
         return router
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
+        """Its sessions wait for nodes at once. A task without an id gets one; an id that exists is refused, and so
+        is a task whose plug-ins or options are not known."""
         named = tasks.named(task)
         await asyncio.to_thread(refuse_if_wrong, named)
         return await self._state.change(tasks.submit, named)
 
     async def newest(self, limit: Limit = 100) -> list[TaskStatus]:
+        """The last submitted first, each with how many of its sessions are in which stage."""
         return await self._state.read(tasks.newest, limit)
 
     async def one(self, task_id: PathId) -> TaskStatus:
+        """How many of its sessions are in which stage, and whether all have their result."""
         return await self._state.read(tasks.status, task_id)
 
     async def cancel_task(self, task_id: PathId) -> CancelReply:
+        """Every session without a result. One that runs ends at its node, with what was captured so far."""
         return CancelReply(cancelled=await self._state.change(cancel.cancel, "task", task_id))

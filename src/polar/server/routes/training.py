@@ -17,15 +17,17 @@ class TrainingRoutes:
 
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "training")
-        router.get("/v1/training")(self.listing)
-        router.get("/v1/training/{run_id}", responses=UNKNOWN)(self.points)
-        router.post("/v1/training/{run_id}/points")(self.report)
+        router.get("/v1/training", summary="List training runs")(self.listing)
+        router.get("/v1/training/{run_id}", summary="Read a trainer's curves", responses=UNKNOWN)(self.points)
+        router.post("/v1/training/{run_id}/points", summary="Add to a trainer's curves")(self.report)
         return router
 
     async def listing(self, limit: Limit = 100) -> list[TrainingRun]:
+        """The last updated first."""
         return await self._state.read(training.listing, limit)
 
     async def points(self, run_id: PathId, after: Cursor = 0, limit: Limit = 1000) -> TrainingPage:
+        """The points after the cursor, in the order in which they were last written."""
         return await self._state.read(training.page, run_id, after, limit)
 
     async def report(self, run_id: PathId, given: TrainingReport) -> TrainingRun:

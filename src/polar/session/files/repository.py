@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +23,14 @@ from polar.store.cache import cached_folder
 BASE_REF = "refs/polar/base"
 SHOWN_REFS = 10
 COMMITS_AT_ONCE = 1000
+COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class RepositoryError(PolarError):
     """The repository cannot be read, or does not have the commit."""
 
 
-class _Commit(NamedTuple):
+class RefCommit(NamedTuple):
     sha: str
     branch: str
     """The branch of the checkout; empty: detached."""
@@ -81,20 +82,27 @@ async def _mirror_of(bundle: Path) -> Path:
     return await cached_folder(f"bundles/{name}", fill)
 
 
-async def _resolve(source: Path, origin: Path, ref: str) -> _Commit:
+async def _resolve(source: Path, origin: Path, ref: str) -> RefCommit:
     try:
         listed = await _git("ls-remote", "--symref", "--", str(origin))
     except RepositoryError as error:
-        raise RepositoryError(f"{source} cannot be read as a git repository: {_reason(str(error))}") from error
+        raise RepositoryError(
+            f"{source} cannot be read as a git repository: {first_reason(str(error))}"
+        ) from error
+    return commit_of(str(source), listed, ref)
+
+
+def commit_of(source: str, listed: str, ref: str) -> RefCommit:
+    """`listed`: what `git ls-remote --symref` prints. Raises `RepositoryError` if there is no such ref."""
     refs, head = _parsed(listed)
-    if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", ref):
-        return _Commit(ref, "")
+    if COMMIT_ID.fullmatch(ref):
+        return RefCommit(ref, "")
     if ref == "HEAD" and "HEAD" in refs:
-        return _Commit(refs["HEAD"], head)
+        return RefCommit(refs["HEAD"], head)
     for full in (ref, f"refs/heads/{ref}", f"refs/tags/{ref}"):
         if full in refs and full != "HEAD":
             is_branch = full.startswith("refs/heads/")
-            return _Commit(refs[full], full.removeprefix("refs/heads/") if is_branch else "")
+            return RefCommit(refs[full], full.removeprefix("refs/heads/") if is_branch else "")
     names = sorted(re.sub("^refs/(heads|tags)/", "", name) for name in refs if name != "HEAD")
     more = f" and {len(names) - SHOWN_REFS} more" if len(names) > SHOWN_REFS else ""
     known = ", ".join(names[:SHOWN_REFS]) or "nothing"
@@ -116,7 +124,7 @@ def _parsed(listed: str) -> tuple[dict[str, str], str]:
     return refs, head
 
 
-async def _check_out(origin: Path, commit: _Commit, folder: Path) -> None:
+async def _check_out(origin: Path, commit: RefCommit, folder: Path) -> None:
     settings = ("-c", "core.hooksPath=/dev/null", "-c", "core.logAllRefUpdates=false", "-c", "gc.auto=0")
     here = (*settings, "-C", str(folder))
     object_format = "sha256" if len(commit.sha) == 64 else "sha1"
@@ -126,7 +134,9 @@ async def _check_out(origin: Path, commit: _Commit, folder: Path) -> None:
         await _git(*here, *fetch, str(origin), f"{commit.sha}:{BASE_REF}")
         await _git(*here, "rev-parse", "--quiet", "--verify", f"{BASE_REF}^{{commit}}")
     except RepositoryError as error:
-        raise RepositoryError(f"cannot fetch commit {commit.sha} from {origin}: {_reason(str(error))}") from error
+        raise RepositoryError(
+            f"cannot fetch commit {commit.sha} from {origin}: {first_reason(str(error))}"
+        ) from error
     on_branch = ("-B", commit.branch) if commit.branch else ("--detach",)
     await _git(*here, "checkout", "--quiet", "--no-recurse-submodules", *on_branch, BASE_REF)
     await _git(*here, "update-ref", "-d", BASE_REF)
@@ -145,6 +155,11 @@ async def _git(*arguments: str, stdin: str = "") -> str:
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_TERMINAL_PROMPT": "0",
     }
+    return await run_git(*arguments, environment=environment, stdin=stdin)
+
+
+async def run_git(*arguments: str, environment: Mapping[str, str], stdin: str = "") -> str:
+    """What git prints; `RepositoryError` has its message."""
     try:
         process = await asyncio.create_subprocess_exec(
             *("git", *arguments),
@@ -155,7 +170,7 @@ async def _git(*arguments: str, stdin: str = "") -> str:
             start_new_session=True,  # so that its child processes can be killed with it
         )
     except FileNotFoundError as error:
-        raise RepositoryError("workspace.git needs git on the node, but it is not on PATH: install it") from error
+        raise RepositoryError("git is needed on this machine, but it is not on PATH: install it") from error
     try:
         output, errors = await process.communicate(stdin.encode() or None)
     except BaseException:
@@ -168,7 +183,7 @@ async def _git(*arguments: str, stdin: str = "") -> str:
     return output.decode(errors="replace")
 
 
-def _reason(errors: str) -> str:
+def first_reason(errors: str) -> str:
     """The first line of git's message is the cause; the rest is advice about remotes."""
     first = errors.partition("\n")[0].removeprefix("fatal: ")
     if "dubious ownership" in first:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from polar.data.git_sets import is_git_address
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import ConfigError
 from polar.types import TaskRequest
@@ -24,10 +25,10 @@ class TaskStream:
         """`fields` replace those of every task."""
         self._seed = seed
         self._fields = dict(fields or {})
-        self._tasks: list[TaskRequest] = []
+        self._tasks: Sequence[TaskRequest] = ()
         self._maker: TaskMaker | None = None
-        path = folder / source
-        if path.exists() or ":" not in source:
+        path = Path(source) if is_git_address(source) else folder / source
+        if is_git_address(source) or path.exists() or ":" not in source:
             self._tasks = read_tasks(path)
         else:
             self._maker = _function(source, folder)

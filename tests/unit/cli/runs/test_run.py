@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.data.test_git_sets import Repository
 from typer.testing import CliRunner
 
 from polar.cli.app import app
+from polar.store.paths import RunPaths
 from scripted_project import write_project
 from waiting import HANG_S, blocked_until
 
@@ -63,6 +65,20 @@ def test_json_is_all_there_is_on_stdout(folder: Path) -> None:
     assert (folder / value["path"] / value["results"][0]["traces"]).is_file()
 
 
+def test_the_commit_of_a_set_is_listed_and_kept_with_the_run(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path_factory.mktemp("cache")))
+    made = Repository(folder / "set")
+    commit = made.commit(tasks__jsonl=(folder / "tasks.jsonl").read_text())
+    listed = polar("tasks", "ls", made.address)
+    assert listed.exit_code == 0 and f"from {made.address}@{commit}" in listed.stdout.replace("\n", "")
+    first = json.loads(polar("run", f"{made.address}@main", "--samples", "1", "--json").stdout)
+    assert RunPaths(folder / first["path"]).read_record().task_set == f"{made.address}@{commit}"
+    polar("run", "--resume", first["run_id"], "--json")
+    assert RunPaths(folder / first["path"]).read_record().task_set == f"{made.address}@{commit}"
+
+
 def test_a_failure_of_the_policy_is_no_failure_of_the_run(folder: Path) -> None:
     write_tasks(folder, f"{sys.executable} {folder}/agent.py > said.txt; exit 1", "false")
     result = polar("run", "tasks.jsonl")
@@ -102,7 +118,7 @@ def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path) -> None:
     with (folder / "big.jsonl").open("wb") as file:
         file.truncate(2 * 2**30)  # takes no space
     result = polar("run", "big.jsonl")
-    assert result.exit_code == 2 and "split it" in result.stderr
+    assert result.exit_code == 2 and "longer than the" in result.stderr
 
 
 def test_a_missing_file_and_a_missing_config(folder: Path) -> None:

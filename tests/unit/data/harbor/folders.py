@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.unit.data.set_items import SetItems
+
 from polar.data.harbor.reader import read_harbor
-from polar.data.task_sets import SetItems
 
 TOML = """\
 schema_version = "1.4"
@@ -39,7 +40,7 @@ def make_folder(root: Path, name: str = "fix", **changes: str | None) -> Path:
 
 
 def read(root: Path, **table: Any) -> SetItems:
-    return read_harbor({"folders": "tasks", **table}, root)
+    return SetItems.of(read_harbor({"folders": "tasks", **table}, root))
 
 
 def task(root: Path, **table: Any) -> dict[str, Any]:

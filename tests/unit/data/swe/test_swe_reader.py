@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.data.set_items import SetItems
 
 from calc_row import F2P, GOLD, calc_row, eval_script, git, make_bundle, make_repository
 from polar.data.swe import reader
 from polar.data.swe.reader import read_swe
 from polar.data.swe.task import ONE_COMMIT, STRIP
-from polar.data.task_sets import SetItems
 from polar.data.tasks import read_task_set
 from polar.errors import ConfigError
 from polar.types import TaskRequest
@@ -27,7 +27,7 @@ class Set:
 
     def read(self, *rows: Any, **table: Any) -> SetItems:
         (self.folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        return read_swe({"rows": "rows.jsonl", "repositories": "repositories"} | table, self.folder)
+        return SetItems.of(read_swe({"rows": "rows.jsonl", "repositories": "repositories"} | table, self.folder))
 
     def task(self, *, table: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
         (item,), skipped = self.read(self.row(**changes), **(table or {}))

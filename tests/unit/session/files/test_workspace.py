@@ -213,7 +213,7 @@ class TestRefusals:
 
     async def test_a_node_without_git(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nonexistent")
-        with pytest.raises(RepositoryError, match=r"workspace\.git needs git on the node"):
+        with pytest.raises(RepositoryError, match=r"git is needed on this machine"):
             await checkout(repository)
 
 

@@ -1,0 +1,1 @@
+"""The files of a new project, as `polar init` writes them. No other module imports them."""
