@@ -61,10 +61,13 @@ def print_verdict(rows: Sequence[Row]) -> None:
     out.print()
 
 
-def print_check(row: Row, prefix: str = "") -> None:
+def print_check(row: Row, prefix: str = "", *, every_detail: bool = True) -> None:
+    """`every_detail`: also those that are well."""
     out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
     out.print(f"{LABELS[state]} {prefix}{row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])
     for detail in row.get("details", ()):
+        if detail["state"] == "ok" and not every_detail:
+            continue
         text = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
         line = f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{text}"
         out.print(line, style=STYLES[detail["state"]])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HELLO = "Say hello."
 
 
-def doctor(
+def doctor(  # noqa: PLR0913
     ctx: typer.Context,
     config: ConfigOption = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harnesses to check.", show_default="pi")] = None,
@@ -43,6 +43,9 @@ def doctor(
     server: Annotated[
         str | None, typer.Option(help="A rollout server whose nodes to check.", show_default="none")
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also what each part can do, not only what it cannot.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check that this machine has everything a session needs.
@@ -62,7 +65,7 @@ def doctor(
     if not json:
         print_verdict(rows)
         for row in rows:
-            print_check(row)
+            print_check(row, every_detail=details)
     end_checks(rows, json=json)
 
 
