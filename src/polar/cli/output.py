@@ -18,6 +18,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
+    from rich.table import Table
     from rich.text import Text
 
 PIPED_WIDTH = 100_000
@@ -119,10 +120,20 @@ def print_table(
         )
     for row in cells:
         table.add_row(*(row[index] for index in shown))
-    out.print(table)
+    _print_unpadded(out, table)
     if left_out:
         names = ", ".join(column.removeprefix("#") for column in left_out)
         out.print(f"(not shown at {out.width} columns: {names})", style="dim")
+
+
+def _print_unpadded(out: Console, table: Table) -> None:
+    """Without spaces at the ends of lines where there is no terminal: programs read them."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    out.print("\n".join(line.rstrip() for line in captured.get().splitlines()), soft_wrap=True)
 
 
 def _left_out(

@@ -113,6 +113,7 @@ def test_a_later_run_that_never_began_is_passed_over(run: RunPaths, polar: Polar
     ("arguments", "message"),
     [
         (["add-9"], "no session 'add-9' in any run"),
+        (["dad-0"], "did you mean 'add-0'? `polar ls RUN` lists"),
         (["add-9", "--run", "2026"], "no session 'add-9' in run 20261115-051233-ab12"),
         (["add"], "2 sessions of run 20261115-051233-ab12 begin with 'add': add-0, add-1"),
         (["add-0", "--run", "x"], "no run 'x'"),
