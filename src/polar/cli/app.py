@@ -15,6 +15,11 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.control.cancel import cancel
+from polar.cli.control.drain import drain
+from polar.cli.control.events import events
+from polar.cli.control.nodes import nodes
+from polar.cli.control.pause import pause, resume
 from polar.cli.data.convert import convert
 from polar.cli.data.export import export
 from polar.cli.data.generate import generate
@@ -23,6 +28,7 @@ from polar.cli.machine.doctor import doctor
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
 from polar.cli.machine.prune import prune
+from polar.cli.machine.rm import rm
 from polar.cli.output import print_error
 from polar.cli.project.demo import demo
 from polar.cli.project.init import init
@@ -33,9 +39,7 @@ from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
 from polar.cli.runs.run import run
-from polar.cli.service.cancel import cancel
 from polar.cli.service.gateway import gateway
-from polar.cli.service.nodes import nodes
 from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
@@ -128,6 +132,7 @@ app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
 app.command("fetch")(fetch)
+app.command("rm")(rm)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
@@ -139,6 +144,10 @@ app.command("prune")(prune)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
 app.command("nodes")(nodes)
+app.command("pause")(pause)
+app.command("resume")(resume)
+app.command("drain")(drain)
+app.command("events")(events)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)

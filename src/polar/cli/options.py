@@ -22,6 +22,17 @@ ServerOption = Annotated[
     str | None, typer.Option("--server", envvar="POLAR_SERVER", help="Address of a rollout server.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def age_s(text: str, option: str) -> float:
+    """Seconds of an age such as `30m`, `12h`, `7d` or `4w`."""
+    import re
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no age; write 30m, 12h, 7d or 4w", param_hint=option)
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 CommandForm = Callable[[str], str]

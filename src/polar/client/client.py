@@ -28,6 +28,7 @@ from polar.types import (
     GroupPage,
     GroupStatus,
     Lease,
+    NodeDrain,
     NodeStatus,
     Policy,
     PolicyChange,
@@ -222,6 +223,11 @@ class PolarClient:
 
     async def nodes(self) -> list[NodeStatus]:
         return await self._ask("GET", "/v1/nodes", list[NodeStatus])
+
+    async def drain_node(self, node_id: str, *, draining: bool = True) -> None:
+        """The node gets no more sessions, and those that it has end as usual. `draining=False` takes it back."""
+        body = NodeDrain(draining=draining).model_dump_json().encode()
+        await self._transport.send(Request("POST", _path("nodes", node_id, "drain"), body=body))
 
     async def report_training(
         self, run_id: str, points: Iterable[TrainingPoint | Mapping[str, Any]]

@@ -106,7 +106,7 @@ class Transport:
         did = "failed" if status >= 500 else "refuses"
         message = f"the server at {self.url} {did} ({status}): {detail}"
         if status == 401:
-            message += f"; the client used {self._token_source()}"
+            message += f"; the client used {self._token_source()}: it must be the control token of that server"
         return ServerError(message, status=status, detail=detail)
 
     def _token_source(self) -> str:

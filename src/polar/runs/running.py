@@ -30,6 +30,7 @@ from polar.harnesses.programs.install import cached, install
 from polar.node import Node, open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.resume import write_tasks
+from polar.runs.state import held
 from polar.runs.stored import StoredRun, read_run_async
 from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
@@ -174,20 +175,21 @@ async def serve_source(
         started=before.started if before else time.time(),
         versions={},
     )
-    paths.write_record(record)
-    await sweep(paths.root.parent)
-    await prepare_machine(tasks, config.permits, observer.phase)
-    try:
+    with held(paths, record) as run:
+        await sweep(paths.root.parent)
+        await prepare_machine(tasks, config.permits, observer.phase)
         observer.phase(f"Starting the engine {config.engine.name}{to_download(config)}")
         async with open_node(config, paths) as node:
-            record = record.model_copy(update={"versions": node.versions})
-            paths.write_record(record)
+            run.begin(node.versions)
             if isinstance(observer, CallsFollower):
                 observer.follow(partial(_counts, node))
             observer.phase("")
-            await node.serve(source, (observer,))
-    finally:
-        paths.write_record(record.model_copy(update={"finished": time.time(), "sessions": journalled()}))
+            interrupted = True
+            try:
+                await node.serve(source, (observer,))
+                interrupted = False
+            finally:
+                run.end(journalled(), interrupted=interrupted)
 
 
 def _counts(node: Node) -> CallCounts:

@@ -283,6 +283,14 @@ class NodeStatus(Strict):
     """It has acknowledged the current policy."""
     sick: Sickness | None = None
     """Why it leases nothing at the moment, as last reported."""
+    draining: bool = False
+    """It gets no more sessions, because a client asked for that; those that it has end as usual."""
+
+
+class NodeDrain(Strict):
+    """Whether a node gets more sessions."""
+
+    draining: bool = True
 
 
 class SessionFile(msgspec.Struct, frozen=True):

@@ -80,11 +80,35 @@ def test_tasks_are_handed_in_and_named(polar: Polar, service: Service) -> None:
     assert lines[-1] == f"`polar ls --server {service.url}` shows their progress"
 
 
+def test_tasks_that_no_node_would_run_are_handed_in_with_a_warning(polar: Polar, service: Service) -> None:
+    warned = polar("submit", "tasks.toml")
+    assert warned.exit_code == 0
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
+        warned.stderr
+    )
+    FakeNode(service.url)
+    assert polar("submit", "tasks.toml").stderr == ""
+
+
 def test_what_was_handed_in_as_json(polar: Polar, service: Service) -> None:
     told = json.loads(polar("submit", "tasks.toml", "--json").stdout)
     assert told["server"] == service.url
     assert [task["num_samples"] for task in told["tasks"]] == [2, 1]
     assert told["tasks"][0]["session_ids"] == ["add-0", "add-1"]
+
+
+def test_samples_replace_those_of_the_file(polar: Polar) -> None:
+    told = json.loads(polar("submit", "tasks.toml", "--samples", "5", "--json").stdout)
+    assert [task["num_samples"] for task in told["tasks"]] == [5, 5]
+
+
+def test_waiting_without_a_node_is_refused_and_nothing_is_sent(polar: Polar, service: Service) -> None:
+    refused = polar("submit", "tasks.toml", "--wait")
+    assert refused.exit_code == 2
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
+        refused.stderr.replace("\n", " ")
+    )
+    assert json.loads(polar("ls", "--json").stdout)["tasks"] == []
 
 
 def test_a_file_submitted_twice_runs_once_unless_fresh(polar: Polar, folder: Path) -> None:
@@ -153,6 +177,7 @@ def test_waiting_tells_of_failures_by_its_exit_code(polar: Polar, node: FakeNode
     assert result.stderr == "", "JSON is asked for by programs"
 
 
+@pytest.mark.usefixtures("node")
 def test_ctrl_c_ends_the_wait_and_not_the_tasks(folder: Path, service: Service) -> None:
     main = "from polar.cli.app import main; main()"
     command = [sys.executable, "-c", main, "submit", "tasks.toml", "--wait", "--server", service.url]
@@ -327,12 +352,16 @@ def test_the_address_may_come_from_the_environment(
     assert "no runs in polar-runs" in CliRunner().invoke(app, ["ls"]).stdout
 
 
-def test_a_missing_server_is_an_error_of_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polar.cli.service.remote.IMPATIENT_S", 0.0)
-    for command in (["ls"], ["show", "add-0"], ["cancel", "add-0"], ["submit", "tasks.toml"]):
-        result = CliRunner().invoke(app, [*command, "--server", "http://127.0.0.1:9"])
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("polar: no answer from the server at http://127.0.0.1:9")
+def test_a_missing_server_is_an_error_of_one_line(folder: Path) -> None:
+    """At once: the default of a client would repeat its request for a minute."""
+    commands = ("ls", "nodes", "resume", "pause --wait", "events", "show add-0", "cancel add-0")
+    sending = ("submit tasks.toml", "submit tasks.toml --wait", "eval tasks.toml", "export --to jsonl")
+    for command in (*commands, *sending):
+        result = CliRunner().invoke(app, [*command.split(), "--server", "http://127.0.0.1:9"])
+        assert result.exit_code == 2, result.output
+        assert "no rollout server answers at http://127.0.0.1:9" in result.stderr, command
+        assert "`polar up`" in result.stderr and "POLAR_SERVER" in result.stderr
+    assert not list((folder / "polar-runs").glob("*")), "an evaluation that cannot begin leaves no run"
 
 
 def test_a_wrong_token_names_the_file(polar: Polar, tmp_path: Path) -> None:

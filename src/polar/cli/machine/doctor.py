@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 HELLO = "Say hello."
+AT_WORK = ("well", "draining")
+NO_NODE = "none is registered; start one with `polar gateway --server URL`"
 
 
 def doctor(  # noqa: PLR0913
@@ -41,7 +43,8 @@ def doctor(  # noqa: PLR0913
         typer.Option(help="Runtimes to check; those named here must work.", show_default="all"),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="A rollout server whose nodes to check.", show_default="none")
+        str | None,
+        typer.Option(envvar="POLAR_SERVER", help="A rollout server whose nodes to check.", show_default="none"),
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Also what each part can do, not only what it cannot.")
@@ -101,22 +104,22 @@ async def _open_files() -> str:
 
 
 async def _nodes(server: str) -> CheckOutcome:
-    from polar.cli.service.nodes import state_of
-    from polar.client import PolarClient, Retry
+    from polar.cli.control.nodes import state_of
+    from polar.cli.service.remote import connected
 
-    async with PolarClient(server, retry=Retry(total_s=5.0)) as client:
+    async with connected(server) as client:
         found = await client.nodes()
     details = [
         {
             "about": "node",
             "probe": f"{node.node_id} ({node.name})",
-            "state": "ok" if state_of(node) == "well" else "failed",
+            "state": "ok" if state_of(node) in AT_WORK else "failed",
             "detail": f"{node.sick.part}: {node.sick.why}" if node.sick else state_of(node),
         }
         for node in found
     ]
-    ill = [node for node in found if state_of(node) != "well"]
-    text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else "none is registered"
+    ill = [node for node in found if state_of(node) not in AT_WORK]
+    text = f"{len(found)} registered, {len(ill)} of them sick or silent" if found else NO_NODE
     return CheckOutcome(text, details, ok=bool(found) and not ill)
 
 

@@ -38,7 +38,9 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     solved_at: Annotated[float, typer.Option(help="A session is solved if its reward is at least this.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the bootstrap, for the intervals.")] = 0,
-    server: Annotated[str | None, typer.Option(help="Run the sessions at this rollout server.")] = None,
+    server: Annotated[
+        str | None, typer.Option(envvar="POLAR_SERVER", help="Run the sessions at this rollout server.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Compare stored runs; nothing is run.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot: .png, .svg or .pdf.")] = None,
     json: JsonOption = False,
@@ -58,7 +60,7 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
         check_plot(plot)
     wanted = {"solved_at": solved_at, "seed": seed}
     if compare:
-        _refuse_with_compare(config=config, against=against, harness=harness, runtime=runtime, server=server)
+        _refuse_with_compare(config=config, against=against, harness=harness, runtime=runtime)
         policies = [stored_policy(each, ctx.obj) for each in tasks]
         settings = _settings(k, wanted, policies=policies)
     else:

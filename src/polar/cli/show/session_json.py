@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from polar.cli.show.shown_session import ShownSession, timed
+from polar.cli.show.shown_session import ShownSession, run_state, timed
 from polar.types import Call, Trace
 
 USAGE = "prompt_tokens completion_tokens cached_tokens reasoning_tokens"
@@ -16,6 +16,7 @@ def session_json(session: ShownSession, *, with_tokens: bool) -> dict[str, Any]:
     result = session.result
     return {
         **session.origin,
+        "run_state": run_state(session),
         "folder": str(session.folder) if session.folder else None,
         "session": session.lease.session.model_dump(mode="json"),
         "task": session.lease.task.model_dump(mode="json"),

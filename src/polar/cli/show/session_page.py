@@ -5,13 +5,14 @@ from __future__ import annotations
 from polar.cli.output import clock, console, counted, number, one_line, print_table, seconds, visible
 from polar.cli.service.remote_sessions import ServerSession
 from polar.cli.show.additions import added_to
-from polar.cli.show.shown_session import ShownSession, short_id, timed
+from polar.cli.show.shown_session import ShownSession, run_state, short_id, timed
 from polar.types import Call, Score, SessionResult, Staleness, Trace
 
 
 def print_page(session: ShownSession) -> None:
     _print_head(session)
     _print_walk(session)
+    _print_why_open(session)
     if (result := session.result) is not None:
         _print_verdict(result)
         _print_age(result, session.lease.task.staleness)
@@ -30,6 +31,16 @@ def _print_head(shown: ShownSession) -> None:
     plugins = ("harness", "runtime", "builder", "evaluator")
     out.print("  ".join(f"{kind} {getattr(task, kind).name}" for kind in plugins))
     out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")
+
+
+def _print_why_open(session: ShownSession) -> None:
+    """Why a session of this machine has no result, and whether one will come."""
+    state = run_state(session)
+    if state is None or session.result is not None:
+        return
+    resume = f"`polar run --resume {session.origin['run_id']}` runs the session again"
+    goes_on = f"; {resume}" if state.goes_on else ""
+    console().print(f"\nno result: its run is {state}{goes_on}", style="yellow", soft_wrap=True)
 
 
 def _print_walk(session: ShownSession) -> None:

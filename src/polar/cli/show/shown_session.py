@@ -6,10 +6,16 @@ from itertools import pairwise
 
 from polar.cli.service.remote_sessions import ServerSession
 from polar.errors import PolarError
+from polar.runs.state import RunState, state_of
 from polar.runs.stored import StoredSession
 from polar.types import Call, Stage
 
 ShownSession = StoredSession | ServerSession
+
+
+def run_state(session: ShownSession) -> RunState | None:
+    """None: the session is a server's."""
+    return state_of(session.run, session.run.read_record()) if isinstance(session, StoredSession) else None
 
 
 def timed(session: ShownSession) -> list[tuple[Stage, float, float | None]]:
