@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, TasksArgument
+from polar.cli.options import ConfigOption, JsonOption, TasksArgument, checked_config
 from polar.cli.output import console, print_json, print_table, visible
 from polar.cli.runs.run import stop_on_signals
 from polar.cli.service.remote import ask
@@ -89,7 +89,6 @@ def generate(  # noqa: PLR0913 - each is an option of the command
         polar generate tasks.toml --out data --attempts 8 --wanted 2
         polar generate tasks.toml --out data --filter 'metadata.repo=owner/*'
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart
     from polar.runs.generate.folder import GenerateFolder
     from polar.runs.generate.plan import GeneratePlan, SplitRatio
@@ -99,7 +98,7 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     formats = ("sft", "tokens") if to == "both" else (to,)
     ratio = SplitRatio.of(split)
     plan = GeneratePlan(attempts, wanted, min_reward, max_failures, ratio, split_by, seed, formats, file)
-    chosen = _with_concurrency(configuration.load(config), concurrency)
+    chosen = _with_concurrency(checked_config(config), concurrency)
     choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
     todo = choice.of(tasks_of(tasks, None))
     if server is None:

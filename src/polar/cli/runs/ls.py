@@ -187,4 +187,5 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
-    print_table([*columns, "not trained on", "failure"], cells)
+    optional = ["#merge rate", "#traces", "#trainable"]
+    print_table([*columns, "not trained on", "failure"], cells, optional=optional)
