@@ -62,6 +62,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+EXTRA_OF = {"gguf": "embedded", "renderers": "renderers", "torch": "torch", "transformers": "torch"}
+"""Modules that plug-ins of ours import at their top, and the extra that brings each."""
 METHODS = {"evaluator": "evaluate"}
 """What a class must have, so that its absence is found before a run."""
 
@@ -97,7 +99,7 @@ def find(kind: str, name: str) -> type[Any]:
     try:
         loaded = getattr(import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
-        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UnknownPlugin(_why_not_loaded(kind, name, error)) from error
     if kind == "evaluator" and callable(loaded) and not isinstance(loaded, type):
         return _class_around(loaded, name)
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
@@ -108,6 +110,13 @@ def find(kind: str, name: str) -> type[Any]:
     if (method := METHODS.get(kind)) and not callable(getattr(loaded, method, None)):
         raise UnknownPlugin(f"{kind} {name!r} has no method `{method}`")
     return loaded
+
+
+def _why_not_loaded(kind: str, name: str, error: BaseException) -> str:
+    extra = EXTRA_OF.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    if ships(kind, name) and extra:
+        return f"{kind} {name!r} needs more packages: pip install 'polar-rollout[{extra}]'"
+    return f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}"
 
 
 def _class_around(function: Callable[..., Any], name: str) -> type[Any]:
