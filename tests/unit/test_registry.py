@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +51,19 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
 def test_what_cannot_be_a_plug_in_says_why(name: str) -> None:
     with pytest.raises(UnknownPlugin, match=r"cannot be loaded|not a plug-in"):
         registry.find("harness", name)
+
+
+def test_a_plug_in_of_ours_without_its_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("gguf", "polar.tokens.renderers.smollm2", "polar.tokens.renderers.gguf_vocabulary"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UnknownPlugin, match=r"pip install 'polar-rollout\[embedded\]'"):
+        registry.find("renderer", "smollm2")
+
+
+def test_every_extra_that_an_error_names_exists() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {*registry.EXTRA_OF.values()} <= project["optional-dependencies"].keys()
 
 
 def test_wrong_options_name_the_field() -> None:
