@@ -62,12 +62,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
-<<<<<<< HEAD
 FOLDER_ON_PATH = "PYTHONPATH=FOLDER"
-=======
 EXTRA_OF = {"gguf": "embedded", "renderers": "renderers", "torch": "torch", "transformers": "torch"}
 """Modules that plug-ins of ours import at their top, and the extra that brings each."""
->>>>>>> h-install
 METHODS = {"evaluator": "evaluate"}
 """What a class must have, so that its absence is found before a run."""
 
@@ -105,12 +102,7 @@ def find(kind: str, name: str) -> type[Any]:
     try:
         loaded = getattr(import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
-<<<<<<< HEAD
-        why = f"{type(error).__name__}: {error}{_how_to_find(module_name, error)}"
-        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {why}") from error
-=======
-        raise UnknownPlugin(_why_not_loaded(kind, name, error)) from error
->>>>>>> h-install
+        raise UnknownPlugin(_why_not_loaded(kind, name, module_name, error)) from error
     if kind == "evaluator" and callable(loaded) and not isinstance(loaded, type):
         return _class_around(loaded, name)
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
@@ -123,20 +115,20 @@ def find(kind: str, name: str) -> type[Any]:
     return loaded
 
 
-<<<<<<< HEAD
+def _why_not_loaded(kind: str, name: str, module_name: str, error: BaseException) -> str:
+    extra = EXTRA_OF.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    if ships(kind, name) and extra:
+        return f"{kind} {name!r} needs more packages: pip install 'polar-rollout[{extra}]'"
+    why = f"{type(error).__name__}: {error}{_how_to_find(module_name, error)}"
+    return f"{kind} {name!r} cannot be loaded: {why}"
+
+
 def _how_to_find(module_name: str, error: BaseException) -> str:
     """Python looks for modules where it was told to, not beside the task file."""
     top = module_name.partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
         return ""
     return f"; put the folder of {top}.py or {top}/ on Python's path: {FOLDER_ON_PATH} polar ..."
-=======
-def _why_not_loaded(kind: str, name: str, error: BaseException) -> str:
-    extra = EXTRA_OF.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
-    if ships(kind, name) and extra:
-        return f"{kind} {name!r} needs more packages: pip install 'polar-rollout[{extra}]'"
-    return f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}"
->>>>>>> h-install
 
 
 def _class_around(function: Callable[..., Any], name: str) -> type[Any]:
