@@ -46,6 +46,7 @@ from polar.cli.service.train import train
 from polar.cli.service.up import up
 from polar.cli.show.fetch import fetch
 from polar.cli.show.show import show
+from polar.cli.view.view import view
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -133,6 +134,7 @@ app.command("ls")(ls)
 app.command("show")(show)
 app.command("fetch")(fetch)
 app.command("rm")(rm)
+app.command("view")(view)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)
