@@ -11,10 +11,10 @@ TESTS := tests --ignore=tests/e2e/heavy
 # The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo train demo-sft test check lint harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
+.PHONY: demo train demo-sft test check lint docs harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
-	$(BIN)/polar up examples/demo.toml
+	$(BIN)/polar demo
 
 train: $(VENV)/.train  ## a small model learns one-step shell tasks on this machine, also without a GPU
 	$(BIN)/polar train examples/learning/laptop.toml --config examples/learning/torch.toml
@@ -32,6 +32,9 @@ lint: $(VENV)/.train
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+docs: $(VENV)/.dev  ## the documentation as a site in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 harnesses: $(VENV)/.dev  ## all six harnesses through the gateway, scripted; the first run downloads about 0.5 GB
 	$(PYTEST) tests/e2e/test_six_harnesses.py
@@ -74,7 +77,7 @@ image: $(VENV)/.dev  ## polar-base, from Debian packages; rebuilt when its recip
 	@$(BIN)/polar image build
 
 clean:
-	rm -rf $(VENV) polar-runs polar-sft .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) build polar-runs polar-sft .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -48,6 +48,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def why_not(error: OSError) -> str:
+    """Why `listen` failed, without the address, which Python appends."""
+    return (error.strerror or str(error)).partition(" (while attempting")[0]
+
+
 def address_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

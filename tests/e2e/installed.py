@@ -14,6 +14,13 @@ ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSIONS: list[str] = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 """Those that the package claims."""
+SCRIPTED_TASKS = """
+[[tasks]]
+task_id = "hello"
+instruction = "Say hello."
+harness = { name = "shell", options = { command = "python3 agent.py" } }
+files = { "agent.py" = '''%s''' }
+"""
 OURS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
 
 

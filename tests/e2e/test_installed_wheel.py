@@ -12,20 +12,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from installed import ROOT, build, pythons, run, uv
+from installed import ROOT, SCRIPTED_TASKS, build, pythons, run, uv
 
 from scripted_project import write_project
 
 pytestmark = pytest.mark.check
 
 PYTHONS = pythons()
-SCRIPTED_TASKS = """
-[[tasks]]
-task_id = "hello"
-instruction = "Say hello."
-harness = { name = "shell", options = { command = "python3 agent.py" } }
-files = { "agent.py" = '''%s''' }
-"""
 USER_CODE = """
 import polar
 from polar.evaluators.base import Evidence

@@ -28,6 +28,7 @@ from polar.types import (
     GroupPage,
     GroupStatus,
     Lease,
+    NodeDrain,
     NodeStatus,
     Policy,
     PolicyChange,
@@ -184,7 +185,7 @@ class PolarClient:
         return await self._fetch(_path("sessions", session_id, "trajectory"), Trajectory)
 
     async def upload(self, session_id: str) -> SessionUpload:
-        """All that the session's node uploaded: result, trajectory and calls."""
+        """All that the session's node uploaded: result, trajectory, calls, and files up to its limit."""
         return await self._fetch(_path("sessions", session_id, "upload"), SessionUpload)
 
     async def cancel_session(self, session_id: str) -> int:
@@ -222,6 +223,11 @@ class PolarClient:
 
     async def nodes(self) -> list[NodeStatus]:
         return await self._ask("GET", "/v1/nodes", list[NodeStatus])
+
+    async def drain_node(self, node_id: str, *, draining: bool = True) -> None:
+        """The node gets no more sessions, and those that it has end as usual. `draining=False` takes it back."""
+        body = NodeDrain(draining=draining).model_dump_json().encode()
+        await self._transport.send(Request("POST", _path("nodes", node_id, "drain"), body=body))
 
     async def report_training(
         self, run_id: str, points: Iterable[TrainingPoint | Mapping[str, Any]]

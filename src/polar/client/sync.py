@@ -88,6 +88,7 @@ class SyncPolarClient:
     resume = _blocking(PolarClient.resume)
     set_policy_version = _blocking(PolarClient.set_policy_version)
     nodes = _blocking(PolarClient.nodes)
+    drain_node = _blocking(PolarClient.drain_node)
     report_training = _blocking(PolarClient.report_training)
     training = _blocking(PolarClient.training)
     training_page = _blocking(PolarClient.training_page)

@@ -11,6 +11,8 @@ import sqlite3
 import weakref
 from collections.abc import Iterator
 
+from polar.errors import PolarError
+
 TABLE = "CREATE TABLE row (position INTEGER PRIMARY KEY, key TEXT UNIQUE, place TEXT, value BLOB)"
 
 
@@ -27,9 +29,16 @@ class RowStore:
         self._count = 0
 
     def add(self, key: str, value: bytes, place: str = "") -> str | None:
-        """The place of an earlier row with this key, which stays instead; None: this one was added."""
+        """The place of an earlier row with this key, which stays instead; None: this one was added. Raises
+        `PolarError` if the disk is full."""
         row = (self._count, key, place, value)
-        if self._database.execute("INSERT OR IGNORE INTO row VALUES (?, ?, ?, ?)", row).rowcount:
+        try:
+            added = self._database.execute("INSERT OR IGNORE INTO row VALUES (?, ?, ?, ?)", row).rowcount
+        except sqlite3.OperationalError as error:
+            raise PolarError(
+                f"cannot write the tasks to a temporary file: {error}; set SQLITE_TMPDIR to a larger folder"
+            ) from error
+        if added:
             self._count += 1
             return None
         return str(self._database.execute("SELECT place FROM row WHERE key = ?", (key,)).fetchone()[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from enum import StrEnum
 from pathlib import Path
 
 from polar import registry
@@ -31,9 +32,35 @@ def release(paths: RunPaths) -> None:
         paths.owner.unlink(missing_ok=True)
 
 
+class Holder(StrEnum):
+    """Who works in a run."""
+
+    NONE = "none"
+    LIVE = "live"
+    DEAD = "dead"
+    ELSEWHERE = "elsewhere"
+    """The mark is of another machine, or of before a reboot: its process cannot be seen."""
+
+
+def holder_of(mark: Path) -> Holder:
+    """`mark`: the file `owner` of a run."""
+    try:
+        where, _, name = mark.read_text(encoding="ascii").strip().partition(" ")
+    except FileNotFoundError:
+        return Holder.NONE
+    except (OSError, ValueError):
+        return Holder.ELSEWHERE
+    if not where or where != owner_scope():  # the same process id is another process there
+        return Holder.ELSEWHERE
+    try:
+        return Holder.LIVE if owner_lives(name) else Holder.DEAD
+    except ValueError:
+        return Holder.ELSEWHERE
+
+
 def is_held(paths: RunPaths) -> bool:
     """Whether a process works in the run, or may: one of another machine cannot be seen."""
-    return paths.owner.exists() and not _is_dead(paths.owner)
+    return holder_of(paths.owner) in (Holder.LIVE, Holder.ELSEWHERE)
 
 
 async def sweep(runs_dir: Path) -> None:
@@ -48,17 +75,21 @@ async def sweep(runs_dir: Path) -> None:
         release(paths)
 
 
-async def sweep_runtimes() -> None:
-    """Ends the processes and containers of dead nodes. Failures are only logged."""
+async def sweep_runtimes() -> int:
+    """Ends the processes and containers of dead nodes. Failures are only logged. Returns how many dead owners or
+    sessions had left some."""
+    ended = 0
     for name in registry.BUILT_IN["runtime"]:
         try:
             runtime: type[Runtime] = registry.find("runtime", name)
             if count := await runtime.sweep():
+                ended += count
                 LOGGER.warning("%s: removed the leftovers of %d dead owners or sessions", name, count)
         except PolarError as error:
             LOGGER.info("%s: not swept: %s", name, error)
         except Exception:
             LOGGER.exception("%s: sweeping failed", name)
+    return ended
 
 
 def session_folders(paths: RunPaths) -> list[Path]:
@@ -71,13 +102,4 @@ def dead_runs(runs_dir: Path) -> list[RunPaths]:
     """Including the nodes' runs inside the run of a whole service, and what scored a run again."""
     patterns = ("*/owner", "*/nodes/*/owner", "*/rescores/*/owner")
     marks = [mark for pattern in patterns for mark in sorted(runs_dir.glob(pattern))]
-    return [RunPaths(mark.parent) for mark in marks if _is_dead(mark)]
-
-
-def _is_dead(mark: Path) -> bool:
-    """Only for marks of this machine: elsewhere the same process id is another process."""
-    try:
-        where, _, name = mark.read_text(encoding="ascii").strip().partition(" ")
-        return where == owner_scope() and bool(where) and not owner_lives(name)
-    except (OSError, ValueError):
-        return False
+    return [RunPaths(mark.parent) for mark in marks if holder_of(mark) is Holder.DEAD]

@@ -1,14 +1,25 @@
-"""Keeps what a rollout server has of a session as a session of a run on this machine."""
+"""Tasks and sessions that a rollout server has: the same task again, and a session kept as one of a run here."""
 
 from __future__ import annotations
+
+import orjson
 
 from polar.client import PolarClient, ServerError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
+from polar.store.session_files import write_files
 from polar.store.trajectories import write_trajectory
-from polar.types import Lease, Session, SessionResult, Stage, TaskRequest
+from polar.types import Lease, Session, SessionResult, Stage, TaskRequest, TaskStatus
 
 LIVE_STAGES = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
+
+
+async def same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | None:
+    """The server's task of this id, if it has the same content. JSON is compared: a tuple comes back as a list."""
+    status = await client.task(str(task.task_id))
+    known = (await client.lease(status.session_ids[0])).task
+    sent, had = (orjson.loads(each.model_dump_json()) for each in (task, known))
+    return status if sent == had else None
 
 
 async def keep_session(
@@ -40,8 +51,10 @@ async def _keep_upload(client: PolarClient, session_id: str, paths: RunPaths, jo
         return  # the session ended without a node, cancelled while it waited
     for call in upload.calls:
         await journal.append_call(call)
+    folder = paths.session(session_id).create()
+    write_files(upload.files, folder.root)
     if upload.trajectory is not None:
-        write_trajectory(paths.session(session_id).create().traces, upload.trajectory)
+        write_trajectory(folder.traces, upload.trajectory)
 
 
 def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:

@@ -37,6 +37,8 @@ class RunRecord(Strict):
     """Unix seconds, as `finished`."""
     finished: float | None = None
     """None while the run is live, or if it was killed."""
+    interrupted: bool = False
+    """It ended before its last session did, by Ctrl-C or an error."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def _variant(
     parts = [label.task, *([each.name for each in (harness, runtime) if each] if distinct else []), suffix]
     return task.model_copy(
         update={
-            "task_id": _id(part for part in parts if part),
+            "task_id": joined_id(part for part in parts if part),
             "harness": harness.over(task.harness) if harness else task.harness,
             "runtime": runtime.over(task.runtime) if runtime else task.runtime,
             "group_id": None,
@@ -129,7 +129,7 @@ def _variant(
     )
 
 
-def _id(parts: Iterable[str]) -> str:
+def joined_id(parts: Iterable[str]) -> str:
     """Cut at the beginning, where it is too long: the end tells variants apart."""
     text = re.sub(r"[^A-Za-z0-9._-]", "-", ".".join(parts))
     return text[-(LONGEST_ID - 8) :].lstrip("._-")

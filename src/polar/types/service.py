@@ -283,12 +283,32 @@ class NodeStatus(Strict):
     """It has acknowledged the current policy."""
     sick: Sickness | None = None
     """Why it leases nothing at the moment, as last reported."""
+    draining: bool = False
+    """It gets no more sessions, because a client asked for that; those that it has end as usual."""
+
+
+class NodeDrain(Strict):
+    """Whether a node gets more sessions."""
+
+    draining: bool = True
+
+
+class SessionFile(msgspec.Struct, frozen=True):
+    """A log or kept file of a session."""
+
+    path: str
+    """Relative to the session's folder, as `logs/harness.stdout`."""
+    size_bytes: int
+    content: bytes
+    """All of it, the end of it, or nothing, as far as the upload had room."""
 
 
 class SessionUpload(msgspec.Struct, frozen=True):
-    """A session's result with its trajectory and calls, as one binary blob (`types.codec`)."""
+    """A session's result with its trajectory, calls and files, as one binary blob (`types.codec`)."""
 
     result: bytes
     """`SessionResult` as JSON."""
     trajectory: Trajectory | None
     calls: tuple[Call, ...] = ()
+    files: tuple[SessionFile, ...] = ()
+    """Logs and kept files, up to `node.upload_bytes`."""

@@ -80,11 +80,35 @@ def test_tasks_are_handed_in_and_named(polar: Polar, service: Service) -> None:
     assert lines[-1] == f"`polar ls --server {service.url}` shows their progress"
 
 
+def test_tasks_that_no_node_would_run_are_handed_in_with_a_warning(polar: Polar, service: Service) -> None:
+    warned = polar("submit", "tasks.toml")
+    assert warned.exit_code == 0
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
+        warned.stderr
+    )
+    FakeNode(service.url)
+    assert polar("submit", "tasks.toml").stderr == ""
+
+
 def test_what_was_handed_in_as_json(polar: Polar, service: Service) -> None:
     told = json.loads(polar("submit", "tasks.toml", "--json").stdout)
     assert told["server"] == service.url
     assert [task["num_samples"] for task in told["tasks"]] == [2, 1]
     assert told["tasks"][0]["session_ids"] == ["add-0", "add-1"]
+
+
+def test_samples_replace_those_of_the_file(polar: Polar) -> None:
+    told = json.loads(polar("submit", "tasks.toml", "--samples", "5", "--json").stdout)
+    assert [task["num_samples"] for task in told["tasks"]] == [5, 5]
+
+
+def test_waiting_without_a_node_is_refused_and_nothing_is_sent(polar: Polar, service: Service) -> None:
+    refused = polar("submit", "tasks.toml", "--wait")
+    assert refused.exit_code == 2
+    assert f"no live node to run sessions: start one with `polar gateway --server {service.url}`" in (
+        refused.stderr.replace("\n", " ")
+    )
+    assert json.loads(polar("ls", "--json").stdout)["tasks"] == []
 
 
 def test_a_file_submitted_twice_runs_once_unless_fresh(polar: Polar, folder: Path) -> None:
@@ -153,6 +177,7 @@ def test_waiting_tells_of_failures_by_its_exit_code(polar: Polar, node: FakeNode
     assert result.stderr == "", "JSON is asked for by programs"
 
 
+@pytest.mark.usefixtures("node")
 def test_ctrl_c_ends_the_wait_and_not_the_tasks(folder: Path, service: Service) -> None:
     main = "from polar.cli.app import main; main()"
     command = [sys.executable, "-c", main, "submit", "tasks.toml", "--wait", "--server", service.url]
@@ -242,7 +267,8 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
     node.lease()
     node.finish("add-0")
     lines = lines_of(polar("show", "add-0"))
-    assert lines[0] == f"session add-0 | server {service.url} | attempt 1 | COMPLETED"
+    at = f"server {service.url} | node {node.node_id} (fake:1)"
+    assert lines[0] == f"session add-0 | {at} | attempt 1 | COMPLETED"
     assert lines[2] == "task add: add 2 and 2"
     walk = lines.index(next(line for line in lines if line.startswith("from ")))
     assert [line.split(" | ", 1)[1] for line in lines[walk + 2 : walk + 10]] == [
@@ -257,6 +283,27 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
     ]
     assert "reward 1.000" in lines and "as scripted" in lines
     assert "0 | agent | 4 | 9 | 5 | 2 | 1.000" in lines
+
+
+def test_the_conversation_and_a_call_of_a_session(polar: Polar, node: FakeNode) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    node.finish("add-0")
+    said = polar("show", "add-0", "--messages").stdout
+    assert said.startswith("=== agent, 2 calls\n") and "assistant  call 1.2, 2 tokens sampled, stop" in said
+    assert "continues the tokens of call 1.1" in polar("show", "add-0", "--call", "2").stdout
+    assert "has no calls yet: QUEUED" in polar("show", "add-1", "--messages").stdout
+
+
+def test_files_that_were_not_uploaded_are_named_as_missing(polar: Polar, node: FakeNode, folder: Path) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    told = polar("fetch", "add-1", "waiting").stdout
+    assert "no logs: they come with the result, and the session is in QUEUED" in told
+    node.finish("add-0")
+    assert "no logs: its node uploaded none" in polar("fetch", "add-0", "copy").stdout
+    assert json.loads((folder / "copy" / "session.json").read_text())["session"]["session_id"] == "add-0"
+    assert "its node uploaded no files" in polar("show", "add-0").stdout
 
 
 def test_tokens_and_json_of_a_session(polar: Polar, node: FakeNode, service: Service) -> None:
@@ -305,12 +352,22 @@ def test_the_address_may_come_from_the_environment(
     assert "no runs in polar-runs" in CliRunner().invoke(app, ["ls"]).stdout
 
 
-def test_a_missing_server_is_an_error_of_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polar.cli.service.remote.IMPATIENT_S", 0.0)
-    for command in (["ls"], ["show", "add-0"], ["cancel", "add-0"], ["submit", "tasks.toml"]):
-        result = CliRunner().invoke(app, [*command, "--server", "http://127.0.0.1:9"])
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("polar: no answer from the server at http://127.0.0.1:9")
+def test_a_missing_server_is_an_error_of_one_line(folder: Path) -> None:
+    """At once: the default of a client would repeat its request for a minute."""
+    commands = ("ls", "nodes", "resume", "pause --wait", "events", "show add-0", "cancel add-0")
+    sending = (
+        "submit tasks.toml",
+        "submit tasks.toml --wait",
+        "eval tasks.toml",
+        "export --to jsonl",
+        "generate tasks.toml --out set",
+    )
+    for command in (*commands, *sending):
+        result = CliRunner().invoke(app, [*command.split(), "--server", "http://127.0.0.1:9"])
+        assert result.exit_code == 2, result.output
+        assert "no rollout server answers at http://127.0.0.1:9" in result.stderr, command
+        assert "`polar up`" in result.stderr and "POLAR_SERVER" in result.stderr
+    assert not list((folder / "polar-runs").glob("*")), "an evaluation that cannot begin leaves no run"
 
 
 def test_a_wrong_token_names_the_file(polar: Polar, tmp_path: Path) -> None:

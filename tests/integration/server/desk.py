@@ -41,6 +41,7 @@ LEASE_S = 40.0
 
 
 AS_IN_SCHEMA_4 = (
+    "ALTER TABLE nodes DROP COLUMN draining_since",
     "DROP TABLE groups",
     "DROP TABLE training_points",
     "DROP TABLE training_runs",

@@ -10,7 +10,7 @@ from desk import LEASE_S, Desk
 from polar.server.errors import Conflict, Invalid, NotFound, Unauthorized
 from polar.server.records import leases, nodes, policy
 from polar.server.records.leases import MAX_REPLY_BYTES
-from polar.types import HandBack, PolicyChange, Registration, Stage
+from polar.types import HandBack, NodeDrain, PolicyChange, Registration, Stage
 
 
 async def test_the_most_urgent_and_then_the_oldest_go_first(desk: Desk) -> None:
@@ -30,6 +30,18 @@ async def test_a_node_gets_no_more_than_it_has_room_for(desk: Desk) -> None:
     assert (len(first), len(second)) == (2, 3)
     assert await desk.lease(one, 1) == []
     assert {lease.session.session_id for lease in first + second} == {f"add-{n}" for n in range(5)}
+
+
+async def test_a_draining_node_gets_nothing_until_that_is_undone(desk: Desk) -> None:
+    await desk.submit(num_samples=2)
+    node, other = await desk.register("one"), await desk.register("other")
+    await desk.state.change(nodes.set_draining, node, NodeDrain())
+    assert await desk.lease(node, 5) == []
+    assert len(await desk.lease(other, 1)) == 1
+    await desk.state.change(nodes.set_draining, node, NodeDrain(draining=False))
+    assert len(await desk.lease(node, 5)) == 1
+    with pytest.raises(NotFound, match="no node 'node-0'"):
+        await desk.state.change(nodes.set_draining, "node-0", NodeDrain())
 
 
 async def test_a_lease_carries_the_task_and_the_session_as_it_stands(desk: Desk) -> None:

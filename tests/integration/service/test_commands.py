@@ -82,10 +82,12 @@ class TestUp:
         assert await finished(bench.start("up", "tasks.json")) == 2
         assert "gateway 1 does not run: no GGUF file at absent.gguf" in output_of(bench)
         assert bench.ours() == []
+        assert not list((bench.folder / "polar-runs").iterdir()), "a refused start leaves no run"
 
     async def test_without_tasks_it_serves_until_it_is_stopped(self, bench: ServiceBench) -> None:
-        up = bench.start("up", "--port", "0")
+        up = bench.start("up", "--host", "127.0.0.2", "--port", "0")
         await until(lambda: "Ctrl-C stops everything" in output_of(bench))
+        assert "http://127.0.0.2:" in output_of(bench)
         bench.address = output_of(bench).partition("rollout server  ")[2].split()[0]
         for name in ("control-token", "node-token"):
             secret = bench.folder / "secrets" / name
@@ -98,10 +100,14 @@ class TestUp:
         assert bench.ours() == []
 
     async def test_killed_it_leaves_nothing_running(self, bench: ServiceBench) -> None:
+        scratch = bench.folder / "tmp"
+        scratch.mkdir()
+        bench.env["TMPDIR"] = str(scratch)
         up = bench.start("up", "--port", "0")
         await until(lambda: "Ctrl-C stops everything" in output_of(bench))
         await stopped(up, signal.SIGKILL)
         await until(lambda: bench.ours() == [])
+        assert list(scratch.iterdir()) == []
 
 
 class TestGateway:
@@ -176,5 +182,8 @@ async def test_a_taken_port_is_an_error(bench: ServiceBench) -> None:
     port = bench.address.rpartition(":")[2]
     assert await finished(bench.start("server", "--port", port)) == 2
     assert f"cannot listen on 127.0.0.1:{port}" in output_of(bench)
+    assert "choose another with --port" in output_of(bench)
+    assert await finished(bench.start("up", "--port", port)) == 2
+    assert "choose another with --port" in output_of(bench)
     assert Path(bench.folder / "polar-server.db").is_file()
     assert await stopped(server) == 0

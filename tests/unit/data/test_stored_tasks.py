@@ -11,6 +11,7 @@ import pytest
 from polar.data.row_store import RowStore
 from polar.data.stored_tasks import PickedTasks, StoredTasks
 from polar.data.tasks import check_tasks, read_tasks
+from polar.errors import PolarError
 from polar.types import TaskRequest
 
 TASKS = [
@@ -64,6 +65,13 @@ def test_rows_larger_than_the_page_cache_come_back() -> None:
         rows.add(str(number), bytes([number]) * 100_000)
     assert [row[0] for row in rows] == list(range(64))
     assert rows.at(63) == b"\x3f" * 100_000 and rows.find("7") == b"\x07" * 100_000
+
+
+def test_a_full_disk_is_an_error_with_its_remedy() -> None:
+    rows = RowStore()
+    rows._database.execute("PRAGMA max_page_count = 10")  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(PolarError, match="full; set SQLITE_TMPDIR"):
+        rows.add("large", b"x" * 100_000)
 
 
 def test_reading_a_set_takes_a_fraction_of_its_size(tmp_path: Path) -> None:

@@ -131,13 +131,12 @@ def _from_run(
 
 
 def _from_server(server: str, plan: ExportPlan, folder: ExportFolder, *, quiet: bool) -> dict[str, Any]:
-    from polar.cli.service.remote import IMPATIENT_S
-    from polar.client import PolarClient, Retry
+    from polar.cli.service.remote import connected
     from polar.runs.event_loop import run_apart
     from polar.runs.exported import server_source
 
     async def work() -> dict[str, Any]:
-        async with PolarClient(server, retry=Retry(total_s=IMPATIENT_S)) as client:
+        async with connected(server, patient=True) as client:
             source = await server_source(client, plan)
             about = {"server": client.url, "command": command_line()}
             return await _export(source, plan, folder, about, quiet=quiet)

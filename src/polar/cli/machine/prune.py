@@ -32,8 +32,10 @@ def prune(
 
     Only what Polar made: images of tasks' Dockerfiles, built and pulled ones.
     Nothing that a live node or a container uses. Results, traces and logs of runs
-    stay. Exit code 1 if something could not be removed.
+    stay; `polar rm` removes runs. Also ends processes and containers that killed
+    nodes left running. Exit code 1 if something could not be removed.
     """
+    from polar.node.leftovers import sweep_runtimes
     from polar.runs.prune import find_prunable
     from polar.runs.prune import prune as remove
     from polar.runs.stored import runs_dir_of
@@ -42,8 +44,13 @@ def prune(
     if not json:
         _show(found, unused_days)
     problems: dict[str, str] = {}
-    if found and not dry_run:
-        _ask(found, yes=yes)
+    if not dry_run:
+        if found:
+            ask_to_remove(len(found), yes=yes)
+        # Also without any workspace: its run may have been removed by hand, or be in another folder.
+        ended = asyncio.run(sweep_runtimes())
+        if ended and not json:
+            console().print(f"ended what {ended} dead nodes or sessions had left running")
         problems = asyncio.run(remove(found))
     _report(found, problems, dry_run=dry_run, json=json)
     if problems:
@@ -54,18 +61,19 @@ def _show(found: list[Prunable], unused_days: float) -> None:
     if not found:
         console().print(f"nothing to remove (images that were used in the last {unused_days:g} days stay)")
         return
-    rows = [(each.kind, each.name, _megabytes(each.size_bytes), clock(each.used_at)) for each in found]
+    rows = [(each.kind, each.name, megabytes(each.size_bytes), clock(each.used_at)) for each in found]
     total = sum(each.size_bytes for each in found)
-    print_table(["kind", "what", "#MB", "last used"], [*rows, ("", "total", _megabytes(total), "")])
+    print_table(["kind", "what", "#MB", "last used"], [*rows, ("", "total", megabytes(total), "")])
 
 
-def _ask(found: list[Prunable], *, yes: bool) -> None:
+def ask_to_remove(count: int, *, yes: bool) -> None:
+    """Ends the command unless `yes` is given or the user says so."""
     if yes:
         return
     if not sys.stdin.isatty():
         print_error("nothing was removed: --yes confirms it where no one can be asked, --dry-run only looks")
         raise typer.Exit(EXIT_REFUSED)
-    typer.confirm(f"Remove these {len(found)}?", abort=True)
+    typer.confirm(f"Remove {'it' if count == 1 else f'these {count}'}?", abort=True)
 
 
 def _report(found: list[Prunable], problems: dict[str, str], *, dry_run: bool, json: bool) -> None:
@@ -84,12 +92,12 @@ def _report(found: list[Prunable], problems: dict[str, str], *, dry_run: bool, j
     for name, problem in problems.items():
         print_error(f"{name}: {problem}")
     if removed:
-        console().print(f"removed {len(removed)}, {_megabytes(freed)} MB")
+        console().print(f"removed {len(removed)}, {megabytes(freed)} MB")
 
 
 def _row(each: Prunable) -> dict[str, Any]:
     return {"kind": each.kind, "name": each.name, "size_bytes": each.size_bytes, "used_at": each.used_at}
 
 
-def _megabytes(size_bytes: int) -> str:
+def megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f}"

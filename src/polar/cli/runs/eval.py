@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.options import JsonOption, SamplesOption
+from polar.cli.options import JsonOption, SamplesOption, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.runs.eval_runs import PolicyRun
@@ -38,7 +38,9 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     solved_at: Annotated[float, typer.Option(help="A session is solved if its reward is at least this.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the bootstrap, for the intervals.")] = 0,
-    server: Annotated[str | None, typer.Option(help="Run the sessions at this rollout server.")] = None,
+    server: Annotated[
+        str | None, typer.Option(envvar="POLAR_SERVER", help="Run the sessions at this rollout server.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Compare stored runs; nothing is run.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot: .png, .svg or .pdf.")] = None,
     json: JsonOption = False,
@@ -58,7 +60,7 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
         check_plot(plot)
     wanted = {"solved_at": solved_at, "seed": seed}
     if compare:
-        _refuse_with_compare(config=config, against=against, harness=harness, runtime=runtime, server=server)
+        _refuse_with_compare(config=config, against=against, harness=harness, runtime=runtime)
         policies = [stored_policy(each, ctx.obj) for each in tasks]
         settings = _settings(k, wanted, policies=policies)
     else:
@@ -98,7 +100,6 @@ def _tasks(
 
 def _configs(config: Path | None, against: list[Path], server: str | None) -> dict[str, Config]:
     """By the policy's name. The server's nodes have configs of their own."""
-    from polar import config as configuration
     from polar.errors import ConfigError
 
     if server is not None and (config is not None or against):
@@ -109,7 +110,7 @@ def _configs(config: Path | None, against: list[Path], server: str | None) -> di
         raise ConfigError(
             f"two configs have the same name ({', '.join(names)}), which names the policy: rename one"
         )
-    return {name: configuration.load(file) for name, file in zip(names, files, strict=True)}
+    return {name: checked_config(file) for name, file in zip(names, files, strict=True)}
 
 
 def _settings(

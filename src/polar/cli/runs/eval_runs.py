@@ -12,9 +12,11 @@ import typer
 from polar.cli.output import error_console
 from polar.cli.runs.progress import EXIT_FAILED_SESSIONS, EXIT_INTERRUPTED, RunProgress
 from polar.cli.runs.run import run_watched
+from polar.cli.service.remote import check_server
 from polar.config import Config
 from polar.errors import PolarError
 from polar.runs.event_loop import run_served
+from polar.runs.state import held
 from polar.runs.stored import load_run
 from polar.store.paths import RunPaths, RunRecord, write_whole
 from polar.trainers.evaluation import EvalReport
@@ -72,14 +74,17 @@ async def _at_server(
         started=time.time(),
         versions={},
     )
-    paths.write_record(record)
     stop = stop_requested()
-    async with await Journal.open(paths.journal) as journal, PolarClient(server) as client:
-        served = TasksElsewhere(client, tasks, progress, stop)
-        await served.run()
-        await served.keep(paths, journal)
-    ended = {"finished": time.time(), "sessions": len(progress.results)}
-    paths.write_record(record.model_copy(update=ended))
+    with held(paths, record) as run:
+        await check_server(server)
+        async with await Journal.open(paths.journal) as journal, PolarClient(server) as client:
+            served = TasksElsewhere(client, tasks, progress, stop)
+            run.begin({})
+            try:
+                await served.run()
+                await served.keep(paths, journal)
+            finally:
+                run.end(len(progress.results), interrupted=stop.is_set())
     return stop.is_set()
 
 

@@ -33,6 +33,7 @@ def ls(
     if server is not None:
         _ls_server(server, run, json=json)
         return
+    from polar.runs.state import state_of
     from polar.runs.stored import read_run, runs_dir_of
     from polar.store.paths import find_run, list_runs
 
@@ -47,20 +48,28 @@ def ls(
         | {"calls": session.call_count, "sampled_tokens": session.sampled_tokens}
         for session in stored
     ]
-    print_json({"run_id": stored.run_id, "sessions": sessions}) if json else _print_sessions(sessions)
+    state = state_of(stored.paths, stored.record)
+    if json:
+        print_json({"run_id": stored.run_id, "state": state, "sessions": sessions})
+        return
+    _print_sessions(sessions)
+    if state.goes_on and any(session.result is None for session in stored):
+        typer.echo(f"\nthe run was {state}; `polar run --resume {stored.run_id}` continues it")
 
 
 def _run_row(paths: RunPaths) -> dict[str, Any]:
     """A run that cannot be read is listed with the reason, not hidden."""
     from polar.cli.runs.summary import left_out_of_mean, mean_reward
     from polar.errors import PolarError
+    from polar.runs.state import state_of
     from polar.runs.stored import read_run
 
-    row: dict[str, Any] = {"run_id": paths.run_id, "started": None, "finished": None, "tasks": None}
+    row: dict[str, Any] = {"run_id": paths.run_id, "state": None, "started": None, "finished": None, "tasks": None}
     row |= {"stages": {}, "stale": 0, "mean_reward": None, "left_out_of_mean": {}, "problem": None}
     try:
         record = paths.read_record()
-        row |= {"started": record.started, "finished": record.finished, "tasks": record.tasks}
+        row |= {"state": state_of(paths, record), "started": record.started, "finished": record.finished}
+        row["tasks"] = record.tasks
         stored = read_run(paths)
         row["stages"] = dict(Counter(session.stage.value for session in stored))
         row["stale"] = sum(result.stale for result in stored.results)
@@ -134,6 +143,7 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
     cells = [
         (
             row["run_id"],
+            row["state"] or "-",
             clock(row["started"]) if row["started"] is not None else "-",
             _took(row),
             number(row["tasks"]),
@@ -142,7 +152,8 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
         )
         for row in rows
     ]
-    print_table(["run", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+    columns = ["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"]
+    print_table(columns, cells, widths=[max(len(cell[place]) for cell in cells) for place in (0, 1)])
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -155,9 +166,8 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _took(row: dict[str, Any]) -> str:
-    """The record alone does not tell a live run from a killed one."""
     if row["started"] is None or row["finished"] is None:
-        return "unfinished"
+        return "-"
     return seconds(row["finished"] - row["started"])
 
 
@@ -177,4 +187,5 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
-    print_table([*columns, "not trained on", "failure"], cells)
+    optional = ["#merge rate", "#traces", "#trainable"]
+    print_table([*columns, "not trained on", "failure"], cells, optional=optional)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption
+from polar.cli.options import ConfigOption, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.service.processes import ChildProgram
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def gateway(  # noqa: PLR0913
     ctx: typer.Context,
     server: Annotated[
-        str | None, typer.Option(help="Address of the rollout server.", show_default="polar.toml's server")
+        str | None,
+        typer.Option(
+            envvar="POLAR_SERVER", help="Address of the rollout server.", show_default="polar.toml's server"
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Nodes to run, a process each.")] = 1,
     config: ConfigOption = None,
@@ -42,7 +45,7 @@ def gateway(  # noqa: PLR0913
 
     logs = LogOptions(log_level, log_json)
     logs.apply()
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     if not own_tasks:
         chosen = configuration.for_foreign_tasks(chosen)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
@@ -84,15 +87,21 @@ async def _node(config: Config, address: str, paths: RunPaths, up: asyncio.Event
 
     from polar.config import read_secret
     from polar.node import Uplink, open_node, serve_server
+    from polar.runs.state import held
     from polar.store.paths import RunRecord
 
-    async with open_node(config, paths) as node:
-        up.set()
-        record = RunRecord(run_id=paths.run_id, config=config, started=time.time(), versions=node.versions)
-        paths.write_record(record)
-        async with Uplink(address, read_secret("node-token")) as uplink:
-            await serve_server(node, uplink, stop)
-        paths.write_record(record.model_copy(update={"finished": time.time()}))
+    record = RunRecord(run_id=paths.run_id, config=config, started=time.time(), versions={})
+    with held(paths, record) as run:
+        async with open_node(config, paths) as node:
+            up.set()
+            run.begin(node.versions)
+            interrupted = True
+            try:
+                async with Uplink(address, read_secret("node-token")) as uplink:
+                    await serve_server(node, uplink, stop)
+                interrupted = False
+            finally:
+                run.end(interrupted=interrupted)
 
 
 @dataclass

@@ -41,6 +41,10 @@ class ChildRefused(PolarError):
     """A child cannot run; restarting it would not help."""
 
 
+class ChildCrashed(ChildRefused):
+    """A child dies each time, and does not say why: its log may."""
+
+
 async def _nothing() -> None:
     return None
 
@@ -93,8 +97,11 @@ async def _keep(program: ChildProgram) -> None:
             quick_deaths = 0
             back_off.reset()
         quick_deaths += 1
-        if code == EXIT_REFUSED or quick_deaths == QUICK_DEATHS:
+        if code == EXIT_REFUSED:
             raise ChildRefused(f"{program.name} does not run: {_last_line(program.log)}")
+        if quick_deaths == QUICK_DEATHS:
+            more = f"; see {program.log}" if program.log else ""
+            raise ChildCrashed(f"{program.name} does not run: {_last_line(program.log)}{more}")
         log.warning("%s ended with code %s; restarting it", program.name, code)
         await asyncio.sleep(back_off.next_s())
 

@@ -1,9 +1,11 @@
-"""How commands reach a rollout server."""
+"""How commands reach a rollout server, and what they say if they cannot."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -11,18 +13,54 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IMPATIENT_S = 5.0
-"""How long a command that a person waits for looks for the server."""
-
 
 def ask(server: str | None, work: Callable[[PolarClient], Awaitable[T]], *, patient: bool = False) -> T:
     """Runs `work` with a client of the server; None: the server on this machine. `patient` work waits for a server
-    that restarts."""
-    from polar.client import DEFAULT_URL, PolarClient, Retry
+    that restarts; other work ends at once if no server answers."""
 
     async def run() -> T:
-        retry = Retry() if patient else Retry(total_s=IMPATIENT_S)
-        async with PolarClient(server or DEFAULT_URL, retry=retry) as client:
+        async with connected(server, patient=patient) as client:
             return await work(client)
 
     return asyncio.run(run())
+
+
+@asynccontextmanager
+async def connected(server: str | None, *, patient: bool = False) -> AsyncGenerator[PolarClient]:
+    from polar.client import DEFAULT_URL, PolarClient, Retry, ServerError
+    from polar.errors import PolarError
+
+    address, once = server or DEFAULT_URL, Retry(total_s=0)
+    try:
+        if patient:  # with a server that restarts, not with one that never was there
+            async with PolarClient(address, retry=once) as client:
+                await client.policy()
+        async with PolarClient(address, retry=Retry() if patient else once) as client:
+            yield client
+    except ServerError as error:
+        if error.status is not None:
+            raise
+        why = one_reason(error)
+        raise PolarError(
+            f"no rollout server answers at {address} ({why}): start one with `polar up`, or name another with "
+            "--server or POLAR_SERVER"
+        ) from error
+
+
+async def check_server(server: str, *, with_nodes: bool = True) -> None:
+    """Raises unless the server answers to this token and, with `with_nodes`, has a node to run sessions."""
+    from polar.errors import PolarError
+
+    async with connected(server) as client:
+        nodes = await client.nodes()
+    if with_nodes and not any(node.alive and not node.draining for node in nodes):
+        raise PolarError(
+            f"{server} has no live node to run sessions: start one with `polar gateway --server {server}`"
+        )
+
+
+def one_reason(error: BaseException) -> str:
+    cause = error.__cause__
+    reason = getattr(cause, "os_error", None) or cause or error
+    number = getattr(reason, "errno", None) or 0
+    return os.strerror(number) if number > 0 else str(getattr(reason, "strerror", None) or reason)

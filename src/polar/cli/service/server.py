@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,8 @@ def server(  # noqa: PLR0913
     """Take tasks from trainers and lease their sessions to gateway nodes.
 
     The first start makes two tokens that only you can read: the control token
-    is for trainers, the node token for gateway nodes.
+    is for trainers, the node token for gateway nodes. Exit code 0: Ctrl-C or
+    SIGTERM ended it. 2: refused, such as a port in use.
     """
     from polar import config as configuration
     from polar.config import ServerConfig
@@ -53,6 +55,7 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     from polar.errors import PolarError
     from polar.server.serve import RolloutServer
     from polar.store.paths import write_whole
+    from polar.uvicorn_server import why_not
 
     stop = stop_requested()
     control_token, node_token = make_secret("control-token"), make_secret("node-token")
@@ -60,7 +63,8 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
     try:
         await rollout.start()
     except OSError as error:
-        raise PolarError(f"cannot listen on {config.host}:{config.port}: {error.strerror or error}") from error
+        where = f"{config.host}:{config.port}: {why_not(error)}"
+        raise PolarError(f"cannot listen on {where}; choose another with --port (0: any free one)") from error
     try:
         out = console()
         out.print(f"rollout server at {rollout.base_url}")
@@ -74,15 +78,20 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
         if ended.done():
             ended.result()
         ended.cancel()
+        if address_file is not None:  # `polar up` may have been killed: then nothing else would remove it
+            shutil.rmtree(address_file.parent, ignore_errors=True)
     finally:
         await rollout.stop()
 
 
 @dataclass
 class ServerChild:
-    """The server as a child process. It writes its address to `address_file`."""
+    """The server as a child process. It writes its address to `address_file`, whose folder it removes when it is
+    stopped."""
 
     port: int
+    host: str | None
+    """None: the config's."""
     database: str | None
     config: Path | None
     address_file: Path
@@ -98,7 +107,8 @@ class ServerChild:
         port = self._address().rpartition(":")[2] or str(self.port)  # a restarted server keeps its address
         database = ["--database", self.database] if self.database else []
         config = ["--config", str(self.config)] if self.config else []
-        options = [*database, *config, *self.log_options.arguments()]
+        host = ["--host", self.host] if self.host else []
+        options = [*host, *database, *config, *self.log_options.arguments()]
         return ["server", "--port", port, *options, "--address-file", str(self.address_file)]
 
     async def address(self) -> str:

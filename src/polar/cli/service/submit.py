@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from polar.cli.options import JsonOption, ServerOption, TasksArgument
-from polar.cli.output import print_json_list
-from polar.cli.service.remote import ask
+from polar.cli.options import JsonOption, SamplesOption, ServerOption, TasksArgument
+from polar.cli.output import error_console, print_json_list
+from polar.cli.service.remote import ask, check_server
 from polar.cli.task_choice import (
     FilterOption,
     HarnessesOption,
@@ -33,6 +34,7 @@ SHOWN_IDS = 10
 def submit(  # noqa: PLR0913
     tasks: TasksArgument,
     server: ServerOption = None,
+    samples: SamplesOption = None,
     harness: HarnessesOption = None,
     filters: FilterOption = None,
     shard: ShardOption = None,
@@ -41,7 +43,7 @@ def submit(  # noqa: PLR0913
     limit: LimitOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and summarise them.")] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Give every task a new id, so that a file can be submitted again.")
+        bool, typer.Option("--fresh", help="New ids, of each task's name and the time: submit a file again.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -56,35 +58,41 @@ def submit(  # noqa: PLR0913
     Ctrl-C ends the wait, not the tasks.
     """
     from polar.client import DEFAULT_URL
-    from polar.data.tasks import read_tasks
+    from polar.runs.running import tasks_of
 
     choice = choice_of(filters, sample, seed, shard, limit, harness)
-    todo = _tasks_to_send(read_tasks(tasks), choice, fresh=fresh)
+    todo = tasks_to_send(tasks_of(tasks, samples), choice, fresh=fresh)
     address = server or DEFAULT_URL
     if wait:
         _submit_and_wait(todo, address, by_harness=bool(harness), json=json)
     elif json:
         _submit_as_json(todo, address)
     else:
-        ask(server, lambda client: _submit(client, todo, lambda each: typer.echo(str(each))))
+        ask(server, lambda client: _submit(client, todo, lambda each: typer.echo(str(each))), patient=True)
         typer.echo(f"\n`polar ls --server {address}` shows their progress")
+        _print_if_no_node(address)
 
 
-def _tasks_to_send(tasks: Sequence[TaskRequest], choice: TaskChoice, *, fresh: bool) -> Iterable[TaskRequest]:
+def tasks_to_send(tasks: Sequence[TaskRequest], choice: TaskChoice, *, fresh: bool) -> Iterable[TaskRequest]:
     from polar.store.paths import new_run_id
 
+    suffix = new_run_id() if fresh else ""
     if choice.harnesses:  # ids are made of the harness's name
-        return choice.of(tasks, new_run_id() if fresh else "")
+        return choice.of(tasks, suffix)
     positions = choice.selection.positions(tasks)
-    return (_with_id_to_send(tasks[position], position + 1, fresh=fresh) for position in positions)
+    return (_with_id_to_send(tasks[position], position + 1, suffix) for position in positions)
 
 
-def _with_id_to_send(task: TaskRequest, position: int, *, fresh: bool) -> TaskRequest:
-    """A task without an id in the file gets a new one each time: the default one may be taken at the server."""
+def _with_id_to_send(task: TaskRequest, position: int, suffix: str) -> TaskRequest:
+    """A task without an id in the file gets a new one each time: the default one may be taken at the server.
+    `suffix`: makes an id new that the server may have."""
     from polar.data.tasks import named
+    from polar.trainers.eval_plan import joined_id
 
+    if suffix:
+        return task.model_copy(update={"task_id": joined_id((str(task.task_id), suffix))})
     anonymous = task.model_copy(update={"task_id": None})
-    return anonymous if fresh or named(anonymous, position) == task else task
+    return anonymous if named(anonymous, position) == task else task
 
 
 class SubmittedTask(NamedTuple):
@@ -110,6 +118,7 @@ async def _submit(
     """In the order of the file, one at a time. An error names the last tasks that were submitted before it."""
     from polar.client import ServerError
     from polar.errors import PolarError
+    from polar.runs.served import same_task
 
     new, last = 0, deque[str](maxlen=SHOWN_IDS)
     for task in tasks:
@@ -118,23 +127,13 @@ async def _submit(
             new += 1
             last.append(taken.status.task_id)
         except ServerError as error:
-            if error.status != 409 or (known := await _same_task(client, task)) is None:
+            if error.status != 409 or (known := await same_task(client, task)) is None:
                 hint = " with another content; --fresh gives every task a new id" if error.status == 409 else ""
                 more = f"{new - len(last)} tasks and " if new > len(last) else ""
                 before = f"; submitted before it: {more}{', '.join(last)}" if new else ""
                 raise PolarError(f"{error}{hint}{before}") from error
             taken = SubmittedTask(known, was_there=True)
         on_taken(taken)
-
-
-async def _same_task(client: PolarClient, task: TaskRequest) -> TaskStatus | None:
-    """The server's task of this id, if it has the same content. JSON is compared: a tuple comes back as a list."""
-    import orjson
-
-    status = await client.task(str(task.task_id))
-    known = (await client.lease(status.session_ids[0])).task
-    sent, had = (orjson.loads(each.model_dump_json()) for each in (task, known))
-    return status if sent == had else None
 
 
 def _submit_as_json(todo: Iterable[TaskRequest], address: str) -> None:
@@ -151,15 +150,26 @@ def _submit_as_json(todo: Iterable[TaskRequest], address: str) -> None:
         if taken.was_there:
             there.append(taken.status.task_id)
 
-    ask(address, lambda client: _submit(client, todo, on_taken))
+    ask(address, lambda client: _submit(client, todo, on_taken), patient=True)
     print_json_list("tasks", map(orjson.loads, statuses), {"server": address, "already_there": there})
 
 
 def _submit_and_wait(todo: Iterable[TaskRequest], address: str, *, by_harness: bool, json: bool) -> None:
+    asyncio.run(check_server(address))
     taken: list[TaskStatus] = []
-    ask(address, lambda client: _submit(client, todo, lambda each: taken.append(each.status)))
+    ask(address, lambda client: _submit(client, todo, lambda each: taken.append(each.status)), patient=True)
     names = zip(taken, harness_of(todo).values(), strict=True) if by_harness else ()
     _wait_for(taken, address, {status.task_id: name for status, name in names}, json=json)
+
+
+def _print_if_no_node(address: str) -> None:
+    """The tasks would wait, and nothing would say why."""
+    from polar.errors import PolarError
+
+    try:
+        asyncio.run(check_server(address))
+    except PolarError as error:
+        error_console().print(str(error), style="yellow", soft_wrap=True)
 
 
 def _wait_for(taken: list[TaskStatus], address: str, harness_of: dict[str, str], *, json: bool) -> None:

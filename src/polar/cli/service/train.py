@@ -141,10 +141,12 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
     import asyncio
     import os
 
+    from polar.cli.service.remote import check_server
     from polar.cli.service.up import Layout, service
     from polar.client import PolarClient
 
     if place.server is not None:
+        await check_server(place.server)
         yield place.server
         return
     os.environ["PYTHONPATH"] = os.pathsep.join(

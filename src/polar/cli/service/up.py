@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption, JsonOption, SamplesOption
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption, again, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
@@ -25,6 +25,9 @@ def up(  # noqa: PLR0913
     ctx: typer.Context,
     tasks: Annotated[Path | None, typer.Argument(help="A task file to run, instead of waiting for tasks.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Gateway nodes, a process each.")] = 1,
+    host: Annotated[
+        str | None, typer.Option(help="Address that the server listens on.", show_default="polar.toml")
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = None,
     config: ConfigOption = None,
     samples: SamplesOption = None,
@@ -34,13 +37,15 @@ def up(  # noqa: PLR0913
 ) -> None:
     """Start a rollout server and gateway nodes on this machine.
 
-    Without TASKS it serves until Ctrl-C. With TASKS it runs them, stops
-    everything and ends like `polar run`.
+    Without TASKS it serves until Ctrl-C or SIGTERM, with exit code 0. With
+    TASKS it runs them, stops everything and ends with the exit codes of
+    `polar run`. 2: refused, such as a port in use.
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart, run_served
 
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
+    if host is not None:
+        chosen = chosen.model_copy(update={"server": chosen.server.model_copy(update={"host": host})})
     runs_dir: Path = ctx.obj or chosen.runs_dir
     log_options = LogOptions(log_level, log_json)
     if tasks is None:
@@ -66,7 +71,7 @@ def up(  # noqa: PLR0913
     with progress:
         interrupted = run_served(_run(layout, paths, todo, progress))
     print_outcome(progress.results, origin_of(paths), json=json)
-    end_run(progress, paths, interrupted=interrupted, json=json)
+    end_run(progress, paths, again(ctx.obj), interrupted=interrupted, json=json)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,9 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
         file, options = layout.config_file, layout.log_options
         own_tasks = is_loopback(layout.config.server.host)
         address_file = Path(scratch, "address")
-        child = ServerChild(layout.port, layout.database, file, address_file, log("server"), options)
+        child = ServerChild(
+            layout.port, layout.config.server.host, layout.database, file, address_file, log("server"), options
+        )
         async with running(child.program()):
             address = await child.address()
             workers = (
@@ -132,12 +139,13 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
     """Whether it was interrupted."""
     import time
 
-    from polar.cli.service.processes import stop_requested
+    from polar.cli.service.processes import ChildCrashed, stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
     from polar.data.stored_tasks import set_origin
     from polar.runs.resume import write_tasks
-    from polar.runs.running import prepare_machine
+    from polar.runs.running import prepare_machine, to_download
+    from polar.runs.state import held
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
 
@@ -150,19 +158,24 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
         versions={},
     )
     write_tasks(paths, tasks)
-    paths.write_record(record)
-    stop = stop_requested()
-    async with await Journal.open(paths.journal) as journal:
-        await prepare_machine(tasks, layout.config.permits, progress.phase)
-        progress.phase("Starting server and engine (downloads its weights once)")
-        try:
-            async with service(layout) as address, PolarClient(address) as client:
-                served = ServedTasks(client, tasks, progress, stop)
-                await served.wait_for_nodes()
-                progress.phase("")
-                await served.run()
-                await served.keep(paths, journal)
-        finally:
-            ended = {"finished": time.time(), "sessions": len(await journal.session_ids())}
-            paths.write_record(record.model_copy(update=ended))
+    stop, interrupted = stop_requested(), True
+    with held(paths, record) as run:
+        async with await Journal.open(paths.journal) as journal:
+            await prepare_machine(tasks, layout.config.permits, progress.phase)
+            progress.phase(f"Starting server and engine {layout.config.engine.name}{to_download(layout.config)}")
+            try:
+                async with service(layout) as address, PolarClient(address) as client:
+                    served = ServedTasks(client, tasks, progress, stop)
+                    await served.wait_for_nodes()
+                    run.begin({})
+                    progress.phase("")
+                    await served.run()
+                    await served.keep(paths, journal)
+                    interrupted = stop.is_set()
+            except ChildCrashed:
+                run.begin({})  # the logs in its folder may say why
+                raise
+            finally:
+                if run.began:
+                    run.end(len(await journal.session_ids()), interrupted=interrupted)
     return stop.is_set()

@@ -12,7 +12,7 @@ from polar.cli.options import RunOption
 from polar.cli.output import console
 
 if TYPE_CHECKING:
-    from polar.cli.runs.tokens import Spelling
+    from polar.cli.show.tokens import Spelling
     from polar.store.paths import RunPaths
 
 HOST = "127.0.0.1"
@@ -64,7 +64,7 @@ def _write(ctx: typer.Context, session: str | None, run: str | None, file: Path)
 
 async def spelling_or_numbers(run: RunPaths) -> tuple[Spelling, str]:
     """How tokens are spelled; without the model's vocabulary as numbers, with the reason."""
-    from polar.cli.runs.tokens import spelling
+    from polar.cli.show.tokens import spelling
     from polar.errors import PolarError
 
     renderer = run.read_record().config.model.spelling

@@ -20,6 +20,7 @@ from polar.evaluators.hardening.protected import WorkRules
 from polar.evaluators.hardening.witness import Testimony, Witness
 from polar.evaluators.hardening.work import CAP_BYTES, HandedIn, LaidWork, compared_work, own_runtime
 from polar.evaluators.swe_bench.grading import MISSING, Grading, grade, is_installed
+from polar.evaluators.swe_bench.missing import fix_for, missing_program
 from polar.evaluators.swe_bench.patch import PATCH, NotApplied, PatchTooLarge, apply_here, apply_in, patch_of
 from polar.evaluators.swe_bench.proof import lies_of, suspicions, unconfirmed
 from polar.evaluators.swe_bench.script import RUN, EvalLog, check_markers, log_of, runnable, uses_pytest
@@ -172,9 +173,11 @@ class SweBench:
             how = f"ended with code {log.exit_code}" if in_time else "ran out of time"
             end = log.setup.strip()[-500:] or seen.finished.stderr_tail.strip()[-500:]
             raise EvaluatorError(f"the eval script {how} before its start marker: {end}")
+        lies = lies_of(seen, log.forged, frozenset(laid.work))
+        if in_time and not lies and (program := missing_program(self._options.eval_script, seen, log)):
+            raise EvaluatorError(fix_for(program))
         grading = await self._grade(evidence, log, patch)
         _keep(evidence, "report.json", orjson.dumps(grading.model_dump(), option=orjson.OPT_INDENT_2))
-        lies = lies_of(seen, log.forged, frozenset(laid.work))
         score = self._score(grading, log, in_time, lies)
         if problems := lies + (self._unconfirmed(seen, grading) if score.reward else []):
             metrics = score.metrics | {"tampering": len(problems)}

@@ -23,6 +23,11 @@ PYTEST = re.compile(r"\b(pytest|py\.test)\b")
 RUN = ("bash", "-c", 'polar_script=$(cat "$1"); rm -f "$1"; shift; eval "$polar_script"', "bash")
 """Reads the whole script first: bash reads a file line by line while it runs, so tested code could go on with
 lines of its own."""
+NOTE_MISSING = (
+    "command_not_found_handle() {{ {{ set +x; }} 2>/dev/null; "
+    "printf '%s\\n' \"$1\" >>{folder}/not_found; printf '%s: command not found\\n' \"$1\" >&2; return 127; }}"
+)
+"""Bash calls it, in a process of its own, with the name of a command that is not in PATH."""
 
 
 def check_markers(script: str) -> str:
@@ -39,11 +44,16 @@ def _marked(lines: list[str]) -> tuple[int, int]:
     return starts[0], ends[0]
 
 
-def uses_pytest(script: str) -> bool:
-    """Whether the test command names it."""
+def test_command(script: str) -> str:
+    """The lines between the markers."""
     lines = script.splitlines()
     start, end = _marked(lines)
-    return bool(PYTEST.search("\n".join(lines[start + 1 : end])))
+    return "\n".join(lines[start + 1 : end])
+
+
+def uses_pytest(script: str) -> bool:
+    """Whether the test command names it."""
+    return bool(PYTEST.search(test_command(script)))
 
 
 def runnable(script: str, parts: str) -> str:
@@ -52,7 +62,7 @@ def runnable(script: str, parts: str) -> str:
     start, end = _marked(lines)
     folder = shlex.quote(parts)
     lines[end] = f"polar_exit_code=$?; exec >>{folder}/rest 2>&1"
-    lines[start] = f"exec >>{folder}/tests 2>&1"
+    lines[start] = f"{NOTE_MISSING.format(folder=folder)}; exec >>{folder}/tests 2>&1"
     return "\n".join((f"exec >>{folder}/setup 2>&1", *lines, 'exit "$polar_exit_code"\n'))
 
 
@@ -67,6 +77,8 @@ class EvalLog(msgspec.Struct, frozen=True):
     exit_code: int
     memory_kills: int = 0
     """Processes that the kernel killed at the task's own memory limit."""
+    not_found: tuple[str, ...] = ()
+    """Commands that the script's shell did not find in PATH, from the start marker on."""
 
     @property
     def whole(self) -> str:
@@ -81,6 +93,11 @@ class EvalLog(msgspec.Struct, frozen=True):
         return started + (f"{END}\n{EXIT_CODE}: {self.exit_code}\n" if self.rest is not None else "")
 
     @property
+    def printed(self) -> list[str]:
+        """Lines of the tests' output, without bash's trace."""
+        return [line for line in (self.tests or "").splitlines() if line.strip() and not line.startswith("+")]
+
+    @property
     def forged(self) -> tuple[str, ...]:
         """Markers that something other than the node wrote."""
         printed = "\n".join((self.setup, self.tests or "", self.rest or ""))
@@ -91,7 +108,8 @@ def log_of(seen: Testimony) -> EvalLog:
     parts = seen.parts
     ended = seen.finished
     parts_seen = (parts.get("setup", ""), parts.get("tests"), parts.get("rest"))
-    return EvalLog(*parts_seen, ended.exit_code, ended.memory_kills)
+    not_found = tuple(parts.get("not_found", "").splitlines())
+    return EvalLog(*parts_seen, ended.exit_code, ended.memory_kills, not_found)
 
 
 def _without_markers(text: str) -> str:

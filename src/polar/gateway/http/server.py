@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 
 from polar.config import GatewayConfig
+from polar.errors import ConfigError
 from polar.gateway.http.connection import BoundedHttp
 from polar.gateway.http.handler import GatewayApp
 from polar.gateway.http.listeners import SessionListeners
-from polar.uvicorn_server import UvicornServer, address_of, listen
+from polar.uvicorn_server import UvicornServer, address_of, listen, why_not
 
 
 class GatewayServer:
     def __init__(self, app: GatewayApp, config: GatewayConfig) -> None:
-        self._socket = listen(config.host, config.port)
+        try:
+            self._socket = listen(config.host, config.port)
+        except OSError as error:
+            raise ConfigError(
+                f"the gateway cannot listen on {config.host}:{config.port}: {why_not(error)}; set another"
+                " [gateway] port in polar.toml (0: any free one)"
+            ) from error
         # Without WebSockets an upgrade is an ordinary request, which its route refuses.
         self._server = UvicornServer(app, http=BoundedHttp, ws="none")
         self.listeners = SessionListeners(

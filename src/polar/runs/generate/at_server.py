@@ -19,7 +19,8 @@ from polar.runs.generate.attempts import TaskAttempts, TasksOfAccounts
 from polar.runs.generate.generate import GenerateObserver
 from polar.runs.generate.label import AttemptLabel, served_task
 from polar.runs.generate.source import AttemptSource
-from polar.runs.served import keep_session
+from polar.runs.served import keep_session, same_task
+from polar.runs.state import held
 from polar.runtimes.host.threads import to_the_end
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
@@ -45,16 +46,17 @@ async def run_attempts_at(
         started=before.started if before else time.time(),
         versions=before.versions if before else {},
     )
-    paths.write_record(record)
     source = AttemptSource(accounts, observer.judged)
     observer.phase("")
-    async with await Journal.open(paths.journal) as journal:
-        known = set(await journal.session_ids())
-        try:
-            await _Attempts(client, paths, journal, known, source, observer).run(config.pools.running)
-        finally:
-            ended = {"finished": time.time(), "sessions": len(known)}
-            paths.write_record(record.model_copy(update=ended))
+    with held(paths, record) as run:
+        async with await Journal.open(paths.journal) as journal:
+            known, interrupted = set(await journal.session_ids()), True
+            run.begin(record.versions)
+            try:
+                await _Attempts(client, paths, journal, known, source, observer).run(config.pools.running)
+                interrupted = False
+            finally:
+                run.end(len(known), interrupted=interrupted)
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,7 @@ class _Attempts:
         except ServerError as error:
             if error.status != 409:
                 raise
-            status = await self.client.task(str(task.task_id))
-            there = (await self.client.lease(status.session_ids[0])).task
-            if there.model_dump_json() != task.model_dump_json():
+            if await same_task(self.client, task) is None:
                 raise ConfigError(
                     f"the server has another task {task.task_id}: the task was changed while an attempt of it was "
                     "under way; give it a new task_id, or choose another --out"

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, case, func, select, update
 from polar.server.errors import Conflict
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
-from polar.server.records.nodes import name_of, note_heartbeat, touch
+from polar.server.records.nodes import is_draining, name_of, note_heartbeat, touch
 from polar.server.records.results import finish, server_result
 from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
@@ -44,7 +44,7 @@ _ORDER = [Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN]
 def lease(change: Change, node_id: str, room: int) -> LeaseReply:
     """Up to `room` sessions, by priority, then by age."""
     touch(change, node_id)
-    rows = _next_in_line(change, room)
+    rows = [] if is_draining(change.connection, node_id) else _next_in_line(change, room)
     requests: dict[str, TaskRequest] = {}
     for row in rows:
         if row.task_id not in requests:

@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
-from polar.server.errors import Invalid, Unauthorized
+from polar.server.errors import Invalid, Unauthorized, not_found
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import IS_HELD, nodes, sessions
 from polar.server.state import Change
-from polar.types import Heartbeat, NodeCredentials, NodeStatus, Registration, Sickness
+from polar.types import Heartbeat, NodeCredentials, NodeDrain, NodeStatus, Registration, Sickness
 
 FORGOTTEN_AFTER_S = 24 * 3600.0
 MAX_SLOTS = 2**31 - 1
@@ -68,6 +68,23 @@ def _update(change: Change, node_id: str, condition: ColumnElement[bool], **valu
     return bool(change.connection.execute(wanted).rowcount)
 
 
+def set_draining(change: Change, node_id: str, wanted: NodeDrain) -> None:
+    """A draining node gets no more sessions; those that it has end as usual."""
+    since = change.now if wanted.draining else None
+    if key_sha256_of(change.connection, node_id) is None:
+        raise not_found("node", node_id)
+    column = nodes.c.draining_since
+    differs = column.is_(None) if wanted.draining else column.is_not(None)
+    if _update(change, node_id, differs, draining_since=since):
+        append(change, [_node_event(node_id, "draining" if wanted.draining else "not draining")])
+        change.wakes.add("queue")
+
+
+def is_draining(connection: Connection, node_id: str) -> bool:
+    query = select(nodes.c.draining_since).where(nodes.c.node_id == node_id)
+    return connection.execute(query).scalar_one_or_none() is not None
+
+
 def name_of(connection: Connection, node_id: str | None) -> str:
     """For display; the id if the node is no longer known."""
     found = connection.execute(select(nodes.c.name).where(nodes.c.node_id == node_id)).scalar_one_or_none()
@@ -109,6 +126,7 @@ def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
             generating=row.generating,
             heard=row.heard_revision == revision,
             sick=None if row.sick is None else Sickness.model_validate_json(row.sick),
+            draining=row.draining_since is not None,
         )
         for row in rows
     ]

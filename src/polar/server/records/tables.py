@@ -35,7 +35,7 @@ from sqlalchemy import (
 
 from polar.store.database import StoreError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 METADATA = MetaData()
 
@@ -180,6 +180,7 @@ nodes = Table(
     Column("generating", Integer, nullable=False, server_default="0"),  # generations under way, as last reported
     Column("heard_revision", Integer),  # of the policy it follows; null: not reported yet
     Column("sick", Text),  # its `Sickness` as JSON; null: it is well
+    Column("draining_since", Float),  # null: it gets sessions
 )
 
 callbacks = Table(
@@ -276,5 +277,15 @@ def _add_groups_and_training(connection: Connection) -> None:
     connection.execute(insert(groups).from_select(["group_id", "sessions", "unfinished", "cursor"], counted))
 
 
-_MIGRATIONS = {1: _add_drain, 2: _add_upload_parts, 3: _add_earlier_attempts, 4: _add_groups_and_training}
+def _add_draining_nodes(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE nodes ADD COLUMN draining_since FLOAT"))
+
+
+_MIGRATIONS = {
+    1: _add_drain,
+    2: _add_upload_parts,
+    3: _add_earlier_attempts,
+    4: _add_groups_and_training,
+    5: _add_draining_nodes,
+}
 """From each older schema version to the next."""

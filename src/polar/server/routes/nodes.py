@@ -19,6 +19,7 @@ from polar.types import (
     LeaseReply,
     LeaseRequest,
     NodeCredentials,
+    NodeDrain,
     NodeStatus,
     Registration,
 )
@@ -41,6 +42,8 @@ class NodeRoutes:
     def routers(self, access: Access) -> list[APIRouter]:
         watching = guarded_router(access.control, "nodes")
         watching.get("/v1/nodes", summary="List the nodes")(self.listing)
+        drain: dict[str, Any] = {"status_code": 204, "responses": UNKNOWN}
+        watching.post("/v1/nodes/{node_id}/drain", summary="Drain a node, or take that back", **drain)(self.drain)
         joining = guarded_router(access.registration, "nodes")
         joining.post("/v1/nodes", summary="Register a node", status_code=201)(self.register)
         own = guarded_router(access.node, "nodes")
@@ -55,6 +58,10 @@ class NodeRoutes:
     async def listing(self) -> list[NodeStatus]:
         """What each runs and generates, when it was last heard of, and why one is sick."""
         return await self._state.read(nodes.listing, self._state.alive_since)
+
+    async def drain(self, node_id: PathId, wanted: NodeDrain) -> None:
+        """It gets no more sessions; those that it has end as usual."""
+        await self._state.change(nodes.set_draining, node_id, wanted)
 
     async def register(self, registration: Registration) -> NodeCredentials:
         """With the node token. The answer holds the key for the node's other requests."""

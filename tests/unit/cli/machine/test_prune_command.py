@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from polar import registry
 from polar.cli.app import app
 from polar.runtimes.host.processes import owner_scope
+from polar.runtimes.local.runtime import LocalRuntime
 from polar.store.paths import RunPaths
 
 
@@ -48,6 +51,24 @@ def test_yes_removes_it(left: Path) -> None:
     assert not left.exists()
     code, output = polar("prune", "--yes")
     assert code == 0 and "nothing to remove" in output
+
+
+class LeavingRuntime(LocalRuntime):
+    """Two dead nodes have left processes of it."""
+
+    @classmethod
+    async def sweep(cls) -> int:
+        return 2
+
+
+def test_what_killed_nodes_left_running_is_ended_even_if_their_runs_are_gone(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(left.parents[3])
+    monkeypatch.setitem(registry.BUILT_IN, "runtime", {"leaving": f"{__name__}:LeavingRuntime"})
+    assert "ended" not in polar("prune", "--dry-run")[1]
+    code, output = polar("prune")
+    assert code == 0 and "ended what 2 dead nodes or sessions had left running" in output
 
 
 def test_json_names_everything(left: Path) -> None:

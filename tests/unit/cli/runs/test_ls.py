@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
+from polar.node.leftovers import claim
+from polar.runtimes.host.processes import owner_scope
 from polar.store.paths import RunPaths
 
 Polar = Callable[..., Result]
@@ -15,9 +18,9 @@ Polar = Callable[..., Result]
 
 def test_runs_are_listed_with_their_stages_and_mean_reward(run: RunPaths, polar: Polar) -> None:
     [header, row] = polar("ls").stdout.splitlines()
-    assert header.split() == ["run", "started", "took", "tasks", "sessions", "mean", "reward"]
+    assert header.split() == ["run", "state", "started", "took", "tasks", "sessions", "mean", "reward"]
     assert row.split() == [
-        run.run_id, *["2026-11-15", "05:12:33"], "5.000", "s", "1", "COMPLETED", "1", "FAILED", "1,",
+        run.run_id, "finished", *["2026-11-15", "05:12:33"], "5.000", "s", "1", "COMPLETED", "1", "FAILED", "1,",
         *["1", "left", "out", "of", "the", "mean"], "1.000",
     ]  # fmt: skip
 
@@ -28,6 +31,46 @@ def test_runs_as_json(run: RunPaths, polar: Polar) -> None:
     assert row["stages"] == {"COMPLETED": 1, "FAILED": 1}
     assert (row["tasks"], row["mean_reward"], row["problem"]) == (1, 1.0, None)
     assert row["finished"] - row["started"] == 5.0
+
+
+def test_in_a_narrow_terminal_id_and_state_stay_whole(
+    run: RunPaths, polar: Polar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert polar("ls").stdout.splitlines()[1].split()[:2] == [run.run_id, "finished"]
+
+
+class TestStates:
+    """A killed run is told from one that goes on."""
+
+    def state(self, polar: Polar) -> str:
+        [row] = json.loads(polar("ls", "--json").stdout)["runs"]
+        assert row["state"] in polar("ls").stdout
+        return row["state"]
+
+    def reopen(self, run: RunPaths, **changes: Any) -> None:
+        run.write_record(run.read_record().model_copy(update=changes))
+
+    def test_a_run_whose_process_lives_is_running(self, run: RunPaths, polar: Polar) -> None:
+        self.reopen(run, finished=None)
+        claim(run)
+        assert self.state(polar) == "running"
+
+    def test_a_run_whose_process_is_dead_was_killed(self, run: RunPaths, polar: Polar) -> None:
+        self.reopen(run, finished=None)
+        run.owner.write_text(f"{owner_scope()} 999999.1\n")
+        assert self.state(polar) == "killed"
+        run.owner.unlink()  # as the next start does
+        assert self.state(polar) == "killed"
+
+    def test_ctrl_c_and_errors_interrupt_a_run(self, run: RunPaths, polar: Polar) -> None:
+        self.reopen(run, interrupted=True)
+        assert self.state(polar) == "interrupted"
+
+    def test_a_process_of_another_machine_cannot_be_seen(self, run: RunPaths, polar: Polar) -> None:
+        self.reopen(run, finished=None)
+        run.owner.write_text("another-boot.4026531836 1234.5\n")
+        assert self.state(polar) == "elsewhere"
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(

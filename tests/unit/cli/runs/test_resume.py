@@ -47,6 +47,10 @@ def polar(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
+def states() -> list[str]:
+    return [run["state"] for run in json.loads(polar("ls", "--json").stdout)["runs"]]
+
+
 def ran(folder: Path) -> list[str]:
     return (folder / "ran.txt").read_text().split()
 
@@ -63,10 +67,13 @@ def test_only_what_has_no_result_runs_after_a_kill(folder: Path) -> None:
         blocked_until(lambda: (folder / "hangs").exists() or process.poll() is not None)
         blocked_until(lambda: process.poll() is not None or len(load_run().results) == 1)
         assert process.poll() is None
+        assert states() == ["running"]
     finally:
         process.kill()
         process.wait(HANG_S)
     run_id = next((folder / "polar-runs").iterdir()).name
+    assert states() == ["killed"]
+    assert f"its run is killed; `polar run --resume {run_id}`" in polar("show", "cut-0").stdout
     (folder / "go-on").touch()
     (folder / "tasks.jsonl").unlink()
 

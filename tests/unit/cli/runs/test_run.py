@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_a_failure_of_the_infrastructure_is_one(folder: Path) -> None:
     [
         (
             '{"instruction": "x", "harness": "codexx"}',
-            "unknown harness 'codexx'; known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell",
+            "unknown harness 'codexx'; did you mean 'codex'? known: claude_code, codex, gemini_cli, opencode",
         ),
         ('{"instruction": "x", "num_samples": -1}', "num_samples"),
         ("{}", "instruction: missing"),
@@ -114,11 +115,14 @@ def test_nonsense_is_refused_before_anything_runs(folder: Path, content: str, wo
     assert not (folder / "polar-runs").exists()
 
 
-def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path) -> None:
-    with (folder / "big.jsonl").open("wb") as file:
+@pytest.mark.parametrize(
+    ("name", "why"), [("big.json", "write it as JSONL"), ("big.jsonl", "line 1: longer than")]
+)
+def test_a_file_that_is_far_too_large_is_not_even_read(folder: Path, name: str, why: str) -> None:
+    with (folder / name).open("wb") as file:
         file.truncate(2 * 2**30)  # takes no space
-    result = polar("run", "big.jsonl")
-    assert result.exit_code == 2 and "split it" in result.stderr
+    result = polar("run", name)
+    assert result.exit_code == 2 and why in result.stderr
 
 
 def test_a_missing_file_and_a_missing_config(folder: Path) -> None:
@@ -131,6 +135,26 @@ def test_an_engine_that_does_not_start_is_an_error_of_one_line(folder: Path) -> 
     result = polar("run", "tasks.jsonl")
     assert result.exit_code == 2
     assert "no GGUF file at absent.gguf" in result.stderr
+    assert not list((folder / "polar-runs").iterdir()), "a refused start leaves no run"
+
+
+def test_a_gateway_port_in_use_is_an_error_that_names_the_setting(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = folder / "polar.toml"
+        config.write_text(config.read_text() + f"[gateway]\nport = {port}\n")
+        result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: Address already in use; set another [gateway] port" in result.stderr
+    assert not list((folder / "polar-runs").iterdir())
+
+
+def test_a_runtime_that_is_missing_leaves_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/no.sock")
+    write_tasks(folder, "true", "true", runtime={"name": "docker", "options": {"image": "polar-base"}})
+    result = polar("run", "tasks.jsonl")
+    assert result.exit_code == 2 and "runtime docker" in result.stderr
+    assert not list((folder / "polar-runs").iterdir())
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -155,6 +179,8 @@ def test_an_interrupt_keeps_what_was_captured_and_leaves_nothing_running(
     assert [(r["stage"], r["statistics"]["calls"]) for r in value["results"]] == [("CANCELLED", 1)]
     assert value["trainable_tokens"] > 0
     assert list((folder / value["path"]).glob("sessions/*/place")) == []
+    [row] = json.loads(polar("ls", "--json").stdout)["runs"]
+    assert row["state"] == "interrupted"
 
 
 def test_several_harnesses_over_one_file_are_compared(folder: Path) -> None:

@@ -67,6 +67,15 @@ def test_a_task_file_holds_a_table_and_defaults_go_under_each_task(tmp_path: Pat
     assert [each.where for each in skipped] == ["tasks/b"]
 
 
+def test_a_folder_of_tasks_needs_no_task_file(tmp_path: Path) -> None:
+    make_folder(tmp_path, "a")
+    make_folder(tmp_path, "b", **{"tests/test.sh": None})
+    tasks, skipped = read_task_set(tmp_path / "tasks")
+    assert [each.task_id for each in tasks] == ["a"] and [each.where for each in skipped] == ["tasks/b"]
+    (alone,) = read_task_set(tmp_path / "tasks" / "a").tasks
+    assert alone == tasks[0]
+
+
 def test_folders_are_found_by_name_and_pattern(tmp_path: Path) -> None:
     for name in ("calc-1", "calc-2", "web-1"):
         make_folder(tmp_path, name)

@@ -218,6 +218,68 @@ class TestTheScript:
             await case.score(log_parser="parse_nothing")
 
 
+class TestMissingPrograms:
+    """What the runtime lacks says nothing about the patch; what the repository lacks is the agent's doing."""
+
+    @pytest.mark.parametrize(
+        ("command", "named"),
+        [
+            ("no-such-runner -rA test_calc.py", "no no-such-runner, .*--apt no-such-runner"),
+            ("CI=1 no-such-runner test_calc.py | tee out.txt", "no no-such-runner,"),
+            ("/no/such/bin/pytest -rA test_calc.py", "no /no/such/bin/pytest, .*--pip pytest"),
+            ("/no/such/bin/python3 -m pytest -rA \\\n test_calc.py", "no /no/such/bin/python3, .*--apt python3"),
+            ("/dev/null/bin/pytest", "no /dev/null/bin/pytest,"),
+        ],
+    )
+    async def test_a_program_that_the_runtime_lacks_is_no_verdict(
+        self, case: Case, command: str, named: str
+    ) -> None:
+        case.write("calc.py", FIXED)
+        with pytest.raises(EvaluatorError, match=rf"the runtime has {named}"):
+            await case.score(eval_script=_with_command(case, command))
+        assert "Start Test Output" in (case.logs / "test_output.log").read_text()
+
+    async def test_a_python_without_pytest_is_no_verdict(self, case: Case) -> None:
+        case.write("calc.py", FIXED)
+        with pytest.raises(EvaluatorError, match=r"has no pytest, .*polar image build NAME --pip pytest"):
+            await case.score(eval_script=_with_command(case, f"{sys.executable} -S -m pytest test_calc.py"))
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "./run_tests",
+            '"$TESTBED/run_tests"',
+            "{own}/bin/pytest -rA",
+            "bin/python3 -m pytest",
+            "bash -c 'no-such-runner'",
+            "{python} -c 'import sys; sys.exit(127)'",
+            "no-such-program; ./run_tests",
+            "{python} -c 'pass'; ./run_tests pytest",
+        ],
+    )
+    async def test_what_the_repository_lacks_scores_0(self, case: Case, command: str) -> None:
+        case.write("calc.py", FIXED)
+        command = command.format(own=case.own, python=sys.executable)
+        score = await case.score(eval_script=_with_command(case, command))
+        assert (score.reward, score.metrics["exit_code"]) == (0.0, 127)
+
+    async def test_tested_code_that_chooses_the_exit_code_scores_0(self, case: Case) -> None:
+        case.write("calc.py", "import sys\nsys.exit(127)\n")
+        score = await case.score(eval_script=_with_command(case, f"{sys.executable} calc.py pytest"))
+        assert (score.reward, score.metrics["exit_code"]) == (0.0, 127)
+
+    async def test_code_that_pretends_a_missing_pytest_scores_0(self, case: Case) -> None:
+        line = "/usr/bin/python3: No module named pytest"
+        case.write("calc.py", f"import os, sys\nos.write(2, b'{line}\\n')\nsys.exit(1)\n")
+        assert (await case.score()).reward == 0.0
+
+
+def _with_command(case: Case, command: str) -> str:
+    usual = "python3 -m pytest -rA -p no:cacheprovider test_calc.py"
+    assert usual in eval_script(case.commit)
+    return eval_script(case.commit).replace(usual, command)
+
+
 async def test_words_that_cheats_use_are_pointed_out_and_cost_nothing(case: Case) -> None:
     case.write("calc.py", FIXED + "\n# not os._exit\n")
     score = await case.score()

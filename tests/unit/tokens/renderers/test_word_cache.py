@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -46,6 +47,12 @@ def tokenizer_of(which: RealFamily) -> Tokenizer:
         return Tokenizer.from_file(str(asyncio.run(tokenizer_folder(which)) / "tokenizer.json"))
     except (HarnessError, ConfigError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_tokenizer_is_kept() -> Iterator[None]:
+    yield
+    tokenizer_of.cache_clear()
 
 
 @cache

@@ -1,142 +1,58 @@
-"""`polar show`: one session with its stages and calls over time, its verdict and its traces."""
+"""The page that `polar show` prints of a session: its walk, verdict, files and traces."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
-
-from polar.cli.options import JsonOption, RunOption, ServerOption, SessionArgument
-from polar.cli.output import clock, console, counted, number, one_line, print_json, print_table, seconds, visible
-from polar.cli.service.remote import ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from polar.cli.service.remote_sessions import ServerSession
-    from polar.runs.stored import StoredSession
-    from polar.types import Call, Score, SessionResult, Staleness, Trace
-
-    ShownSession = StoredSession | ServerSession
-
-USAGE = "prompt_tokens completion_tokens cached_tokens reasoning_tokens"
+from polar.cli.output import clock, console, counted, number, one_line, print_table, seconds, visible
+from polar.cli.service.remote_sessions import ServerSession
+from polar.cli.show.additions import added_to
+from polar.cli.show.shown_session import ShownSession, run_state, short_id, timed
+from polar.types import Call, Score, SessionResult, Staleness, Trace
 
 
-def show(
-    ctx: typer.Context,
-    session: SessionArgument,
-    run: RunOption = None,
-    server: ServerOption = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show the traces, trainable tokens marked.")] = False,
-    json: JsonOption = False,
-) -> None:
-    """Show one session: its stages and calls over time, its score and its traces.
-
-    Looks in the local runs; with --server at a rollout server, which needs the
-    whole id.
-    """
-    from polar.cli.runs.tokens import print_traces
-
-    stored = _load(ctx, session, run, server)
-    traces = stored.traces
-    if json:
-        print_json(_as_json(stored, traces, with_tokens=tokens))
-        return
-    _print_head(stored)
-    _print_walk(stored)
-    if stored.result is not None:
-        _print_verdict(stored.result)
-        _print_age(stored.result, stored.lease.task.staleness)
-        _print_certificate(stored.result)
-        _print_health(stored.result)
-        _print_files(stored.result, stored.folder)
-    _print_traces(traces)
-    if tokens:
-        print_traces(stored.renderer, traces)
+def print_page(session: ShownSession) -> None:
+    _print_head(session)
+    _print_walk(session)
+    _print_why_open(session)
+    if (result := session.result) is not None:
+        _print_verdict(result)
+        _print_age(result, session.lease.task.staleness)
+        _print_certificate(result)
+        _print_health(result)
+        _print_files(session, result)
+        _print_notes(session, result)
+    _print_traces(session.traces)
 
 
-def _load(ctx: typer.Context, session: str, run: str | None, server: str | None) -> ShownSession:
-    """A run is always local, even if POLAR_SERVER is set."""
-    from polar.cli.service.remote_sessions import load_from_server
-    from polar.runs.stored import load_session, runs_dir_of
-
-    if server is not None and run is None:
-        return ask(server, lambda client: load_from_server(client, session))
-    return load_session(runs_dir_of(ctx.obj), run, session)
-
-
-def _as_json(stored: ShownSession, traces: tuple[Trace, ...], *, with_tokens: bool) -> dict[str, Any]:
-    result = stored.result
-    return {
-        **stored.origin,
-        "folder": str(stored.folder) if stored.folder else None,
-        "session": stored.lease.session.model_dump(mode="json"),
-        "task": stored.lease.task.model_dump(mode="json"),
-        "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in _timed(stored)],
-        "calls": [_call_json(call) for call in stored.calls],
-        "result": result.model_dump(mode="json") if result else None,
-        "traces": [_trace_json(trace, with_tokens=with_tokens) for trace in traces],
-    }
-
-
-def _fields(value: object, names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names.split()}
-
-
-def _call_json(call: Call) -> dict[str, Any]:
-    return {
-        **_fields(call, "call_id parent_id continues break_reason kind"),
-        **_fields(call.times, "arrived rendered sampled"),
-        **_fields(call, "prompt_tokens evaluated_tokens"),
-        "sampled_tokens": len(call.completion_ids),
-        "usage": None if call.usage is None else _fields(call.usage, USAGE),
-        **_fields(call, "cut_tokens finish_reason received tolerant lone_surrogates policy_version"),
-        "policy_spans": [(span.version, span.start, span.length) for span in call.policy_spans],
-        "updated_within": call.updated_within,
-    }
-
-
-def _trace_json(trace: Trace, *, with_tokens: bool) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "kind": trace.kind,
-        "prompt_tokens": len(trace.prompt_ids),
-        "response_tokens": len(trace.response_ids),
-        "trainable_tokens": trace.trainable_tokens,
-        "calls": [span.call_id for span in trace.spans],
-        **_fields(trace, "policy_versions context_exact reward task_id group_id sample attempt failure"),
-    }
-    if not with_tokens:
-        return summary
-    arrays = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
-    return summary | {name: list(getattr(trace, name)) for name in arrays}
-
-
-def _timed(stored: ShownSession) -> list[tuple[Any, float, float | None]]:
-    """Stages with the seconds until the next one; the last has no end."""
-    took = [*(end - at for (_, at), (_, end) in pairwise(stored.stages)), None]
-    return [(stage, at, duration) for (stage, at), duration in zip(stored.stages, took, strict=False)]
-
-
-def _print_head(stored: ShownSession) -> None:
-    session, task = stored.lease.session, stored.lease.task
+def _print_head(shown: ShownSession) -> None:
+    session, task = shown.lease.session, shown.lease.task
     out = console()
-    origin = "  ".join(f"{name.removesuffix('_id')} {value}" for name, value in stored.origin.items())
+    origin = "  ".join(f"{name.removesuffix('_id')} {value}" for name, value in shown.origin.items())
     out.print(f"session {session.session_id}  {origin}  attempt {session.attempt}  {session.stage}")
     plugins = ("harness", "runtime", "builder", "evaluator")
     out.print("  ".join(f"{kind} {getattr(task, kind).name}" for kind in plugins))
     out.print(f"task {session.task_id}: {one_line(task.instruction)}\n")
 
 
-def _print_walk(stored: ShownSession) -> None:
+def _print_why_open(session: ShownSession) -> None:
+    """Why a session of this machine has no result, and whether one will come."""
+    state = run_state(session)
+    if state is None or session.result is not None:
+        return
+    resume = f"`polar run --resume {session.origin['run_id']}` runs the session again"
+    goes_on = f"; {resume}" if state.goes_on else ""
+    console().print(f"\nno result: its run is {state}{goes_on}", style="yellow", soft_wrap=True)
+
+
+def _print_walk(session: ShownSession) -> None:
     """Stages and calls in the order of time, in seconds since the first."""
-    steps = [(at, _stage_cells(stage.value, took)) for stage, at, took in _timed(stored)]
-    steps += [(call.times.arrived, _call_cells(call, stored.session_id)) for call in stored.calls]
+    steps = [(at, _stage_cells(stage.value, took)) for stage, at, took in timed(session)]
+    steps += [(call.times.arrived, _call_cells(call, session.session_id)) for call in session.calls]
     steps.sort(key=lambda step: step[0])
     start = steps[0][0] if steps else 0.0
     columns = ["#at", "#took", "step", "#prompt", "#evaluated", "#sampled", "finish", "kind", "note"]
     rows = [(seconds(at - start), *cells) for at, cells in steps]
-    print_table(columns, rows, title=f"from {clock(start)}" if steps else "nothing is recorded yet")
+    title = f"from {clock(start)}" if steps else "nothing is recorded yet"
+    print_table(columns, rows, title=title, optional=["#evaluated", "kind"])
 
 
 def _stage_cells(stage: str, took: float | None) -> tuple[str, ...]:
@@ -146,7 +62,7 @@ def _stage_cells(stage: str, took: float | None) -> tuple[str, ...]:
 def _call_cells(call: Call, session_id: str) -> tuple[str, ...]:
     return (
         seconds(call.times.sampled - call.times.arrived),
-        f"  call {_short(call.call_id, session_id)}",
+        f"  call {short_id(call.call_id, session_id)}",
         str(call.prompt_tokens) if call.usage is None else number(call.usage.prompt_tokens),
         number(call.evaluated_tokens),
         str(len(call.completion_ids)) if call.usage is None else number(call.usage.completion_tokens),
@@ -157,7 +73,7 @@ def _call_cells(call: Call, session_id: str) -> tuple[str, ...]:
 
 
 def _note(call: Call, session_id: str) -> str:
-    parent = _short(call.parent_id, session_id) if call.parent_id else ""
+    parent = short_id(call.parent_id, session_id) if call.parent_id else ""
     relation = f"continues {parent}" if call.continues else f"after {parent}" if parent else "starts"
     notes = [relation, call.break_reason and f"break: {call.break_reason}", *call.tolerant]
     notes.append("policy updated within" if call.updated_within or len(call.policy_spans) > 1 else "")
@@ -165,10 +81,6 @@ def _note(call: Call, session_id: str) -> str:
     notes.append("" if call.received else "not received")
     notes.append(f"{call.cut_tokens} cut off" if call.cut_tokens else "")
     return ", ".join(note for note in notes if note)
-
-
-def _short(call_id: str, session_id: str) -> str:
-    return visible(call_id.removeprefix(f"{session_id}."))
 
 
 def _metrics(score: Score) -> str:
@@ -242,15 +154,32 @@ def _print_certificate(result: SessionResult) -> None:
     )
 
 
-def _print_files(result: SessionResult, folder: Path | None) -> None:
-    """`folder` is None where the node of a rollout server has the files."""
+def _print_files(session: ShownSession, result: SessionResult) -> None:
     out = console()
-    where = f"in {folder}" if folder else f"in sessions/{result.session_id} of the run folder of its node"
-    out.print(f"files {where}: {visible(', '.join(('logs', *result.kept)), newline=' ')}", soft_wrap=True)
+    kept = visible(", ".join(("logs", *result.kept)), newline=" ")
+    if isinstance(session, ServerSession):
+        name = session.session_id
+        get = f"`polar fetch {name} DIR --server {session.server}` gets {_uploaded(session)}"
+        out.print(f"files in sessions/{name} of the run folder of its node: {kept}", soft_wrap=True)
+        out.print(f"  {get}", soft_wrap=True)
+    else:
+        out.print(f"files in {session.folder}: {kept}", soft_wrap=True)
     for line in result.left_out:
         out.print(f"  left out: {visible(line, newline=' ')}")
-    for line in result.notes:
-        out.print(f"note: {visible(line, newline=' ')}")
+
+
+def _uploaded(session: ServerSession) -> str:
+    if not session.files:
+        return "its calls and result; its node uploaded no files"
+    whole = sum(len(file.content) == file.size_bytes for file in session.files)
+    return f"{whole} of {len(session.files)} files whole"
+
+
+def _print_notes(session: ShownSession, result: SessionResult) -> None:
+    """With those that an older Polar did not write down."""
+    found = (*result.notes, *(added_to(session, call) for call in session.calls))
+    for line in dict.fromkeys(filter(None, found)):
+        console().print(f"note: {visible(line, newline=' ')}", style="magenta")
 
 
 def _print_traces(traces: tuple[Trace, ...]) -> None:

@@ -33,7 +33,9 @@ def state_of(node: NodeStatus) -> str:
     """`silent`: without a heartbeat for so long that its sessions are given to other nodes."""
     if not node.alive:
         return "silent"
-    return "sick" if node.sick else "well"
+    if node.sick:
+        return "sick"
+    return "draining" if node.draining else "well"
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

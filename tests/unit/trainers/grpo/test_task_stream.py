@@ -1,0 +1,32 @@
+"""The tasks of a training run by number: from a file, or from a set in a git repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.data.test_git_sets import Repository
+
+from polar.trainers.grpo.task_stream import TaskStream
+
+LINES = "".join(json.dumps({"task_id": name, "instruction": name}) + "\n" for name in "abc")
+
+
+def sources(stream: TaskStream) -> list[str]:
+    made = (stream.task(number, f"t{number}", 2) for number in range(6))
+    return [task.metadata["source_id"] for task in made]
+
+
+def test_each_round_has_every_task_once(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text(LINES)
+    found = sources(TaskStream("tasks.jsonl", tmp_path))
+    assert sorted(found[:3]) == sorted(found[3:]) == ["a", "b", "c"]
+    assert found == sources(TaskStream("tasks.jsonl", tmp_path)), "the same number is always the same task"
+
+
+def test_a_set_in_git_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
+    made = Repository(tmp_path / "set")
+    made.commit(tasks__jsonl=LINES)
+    assert sorted(sources(TaskStream(f"{made.address}@main", tmp_path))[:3]) == ["a", "b", "c"]
