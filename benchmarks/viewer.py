@@ -1,11 +1,11 @@
 """How large the page of a long session is, and how smoothly it scrolls.
 
-    python benchmarks/viewer.py [--tokens 100000] [--calls 50] [--steps 300]
+    python benchmarks/viewer.py [--tokens 100000] [--calls 50] [--steps 300] [--pixels 120]
 
-Writes a made-up session to a file as `polar view --html` does, opens it in Chromium without a screen and scrolls
-from top to bottom, `--pixels` in each frame. A frame is the time between two calls of requestAnimationFrame; work is
-what the page's own thread did in it, as Chromium counts it, without the painting that a graphics card does elsewhere.
-Needs chromium and chromedriver, and selenium from the extra `dev`.
+Writes a made-up session to a file as `polar view --html` does, opens it in Chromium without a screen, and scrolls:
+first on from the top by `--pixels` in each frame, as a hand does, then from top to bottom in as many leaps. A
+frame is the time between two calls of requestAnimationFrame, here with all painting done by the processor. Needs
+chromium and chromedriver, and selenium from the extra `dev`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ sys.path.insert(0, str(ROOT / "tests"))
 from chromium import started_chromium  # noqa: E402 - of the tests
 from polar.dashboard.document import session_document  # noqa: E402
 from polar.dashboard.session_page import session_page  # noqa: E402
-from polar.types import Call, TokenIds  # noqa: E402
+from polar.types import Call, Message, TokenIds, token_ids  # noqa: E402
 from viewed_session import Conversation, store  # noqa: E402
 
 WORDS = (
     "the file test error return value call model sampled path line import def class none true with open".split()
 )
 FRAMES = """
-const [steps, done] = arguments;
+const [steps, pixels, done] = arguments;
 const frames = [];
-const height = document.documentElement.scrollHeight - innerHeight;
+const leap = pixels || (document.documentElement.scrollHeight - innerHeight) / steps;
 let step = 0, last = null;
 function next(now) {
   if (last !== null) frames.push(now - last);
   last = now;
-  if (step > steps) return done(frames);
-  scrollTo(0, height * step++ / steps);
+  if (step++ > steps) return done(frames);
+  scrollBy(0, leap);
   requestAnimationFrame(next);
 }
+scrollTo(0, 0);
 requestAnimationFrame(next);
 """
 
@@ -60,9 +61,22 @@ def a_session(tokens: int, calls: int) -> Conversation:
         return "".join(chr(rng.randrange(1, 30_000)) for _ in range(size))
 
     for number in range(calls):
+        given, sampled = characters(), characters()
+        asked = Message(role="user", content=spelled(token_ids(map(ord, given))))
+        reply = Message(role="assistant", content=spelled(token_ids(map(ord, sampled))))
         parent: Call | None = before
-        before = talk.say(characters(), characters(), parent=parent, policy_version=f"v{number // 10}")
+        echo = (parent.response,) if parent else ()
+        changes = {"new_messages": (*echo, asked), "response": reply, "policy_version": f"v{number // 10}"}
+        before = talk.say(given, sampled, parent=parent, **changes)
     return talk
+
+
+def frames_in_words(frames: list[float]) -> str:
+    frames = sorted(frames)
+    middle, high = frames[len(frames) // 2], frames[int(len(frames) * 0.99)]
+    over = sum(frame > 50 for frame in frames)
+    high_end = f"p99 {high:.1f} ms, longest {frames[-1]:.1f} ms, {over} of {len(frames)} over 50 ms"
+    return f"median {middle:.1f} ms, {high_end}"
 
 
 def main() -> None:
@@ -70,6 +84,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--calls", type=int, default=50)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--pixels", type=int, default=120)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, started_chromium() as browser:
         run = asyncio.run(store(Path(folder) / "runs", a_session(options.tokens, options.calls)))
@@ -82,16 +97,16 @@ def main() -> None:
         browser.open(page)
         loaded_s = time.perf_counter() - began
         browser.driver.set_script_timeout(300)
-        frames = sorted(browser.driver.execute_async_script(FRAMES, options.steps))
+        scrolled = browser.driver.execute_async_script(FRAMES, options.steps, options.pixels)
+        leaps = browser.driver.execute_async_script(FRAMES, options.steps, 0)
         tokens = browser.ask("WORDS.length")
         drawn = browser.ask("document.querySelectorAll('.block .t').length")
     print(
         f"{tokens} tokens in {options.calls} calls: {len(document.encode()) / 1e6:.2f} MB, made in {made_s:.1f} s"
     )
-    print(f"loaded in {loaded_s:.2f} s; {drawn} tokens drawn at the end of {len(frames)} frames")
-    middle, high = frames[len(frames) // 2], frames[int(len(frames) * 0.99)]
-    over = sum(frame > 50 for frame in frames)
-    print(f"frames: median {middle:.1f} ms, p99 {high:.1f} ms, longest {frames[-1]:.1f} ms, over 50 ms: {over}")
+    print(f"loaded in {loaded_s:.2f} s; {drawn} tokens in the document at the end")
+    print(f"scrolling by {options.pixels} pixels: {frames_in_words(scrolled)}")
+    print(f"leaping to the end: {frames_in_words(leaps)}")
 
 
 if __name__ == "__main__":

@@ -76,15 +76,17 @@ class Relations:
         before = self.whole(base)
         common = first_difference(before, call.new_prompt_ids)
         own = call.new_prompt_ids[common:]
+        if not common and not reason:
+            return Relation(None, 0, own, None)
         fork = PageFork(
-            reason=reason or "starts again",
+            reason=reason,
             last_common=self._last_within(base, common),
             other=base + 1,
             position=common,
             other_text=self._text(before[common : common + SHOWN_TOKENS]),
             own_text=self._text(own[:SHOWN_TOKENS]),
         )
-        return Relation(base, common, own, fork)
+        return Relation(base, common, own, fork if reason else None)
 
     def _last_within(self, base: int, common: int) -> int | None:
         """The number of the deepest call on the way to `base` that ends within the common tokens."""

@@ -60,7 +60,7 @@ def proof_of(audit: SessionAudit) -> PageProof:
     findings = [str(each) for each in audit.findings]
     made = audit.certificate
     if findings:
-        return PageProof("wrong", f"{len(findings)} findings: sent, echoed and trained tokens disagree", findings)
+        return PageProof("wrong", f"{len(findings)} findings: calls, traces and result do not agree", findings)
     if made is None:
         return PageProof("none", audit.note or "there are no traces to prove", [])
     if not made.exact:

@@ -108,3 +108,14 @@ async def test_a_session_without_traces_still_has_a_page(tmp_path: Path) -> None
 async def test_a_session_without_calls_has_a_page(tmp_path: Path) -> None:
     page, _ = await a_page(tmp_path, Conversation())
     assert (page.calls, page.tokens.words) == ([], b"")
+
+
+async def test_a_conversation_beside_another_is_no_break(tmp_path: Path) -> None:
+    """Two agents with the same system prompt share its tokens on the page, and neither left the other."""
+    talk = Conversation()
+    talk.say("<system><one>", "a")
+    talk.say("<system><two>", "b")
+    page, _ = await a_page(tmp_path, talk)
+    second = page.calls[1]
+    assert (second.fork, second.base, second.common) == (None, 1, len("<system><"))
+    assert own_prompt(page, second) == "two>"

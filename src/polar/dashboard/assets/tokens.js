@@ -5,7 +5,7 @@ const KIND_CLASSES = ["given", "trained", "dropped", "unplaced", "echoed"];
 const SURPRISE = [0.05, 0.2, 0.7, 1.5, 3, 6]; // of -logprob: the bounds of the seven tints
 const BLOCK = 160;
 const LONGEST_BLOCK = 240;
-const FRAME_MS = 8; // spent on drawing within one frame
+const FRAME_MS = 5; // spent on drawing within one frame
 
 function unpacked(base64) {
   const text = atob(base64);
@@ -157,7 +157,7 @@ function estimatedHeight(tokens) {
       column = 0;
     }
   }
-  return lines * 23;
+  return lines * 25;
 }
 
 // Tokens as blocks that are drawn when they come near; `tokens` are numbers on the page.

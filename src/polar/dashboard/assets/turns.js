@@ -53,7 +53,7 @@ function sideText(text) {
 
 function message(each, call, how) {
   const role = how === "reply" ? "assistant" : each.role;
-  const echo = { same: "echo, as it was sampled", changed: "echo, changed by the harness" }[each.echo];
+  const echo = { same: `echo of the reply of call ${call.parent}, unchanged`, changed: `echo of the reply of call ${call.parent}, changed by the harness` }[each.echo];
   const head = el("p", { class: "role" }, el("b", {}, visible(role)), how === "reply" ? " sampled in call " + call.number : "", echo ? " " + echo : "", each.is_error ? " marked as an error" : "");
   const parts = [];
   if (each.reasoning) parts.push(el("details", { class: "reasoning", open: each.reasoning.length < 600 }, el("summary", {}, "reasoning"), longText(each.reasoning)));
@@ -61,7 +61,7 @@ function message(each, call, how) {
   for (const [name, body] of each.tool_calls || []) parts.push(el("div", { class: "tool" }, el("b", {}, "calls " + visible(name)), longText(body)));
   for (const image of each.images || []) parts.push(el("p", { class: "quiet" }, "image: " + visible(image)));
   if (!parts.length) parts.push(el("p", { class: "quiet" }, "(empty)"));
-  const body = each.echo === "same" ? el("details", {}, el("summary", {}, "echo of the reply above, unchanged"), parts) : parts;
+  const body = each.echo === "same" ? el("details", {}, el("summary", {}, "show"), parts) : parts;
   return el("article", { class: "message " + (how || "request") + " role-" + role, tabindex: -1 }, head, body);
 }
 
