@@ -33,16 +33,18 @@ function forestMap() {
     role: "group",
     "aria-label": "Map of the calls",
   });
-  for (const call of CALLS) {
-    const from = call.parent === null ? null : at(call.parent);
-    if (from) drawing.append(edge(from, at(call.number), !call.continues || call.fork));
+  const broken = (call) => !call.continues || call.fork !== null;
+  const children = CALLS.filter((call) => call.parent !== null);
+  // Breaks first: where lines share a column, the one that continues is on top.
+  for (const call of [...children.filter(broken), ...children.filter((call) => !broken(call))]) {
+    drawing.append(edge(at(call.parent), at(call.number), broken(call)));
   }
   for (const call of CALLS) drawing.append(mapNode(call, at(call.number), labels));
   return drawing;
 }
 
 function edge([x, y], [toX, toY], broken) {
-  const path = x === toX ? `M${x},${y}V${toY}` : `M${x},${y}V${toY - ROW / 2}Q${x},${toY} ${toX},${toY}`;
+  const path = x === toX ? `M${x},${y}V${toY}` : `M${x},${y}V${toY - ROW}Q${x},${toY} ${toX},${toY}`;
   return svg("path", { d: path, class: broken ? "edge broken" : "edge" });
 }
 
