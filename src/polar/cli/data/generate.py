@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, TasksArgument
+from polar.cli.options import ConfigOption, JsonOption, TasksArgument, checked_config
 from polar.cli.output import console, print_json, print_table, visible
 from polar.cli.runs.run import stop_on_signals
+from polar.cli.service.remote import ask
 from polar.cli.task_choice import (
     FilterOption,
     HarnessesOption,
@@ -45,7 +46,9 @@ SplitByOption = Annotated[str, typer.Option(help="Key of the tasks' metadata tha
 SeedOption = Annotated[int, typer.Option(help="Of the split, and of --sample.")]
 FormatOption = Annotated[Literal["both", "sft", "tokens"], typer.Option(help="The format of the data.")]
 FileOption = Annotated[Literal["jsonl", "parquet"], typer.Option(help="Files of --to tokens.")]
-ServerOption = Annotated[str | None, typer.Option(help="Run the sessions at this rollout server.")]
+ServerOption = Annotated[
+    str | None, typer.Option(envvar="POLAR_SERVER", help="Run the sessions at this rollout server.")
+]
 ConcurrencyOption = Annotated[
     int | None, typer.Option(min=1, help="Sessions that run at once.", show_default="pools.running of the config")
 ]
@@ -86,7 +89,6 @@ def generate(  # noqa: PLR0913 - each is an option of the command
         polar generate tasks.toml --out data --attempts 8 --wanted 2
         polar generate tasks.toml --out data --filter 'metadata.repo=owner/*'
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart
     from polar.runs.generate.folder import GenerateFolder
     from polar.runs.generate.plan import GeneratePlan, SplitRatio
@@ -96,11 +98,13 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     formats = ("sft", "tokens") if to == "both" else (to,)
     ratio = SplitRatio.of(split)
     plan = GeneratePlan(attempts, wanted, min_reward, max_failures, ratio, split_by, seed, formats, file)
-    chosen = _with_concurrency(configuration.load(config), concurrency)
+    chosen = _with_concurrency(checked_config(config), concurrency)
     choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
     todo = choice.of(tasks_of(tasks, None))
-    if server is None:  # else the paths are those of the server's nodes
+    if server is None:
         run_apart(check_sources(todo))
+    else:  # paths of tasks are those of its nodes
+        ask(server, lambda client: client.nodes())  # fails soon, before there is a folder
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, server, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)
@@ -154,6 +158,7 @@ async def _run(
     progress: GenerateProgress,
     server: str | None,
 ) -> None:
+    from polar.cli.service.remote import check_server
     from polar.client import PolarClient
     from polar.runs.generate.at_server import run_attempts_at
     from polar.runs.generate.generate import run_attempts
@@ -162,6 +167,7 @@ async def _run(
     if server is None:
         await run_attempts(config, paths, accounts, progress)
     else:
+        await check_server(server)
         async with PolarClient(server) as client:
             await run_attempts_at(client, config, paths, accounts, progress)
 

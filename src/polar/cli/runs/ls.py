@@ -152,7 +152,8 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
         )
         for row in rows
     ]
-    print_table(["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"], cells)
+    columns = ["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"]
+    print_table(columns, cells, widths=[max(len(cell[place]) for cell in cells) for place in (0, 1)])
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -186,4 +187,5 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
-    print_table([*columns, "not trained on", "failure"], cells)
+    optional = ["#merge rate", "#traces", "#trainable"]
+    print_table([*columns, "not trained on", "failure"], cells, optional=optional)

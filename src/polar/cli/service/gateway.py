@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption
+from polar.cli.options import ConfigOption, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.service.processes import ChildProgram
@@ -45,7 +45,7 @@ def gateway(  # noqa: PLR0913
 
     logs = LogOptions(log_level, log_json)
     logs.apply()
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     if not own_tasks:
         chosen = configuration.for_foreign_tasks(chosen)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
@@ -95,9 +95,13 @@ async def _node(config: Config, address: str, paths: RunPaths, up: asyncio.Event
         async with open_node(config, paths) as node:
             up.set()
             run.begin(node.versions)
-            async with Uplink(address, read_secret("node-token")) as uplink:
-                await serve_server(node, uplink, stop)
-            run.end(interrupted=False)
+            interrupted = True
+            try:
+                async with Uplink(address, read_secret("node-token")) as uplink:
+                    await serve_server(node, uplink, stop)
+                interrupted = False
+            finally:
+                run.end(interrupted=interrupted)
 
 
 @dataclass

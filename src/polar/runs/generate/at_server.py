@@ -20,6 +20,7 @@ from polar.runs.generate.generate import GenerateObserver
 from polar.runs.generate.label import AttemptLabel, served_task
 from polar.runs.generate.source import AttemptSource
 from polar.runs.served import keep_session, same_task
+from polar.runs.state import held
 from polar.runtimes.host.threads import to_the_end
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths, RunRecord
@@ -45,16 +46,17 @@ async def run_attempts_at(
         started=before.started if before else time.time(),
         versions=before.versions if before else {},
     )
-    paths.write_record(record)
     source = AttemptSource(accounts, observer.judged)
     observer.phase("")
-    async with await Journal.open(paths.journal) as journal:
-        known = set(await journal.session_ids())
-        try:
-            await _Attempts(client, paths, journal, known, source, observer).run(config.pools.running)
-        finally:
-            ended = {"finished": time.time(), "sessions": len(known)}
-            paths.write_record(record.model_copy(update=ended))
+    with held(paths, record) as run:
+        async with await Journal.open(paths.journal) as journal:
+            known, interrupted = set(await journal.session_ids()), True
+            run.begin(record.versions)
+            try:
+                await _Attempts(client, paths, journal, known, source, observer).run(config.pools.running)
+                interrupted = False
+            finally:
+                run.end(len(known), interrupted=interrupted)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,13 @@ def test_runs_as_json(run: RunPaths, polar: Polar) -> None:
     assert row["finished"] - row["started"] == 5.0
 
 
+def test_in_a_narrow_terminal_id_and_state_stay_whole(
+    run: RunPaths, polar: Polar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert polar("ls").stdout.splitlines()[1].split()[:2] == [run.run_id, "finished"]
+
+
 class TestStates:
     """A killed run is told from one that goes on."""
 
