@@ -86,9 +86,10 @@ def print_table(
     title: str = "",
     widths: Sequence[int] = (),
     header: bool = True,
+    whole: int = 0,
 ) -> None:
     """Columns whose name begins with `#` hold numbers and are aligned to the right. `widths`: the least of the
-    first few columns."""
+    first few columns. `whole`: so many of the first are never folded."""
     from rich.table import Table
 
     table = Table(
@@ -104,7 +105,7 @@ def print_table(
         table.add_column(
             column.removeprefix("#"),
             justify="right" if right else "left",
-            no_wrap=right,
+            no_wrap=right or place < whole,
             min_width=widths[place] if place < len(widths) else None,
         )
     for row in rows:
