@@ -17,6 +17,8 @@ PACKAGE = ROOT / "src" / "polar"
 ADVICE = ROOT / "docs" / "errors.toml"
 VERDICTS = ROOT / "docs" / "verdicts.md"
 BASES = {"PolarError"}
+UNADVISED = {"do": "The message names the fix."}
+"""For an error that docs/errors.toml does not have yet: the site is built without its advice."""
 FAILURE_TYPE = re.compile(
     r"\b(?:type|kind)=\"([A-Z]\w+)\"|^(?:DISK_FULL|NO_DESCRIPTORS) = \"(\w+)\"", re.MULTILINE
 )
@@ -39,8 +41,8 @@ def known_errors() -> dict[str, KnownError]:
 
 
 def error_pages() -> dict[str, str]:
-    advice, verdicts = tomllib.loads(ADVICE.read_text()), _verdicts()
-    errors = known_errors()
+    errors, verdicts = known_errors(), _verdicts()
+    advice = dict.fromkeys(errors, UNADVISED) | tomllib.loads(ADVICE.read_text())
     pages = {f"errors/{name}.md": _page(error, advice[name], verdicts) for name, error in errors.items()}
     return {"errors/index.md": _index(errors, advice), **pages}
 

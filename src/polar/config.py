@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from polar.errors import ConfigError
+from polar.errors import ConfigError, FieldProblem, field_problems
+from polar.toml_lines import FieldLines
 from polar.types import Spec, Strict
 
 CONFIG_FILE = "polar.toml"
+SHOWN_PROBLEMS = 10
 
 
 class GatewayConfig(Strict):
@@ -75,6 +77,9 @@ class NodeConfig(Strict):
     """Time limit of a health probe. Long, because a busy engine queues it."""
     probe_pause_s: float = Field(default=1.0, gt=0)
     """Pause between the first two probes of a sick part; it doubles, up to thirty times as long."""
+    upload_bytes: int = Field(default=256 * 2**10, ge=0, le=64 * 2**20)
+    """How much of a session's logs, patch and artefacts goes to the rollout server with its result; 0: nothing.
+    `polar fetch` gets it from there."""
     min_free_bytes: int = Field(default=64 * 2**20, ge=0)
     """With less free space, the disk counts as full."""
 
@@ -170,19 +175,41 @@ def load(path: Path | None = None) -> Config:
             raise ConfigError(f"no config file at {path}")
         return Config()
     try:
-        values = tomllib.loads(chosen.read_text(encoding="utf-8"))
+        text = chosen.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{chosen}: not valid TOML: {error}") from error
-    return parse(values, str(chosen))
+    except OSError as error:
+        raise ConfigError(f"cannot read {chosen}: {error.strerror}") from error
+    return parse(values, str(chosen), FieldLines(text))
 
 
-def parse(values: Mapping[str, Any], source: str) -> Config:
+def parse(values: Mapping[str, Any], source: str, lines: FieldLines | None = None) -> Config:
     """`source`: what an error names as the place of the values."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        raise ConfigError(f"{source}: {problems}") from error
+        raise refused(field_problems(error, Config), source, lines) from error
+
+
+def refused(problems: Sequence[FieldProblem], source: str, lines: FieldLines | None = None) -> ConfigError:
+    """An error that names the place of each field."""
+
+    def placed(problem: FieldProblem) -> str:
+        line = lines.of(problem.field) if lines else None
+        return f"line {line}: {problem}" if line else problem
+
+    shown = [placed(problem) for problem in problems[:SHOWN_PROBLEMS]]
+    return ConfigError(f"{source}: {shown[0]}" if len(shown) == 1 else "\n  ".join([f"{source}:", *shown]))
+
+
+def refused_in_file(problems: Sequence[FieldProblem], path: Path | None) -> ConfigError:
+    """The same for fields of a config that `load` has read from `path`, or from ./polar.toml."""
+    chosen = path or Path(CONFIG_FILE)
+    try:
+        return refused(problems, str(chosen), FieldLines(chosen.read_text(encoding="utf-8")))
+    except OSError:  # there is no file: the config is made of defaults
+        return refused(problems, "config")
 
 
 def cache_dir() -> Path:

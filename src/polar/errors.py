@@ -6,13 +6,16 @@ that a failed session is data and only the pipeline needs to catch broadly.
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from polar.types import Failure
+from polar.types import ID_PATTERN, Failure
 
 
 class PolarError(Exception):
@@ -21,6 +24,26 @@ class PolarError(Exception):
 
 class ConfigError(PolarError):
     """A config or task file that cannot be used."""
+
+
+class FieldProblem(str):
+    """What is wrong with a field of a task or config file, or with an option of a plug-in: `FIELD: why`."""
+
+    field: tuple[int | str, ...]
+    """As the user wrote it: `("evaluator", "options", "comand")`."""
+
+    def __new__(cls, field: tuple[int | str, ...], why: str) -> Self:
+        made = super().__new__(cls, f"{'.'.join(map(str, field))}: {why}" if field else why)
+        made.field = field
+        return made
+
+
+class FieldsRefused(ConfigError):
+    """Fields that cannot be used."""
+
+    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
 
 
 class UnknownPlugin(ConfigError):
@@ -140,3 +163,53 @@ def first_problem(error: ValidationError, nowhere: str = "") -> str:
     where = ".".join(map(str, details["loc"])) or nowhere
     message = details["msg"].removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
+
+
+def field_problems(
+    error: ValidationError, model: type[BaseModel], before: tuple[str, ...] = ()
+) -> list[FieldProblem]:
+    """All problems, unknown fields first: a misspelled name explains a missing one. `before`: the fields in which
+    the model stands."""
+    details = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    return [FieldProblem((*before, *each["loc"]), _explained(each, model, before)) for each in details]
+
+
+def _explained(details: ErrorDetails, model: type[BaseModel], before: tuple[str, ...]) -> str:
+    kind = "option" if before and before[-1] == "options" else "field"
+    match details["type"]:
+        case "missing":
+            return f"missing; this {kind} is required"
+        case "extra_forbidden":
+            known = _fields_at(model, details["loc"][:-1])
+            return f"unknown {kind}{did_you_mean(str(details['loc'][-1]), known)}"
+        case "string_pattern_mismatch" if details.get("ctx", {}).get("pattern") == ID_PATTERN:
+            rule = "letters, digits, '.', '_' and '-', a letter or digit first, at most 128"
+        case _:
+            message = details["msg"].removeprefix("Value error, ")
+            rule = message[:1].lower() + message[1:]
+    secret = any(word in str(details["loc"]).lower() for word in ("key", "token", "secret", "password"))
+    return rule if secret else f"{rule} (is {_short(details['input'])})"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name nearest to one that is not, or all of them; empty: none is known."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
+    """The fields of the model that stands at this location; empty: that is no model."""
+    for part in location:
+        field = model.model_fields.get(str(part))
+        model = field.annotation if field else None
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from polar.errors import ConfigError, PolarError, UnknownPlugin, first_problem
+from polar.errors import FieldProblem, FieldsRefused, PolarError, UnknownPlugin, did_you_mean, field_problems
 from polar.types import Spec, TaskRequest
 
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -62,6 +62,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+FOLDER_ON_PATH = "PYTHONPATH=FOLDER"
+EXTRA_OF = {"gguf": "embedded", "renderers": "renderers", "torch": "torch", "transformers": "torch"}
+"""Modules that plug-ins of ours import at their top, and the extra that brings each."""
 METHODS = {"evaluator": "evaluate"}
 """What a class must have, so that its absence is found before a run."""
 
@@ -91,13 +94,15 @@ def find(kind: str, name: str) -> type[Any]:
     target = known.get(name, name)
     module_name, _, class_name = target.partition(":")
     if not module_name or not class_name:
+        names = sorted(known)
+        near = did_you_mean(name, names).partition("; known")[0] or ";"
         raise UnknownPlugin(
-            f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}, or your own as 'module:Class'"
+            f"unknown {kind} {name!r}{near} known: {', '.join(names)}, or your own as 'module:Class'"
         )
     try:
         loaded = getattr(import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # importing a plug-in may fail in any way, or exit
-        raise UnknownPlugin(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UnknownPlugin(_why_not_loaded(kind, name, module_name, error)) from error
     if kind == "evaluator" and callable(loaded) and not isinstance(loaded, type):
         return _class_around(loaded, name)
     if not isinstance(loaded, type) or not hasattr(loaded, "Options"):
@@ -108,6 +113,22 @@ def find(kind: str, name: str) -> type[Any]:
     if (method := METHODS.get(kind)) and not callable(getattr(loaded, method, None)):
         raise UnknownPlugin(f"{kind} {name!r} has no method `{method}`")
     return loaded
+
+
+def _why_not_loaded(kind: str, name: str, module_name: str, error: BaseException) -> str:
+    extra = EXTRA_OF.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    if ships(kind, name) and extra:
+        return f"{kind} {name!r} needs more packages: pip install 'polar-rollout[{extra}]'"
+    why = f"{type(error).__name__}: {error}{_how_to_find(module_name, error)}"
+    return f"{kind} {name!r} cannot be loaded: {why}"
+
+
+def _how_to_find(module_name: str, error: BaseException) -> str:
+    """Python looks for modules where it was told to, not beside the task file."""
+    top = module_name.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or error.name != top:
+        return ""
+    return f"; put the folder of {top}.py or {top}/ on Python's path: {FOLDER_ON_PATH} polar ..."
 
 
 def _class_around(function: Callable[..., Any], name: str) -> type[Any]:
@@ -157,12 +178,12 @@ def _options_around(function: Callable[..., Any], name: str) -> tuple[type[BaseM
 
 
 def options_of(kind: str, plugin: type[Any], options: dict[str, Any]) -> BaseModel:
-    """A plug-in's options, checked against its `Options` model."""
+    """A plug-in's options, checked against its `Options` model. An error names them as the user wrote them."""
     model: type[BaseModel] = plugin.Options
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        raise ConfigError(f"{kind} {plugin.__name__}: {first_problem(error, 'options')}") from error
+        raise FieldsRefused(field_problems(error, model, (kind, "options"))) from error
 
 
 def make(kind: str, spec: Spec) -> Any:
@@ -171,18 +192,21 @@ def make(kind: str, spec: Spec) -> Any:
     return plugin(options_of(kind, plugin, spec.options))
 
 
-def plugin_problems(task: TaskRequest) -> list[str]:
+def plugin_problems(task: TaskRequest) -> list[FieldProblem]:
     """Problems with the plug-ins that a task names, found before anything runs."""
-    found: list[str] = []
+    found: list[FieldProblem] = []
     for kind in ("runtime", "harness", "builder", "evaluator"):
         spec: Spec = getattr(task, kind)
         try:
             plugin = find(kind, spec.name)
             options = options_of(kind, plugin, spec.options)
             if hasattr(plugin, "task_problems"):
-                found += [f"{kind}: {problem}" for problem in plugin(options).task_problems(task)]
+                found += [FieldProblem((kind,), problem) for problem in plugin(options).task_problems(task)]
+        except FieldsRefused as error:
+            found += error.problems
         except PolarError as error:
-            found.append(f"{kind}: {error}")
+            found.append(FieldProblem((kind,), str(error)))
         except (Exception, SystemExit) as error:  # a user's class may fail in any way, or exit
-            found.append(f"{kind}: {spec.name!r} cannot be used: {type(error).__name__}: {error}")
+            why = f"{spec.name!r} cannot be used: {type(error).__name__}: {error}"
+            found.append(FieldProblem((kind,), why))
     return found

@@ -36,8 +36,8 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("x =", "not valid TOML"),
-        ("unknown = 1", "unknown: Extra inputs"),
-        ("[pools]\nrunning = 0", r"pools\.running"),
+        ("unknown = 1", "line 1: unknown: unknown field"),
+        ("[pools]\nrunning = 0", r"line 2: pools\.running"),
         ("[gateway]\nport = 70000", r"gateway\.port"),
         ("[gateway]\nheartbeat_s = -1", r"gateway\.heartbeat_s"),
     ],

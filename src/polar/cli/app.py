@@ -39,19 +39,26 @@ from polar.cli.runs.ls import ls
 from polar.cli.runs.replay import replay
 from polar.cli.runs.rescore import rescore
 from polar.cli.runs.run import run
-from polar.cli.runs.show import show
 from polar.cli.service.gateway import gateway
 from polar.cli.service.server import server
 from polar.cli.service.submit import submit
 from polar.cli.service.train import train
 from polar.cli.service.up import up
+from polar.cli.show.fetch import fetch
+from polar.cli.show.show import show
+from polar.cli.view.view import view
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
+RUNS_DIR = "--runs-dir"
 
 
 class PolarGroup(TyperGroup):
-    """Ends a command that fails with an expected error with its message, not with a traceback."""
+    """Ends a command that fails with an expected error with its message, not with a traceback. Takes `--runs-dir`
+    before and after the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _runs_dir_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -69,6 +76,23 @@ class PolarGroup(TyperGroup):
             raise typer.Exit(EXIT_REFUSED) from error
 
 
+def _runs_dir_first(args: list[str]) -> list[str]:
+    """The arguments with `--runs-dir` and its value in front of the command."""
+    first: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word == RUNS_DIR:
+            value = next(words, None)
+            first += [] if value is None else [word, value]
+            rest += [word] if value is None else []
+        else:
+            (first if word.startswith(f"{RUNS_DIR}=") else rest).append(word)
+    return [*first, *rest]
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"polar {__version__}")
@@ -79,6 +103,7 @@ app = typer.Typer(
     cls=PolarGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Reinforcement learning over unmodified agent harnesses.",
 )
 
@@ -87,7 +112,12 @@ app = typer.Typer(
 def _options(  # pyright: ignore[reportUnusedFunction]
     ctx: typer.Context,
     runs_dir: Annotated[
-        Path | None, typer.Option(help="Where runs are kept.", show_default="polar.toml, else ./polar-runs")
+        Path | None,
+        typer.Option(
+            RUNS_DIR,
+            help="Where runs are kept; also after a command.",
+            show_default="polar.toml, else ./polar-runs",
+        ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
@@ -102,7 +132,9 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("ls")(ls)
 app.command("show")(show)
+app.command("fetch")(fetch)
 app.command("rm")(rm)
+app.command("view")(view)
 app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("rescore")(rescore)

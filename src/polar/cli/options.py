@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from polar.config import Config
 
 TasksArgument = Annotated[Path, typer.Argument(help="A task file, a folder, or git+URL@REV#FOLDER.")]
 SessionArgument = Annotated[str, typer.Argument(help="A session's id, or the beginning of it.")]
@@ -29,6 +33,32 @@ def age_s(text: str, option: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{text!r} is no age; write 30m, 12h, 7d or 4w", param_hint=option)
     return float(found[1]) * UNITS_S[found[2]]
+
+
+CommandForm = Callable[[str], str]
+"""A command as the user would type it, from its name and arguments."""
+
+
+def again(runs_dir: Path | None) -> CommandForm:
+    """For printed next commands: called as this one was, with the --runs-dir that was given."""
+    import shlex
+    import shutil
+    import sys
+
+    polar = "polar" if shutil.which("polar") else sys.argv[0]
+    end = "" if runs_dir is None else f" --runs-dir {shlex.quote(str(runs_dir))}"
+    return lambda command: f"{polar} {command}{end}"
+
+
+def checked_config(path: Path | None) -> Config:
+    """The config of a command that runs sessions: its engine and renderer are known, and have such options."""
+    from polar import config as configuration
+    from polar.runs.running import config_problems
+
+    chosen = configuration.load(path)
+    if problems := config_problems(chosen):
+        raise configuration.refused_in_file(problems, path)
+    return chosen
 
 
 def options_of(pairs: list[str]) -> dict[str, Any]:

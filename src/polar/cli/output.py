@@ -11,44 +11,55 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
+    from rich.table import Table
     from rich.text import Text
 
-PIPED_WIDTH = 200
-"""Columns where stdout is no terminal: wide enough that no cell is cut."""
+PIPED_WIDTH = 100_000
+"""Columns where the output goes to no terminal: nothing is folded or cut."""
+WRAPPED_WIDTH = 20
+"""Columns that a cell of words needs; longer ones are folded."""
 ROWS_AT_ONCE = 200
 """Of a long table."""
-LAST_COLUMN = 20
-"""The least width of its last column."""
 
 
 def console() -> Console:
     from rich.console import Console
 
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    width = PIPED_WIDTH if piped else None
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    return Console(markup=False, highlight=False, emoji=False, width=_width(sys.stdout))
 
 
 def error_console(*, quiet: bool = False) -> Console:
     """On stderr, for progress: stdout holds only the outcome."""
     from rich.console import Console
 
-    return Console(stderr=True, markup=False, highlight=False, quiet=quiet)
+    return Console(stderr=True, markup=False, highlight=False, quiet=quiet, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """None: that of the terminal, or COLUMNS."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
 
 
 def progress_bar(out: Console) -> Progress:
-    """Removed from the terminal when it stops."""
+    """Removed from the terminal when it stops, and not shown elsewhere. A field `below` of a task gives the text
+    of lines below the bar, which 80 columns do not cut."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class TwoLines(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            yield from super().get_renderables()
+            yield from (Text(task.fields["below"]()) for task in self.tasks if "below" in task.fields)
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=out, transient=True)
+    return TwoLines(*columns, TimeElapsedColumn(), console=out, transient=True, disable=not out.is_terminal)
 
 
 def print_json(value: Any) -> None:
@@ -84,33 +95,62 @@ def print_table(
     rows: Iterable[Sequence[str | Text]],
     *,
     title: str = "",
+    optional: Sequence[str] = (),
     widths: Sequence[int] = (),
     header: bool = True,
-    whole: int = 0,
 ) -> None:
-    """Columns whose name begins with `#` hold numbers and are aligned to the right. `widths`: the least of the
-    first few columns. `whole`: so many of the first are never folded."""
+    """Columns whose name begins with `#` hold numbers and are aligned to the right. `optional`: columns that are
+    left out, in this order, while the terminal is too narrow; a line below the table names them. `widths`: the
+    least of the first few columns."""
     from rich.table import Table
 
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        show_header=header,
-    )
-    for place, column in enumerate(columns):
-        right = column.startswith("#")
+    out, cells = console(), [list(row) for row in rows]
+    left_out = _left_out(columns, cells, optional, out.width)
+    shown = [index for index, column in enumerate(columns) if column not in left_out]
+    look: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "show_header": header}
+    table = Table(title=title or None, title_justify="left", **look)
+    for index in shown:
+        name, right = columns[index].removeprefix("#"), columns[index].startswith("#")
         table.add_column(
-            column.removeprefix("#"),
+            name,
             justify="right" if right else "left",
-            no_wrap=right or place < whole,
-            min_width=widths[place] if place < len(widths) else None,
+            no_wrap=right or index == 0,  # a name is for copying
+            overflow="fold",
+            min_width=widths[index] if index < len(widths) else None,
         )
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    for row in cells:
+        table.add_row(*(row[index] for index in shown))
+    _print_unpadded(out, table)
+    if left_out:
+        names = ", ".join(column.removeprefix("#") for column in left_out)
+        out.print(f"(not shown at {out.width} columns: {names})", style="dim")
+
+
+def _print_unpadded(out: Console, table: Table) -> None:
+    """Without spaces at the ends of lines where there is no terminal: programs read them."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    out.print("\n".join(line.rstrip() for line in captured.get().splitlines()), soft_wrap=True)
+
+
+def _left_out(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], optional: Sequence[str], width: int
+) -> list[str]:
+    widths: dict[str, int] = {}
+    for index, column in enumerate(columns):
+        cells = max((len(row[index]) for row in rows), default=0)
+        most = cells if column.startswith("#") or index == 0 else min(cells, WRAPPED_WIDTH)
+        widths[column] = 2 + max(len(column.removeprefix("#")), most)
+    left_out: list[str] = []
+    for column in optional:
+        if sum(widths.values()) - 2 <= width:
+            break
+        del widths[column]
+        left_out.append(column)
+    return left_out
 
 
 def print_long_table(columns: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]) -> None:
@@ -121,7 +161,7 @@ def print_long_table(columns: Sequence[str], rows: Callable[[], Iterable[Sequenc
     widths = [cell_len(column.removeprefix("#")) for column in columns]
     for row in rows():
         widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
-    kept = widths[:-1] if sum(widths[:-1]) + 2 * len(widths) + LAST_COLUMN <= console().width else ()
+    kept = widths[:-1] if sum(widths[:-1]) + 2 * len(widths) + WRAPPED_WIDTH <= console().width else ()
     left, header = iter(rows()), True
     while (part := list(islice(left, ROWS_AT_ONCE))) or header:
         print_table(columns, part, widths=kept, header=header)

@@ -185,7 +185,7 @@ class PolarClient:
         return await self._fetch(_path("sessions", session_id, "trajectory"), Trajectory)
 
     async def upload(self, session_id: str) -> SessionUpload:
-        """All that the session's node uploaded: result, trajectory and calls."""
+        """All that the session's node uploaded: result, trajectory, calls, and files up to its limit."""
         return await self._fetch(_path("sessions", session_id, "upload"), SessionUpload)
 
     async def cancel_session(self, session_id: str) -> int:

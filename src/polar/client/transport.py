@@ -93,7 +93,7 @@ class Transport:
                     raise self._refusal(response.status, await response.read())
                 yield response
         except (aiohttp.ClientError, OSError) as error:
-            raise self.no_answer(str(error) or type(error).__name__) from error
+            raise self.no_answer(_why(error)) from error
 
     def no_answer(self, reason: str) -> ServerError:
         return ServerError(f"no answer from the server at {self.url}: {reason}; is it running there?")
@@ -124,6 +124,13 @@ def _checked(url: str) -> str:
     if not usable:
         raise ConfigError(f"{url!r} is not a server address; write one like http://127.0.0.1:8700")
     return url.rstrip("/")
+
+
+def _why(error: aiohttp.ClientError | OSError) -> str:
+    """The system's word for it: aiohttp adds its own terms."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    refused = isinstance(cause, ConnectionRefusedError)
+    return "connection refused" if refused else str(error) or type(error).__name__
 
 
 def detail_of(payload: bytes) -> str:

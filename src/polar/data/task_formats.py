@@ -10,13 +10,15 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from polar.data.task_sets import SETS, SkippedTask, TaskItem, set_reader
 from polar.data.task_text import text_lines, whole_text
-from polar.errors import ConfigError
+from polar.errors import ConfigError, did_you_mean
+from polar.toml_lines import Field, FieldLines
 
 SHOWN_PROBLEMS = 10
 MERGED_TABLES = frozenset({"sampling", "budgets", "files", "keep", "metadata"})
@@ -27,7 +29,9 @@ one harness mean nothing to another."""
 class Problems:
     """What is wrong with a file or a list of tasks, collected so that one error shows all of it."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, folder: Path | None = None) -> None:
+        """`folder`: of the file, if there is one."""
+        self.folder = folder
         self._source = source
         self._shown: list[str] = []
         """The first few."""
@@ -36,16 +40,21 @@ class Problems:
         """Tasks of sets that cannot run."""
 
     def add(self, where: str, problem: str) -> None:
+        """Once: a wrong default is wrong in every task."""
+        line = f"{where}: {problem}" if where else problem
+        if line in self._shown:
+            return
         self._count += 1
         if self._count <= SHOWN_PROBLEMS:
-            self._shown.append(f"{where}: {problem}" if where else problem)
+            self._shown.append(line)
 
-    def add_of(self, item: TaskItem, problem: str) -> None:
-        """A problem of one task."""
+    def add_of(self, item: TaskItem, problem: str, field: Field = ()) -> None:
+        """A problem of one task. `field`: the one that is wrong."""
         if item.of_set:
             self.skipped.append(SkippedTask(item.where, problem))
         else:
-            self.add(item.where, problem)
+            line = item.line_of(field) if item.line_of and field else None
+            self.add(item.where if line is None else f"line {line}", problem)
 
     def raise_if_any(self) -> None:
         if not self._count:
@@ -122,7 +131,11 @@ def _toml(path: Path, problems: Problems) -> Iterable[TaskItem]:
     sets = {name: document.pop(name) for name in SETS if name in document}
     for key in document:
         known = "[[tasks]], [defaults] and the task sets " + " and ".join(f"[{name}]" for name in SETS)
-        problems.add("", f"unknown table {key!r}; a task file holds {known}")
+        near = did_you_mean(key, ["tasks", "defaults", *SETS]).partition("; known")[0]
+        line = FieldLines(text).of((key,))
+        problems.add(
+            f"line {line}" if line else "", f"unknown table {key!r}{near or ';'} a task file holds {known}"
+        )
     if not isinstance(tasks, list):
         problems.add("tasks", "must be a list of tables; begin each with [[tasks]]")
         return []
@@ -130,9 +143,18 @@ def _toml(path: Path, problems: Problems) -> Iterable[TaskItem]:
         problems.add("defaults", "must be a table: [defaults]")
         return []
     found, under = cast("list[Any]", tasks), cast("dict[str, Any]", defaults)
-    places = _toml_places(text, len(found))
-    own = [TaskItem(place, _over(under, task)) for place, task in zip(places, found, strict=True)]
+    lines = FieldLines(text)
+    own = [
+        TaskItem(f"line {lines.of(('tasks', index))}", _over(under, task), line_of=partial(_line_of, lines, index))
+        for index, task in enumerate(found)
+    ]
     return chain(own, *(_of_set(name, table, under, folder, problems) for name, table in sets.items()))
+
+
+def _line_of(lines: FieldLines, index: int, field: Field) -> int | None:
+    """Of a field of one task: its own, or the default that it has instead."""
+    inherited = not lines.has(("tasks", index, field[0])) and lines.has(("defaults", field[0]))
+    return lines.of(("defaults", *field) if inherited else ("tasks", index, *field))
 
 
 def _of_set(
@@ -149,15 +171,6 @@ def _of_set(
                 yield TaskItem(item.where, _over(defaults, item.value), of_set=True)
     except ConfigError as error:
         problems.add(f"[{name}]", str(error))
-
-
-def _toml_places(text: str, count: int) -> list[str]:
-    """The line of each header; its position if text that looks like a header makes lines ambiguous."""
-    headers = re.finditer(r"^[ \t]*\[\[[ \t]*tasks[ \t]*\]\]", text, re.MULTILINE)
-    lines = [text.count("\n", 0, header.start()) + 1 for header in headers]
-    if len(lines) != count:
-        return [f"task {number}" for number in range(1, count + 1)]
-    return [f"line {line}" for line in lines]
 
 
 def _over(defaults: dict[str, Any], task: Any) -> Any:

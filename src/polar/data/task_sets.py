@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from polar.toml_lines import Field
 from polar.types import TaskRequest
 
 SETS = {
@@ -26,6 +27,8 @@ class TaskItem(NamedTuple):
     value: Any
     of_set: bool = False
     """If it cannot run, it is skipped instead of refusing the whole file."""
+    line_of: Callable[[Field], int | None] | None = None
+    """The line of a field of the task, where the format tells it."""
 
 
 class SkippedTask(NamedTuple):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from polar import registry
 from polar.data.git_sets import fetched, is_git_address
@@ -18,10 +16,10 @@ from polar.data.stored_tasks import StoredTasks
 from polar.data.task_formats import SHOWN_PROBLEMS, Problems, parse
 from polar.data.task_rows import row_items
 from polar.data.task_sets import SkippedTask, TaskItem, TaskSet
-from polar.errors import ConfigError
+from polar.errors import ConfigError, FieldProblem, field_problems
 from polar.runtimes.options import RuntimeOptions
 from polar.server.task_checks import file_problems, id_problems
-from polar.types import ID_PATTERN, Spec, TaskRequest
+from polar.types import Spec, TaskRequest
 
 LOGGER = logging.getLogger(__name__)
 
@@ -47,8 +45,8 @@ def _read(path: Path) -> tuple[StoredTasks, tuple[SkippedTask, ...]]:
         tasks, skipped = _read(found.path)
         tasks.origin = found.origin
         return tasks, skipped
-    problems = Problems(str(path))
     folder = path.absolute() if path.is_dir() else path.absolute().parent
+    problems = Problems(str(path), folder)
     tasks = _checked(_items(path, problems), problems, folder)
     skipped = _one_each(problems.skipped)
     if not tasks and skipped:
@@ -99,7 +97,8 @@ def _checked(items: Iterable[TaskItem], problems: Problems, folder: Path | None 
             continue
         other = tasks.add(_with_absolute_paths(task, folder) if folder else task, item.where)
         if other is not None:
-            problems.add_of(item, f"task_id: {task.task_id!r} is used at {other} too; rename one")
+            text = f"task_id: {task.task_id!r} is used at {other} too; rename one"
+            problems.add_of(item, text, ("task_id",))
     problems.raise_if_any()
     return tasks
 
@@ -138,40 +137,27 @@ def _task_of(item: TaskItem, position: int, problems: Problems) -> TaskRequest |
         problems.add_of(item, f"holds a value that JSON cannot hold: {error}")
         return None
     except ValidationError as error:
-        for details in error.errors(include_url=False):
-            problems.add_of(item, _explained(details))
+        for problem in field_problems(error, TaskRequest):
+            problems.add_of(item, problem, problem.field)
         return None
     task = named(task, position)
-    found = [*registry.plugin_problems(task), *file_problems(task), *id_problems(task)]
+    found = registry.plugin_problems(task)
     for problem in found:
-        problems.add_of(item, problem)
-    return None if found else task
+        problems.add_of(item, _with_folder(problem, task, problems.folder), problem.field)
+    others = [*file_problems(task), *id_problems(task)]
+    for text in others:
+        problems.add_of(item, text, tuple(text.partition(":")[0].split(".")))
+    return None if found or others else task
 
 
-def _explained(details: ErrorDetails) -> str:
-    field = ".".join(map(str, details["loc"]))
-    match details["type"]:
-        case "missing":
-            return f"{field}: missing; every task needs it"
-        case "extra_forbidden":
-            return f"{field}: unknown field{_suggestion(details['loc'])}"
-        case "string_pattern_mismatch" if details.get("ctx", {}).get("pattern") == ID_PATTERN:
-            rule = "letters, digits, '.', '_' and '-', a letter or digit first, at most 128"
-        case _:
-            rule = details["msg"][:1].lower() + details["msg"][1:]
-    return f"{field}: {rule} (is {_short(details['input'])})"
-
-
-def _suggestion(location: tuple[int | str, ...]) -> str:
-    model: Any = TaskRequest
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        model = field.annotation if field else None
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            return ""
-    known = list(model.model_fields)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+def _with_folder(problem: FieldProblem, task: TaskRequest, folder: Path | None) -> str:
+    """A module of the user's own that stands beside the task file is named with its folder."""
+    if folder is None or registry.FOLDER_ON_PATH not in problem:
+        return problem
+    top = getattr(task, str(problem.field[0])).name.partition(":")[0].partition(".")[0]
+    if not ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+        return problem
+    return problem.replace(registry.FOLDER_ON_PATH, f"PYTHONPATH={folder}")
 
 
 def _short(value: Any, limit: int = 60) -> str:

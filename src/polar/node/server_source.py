@@ -29,6 +29,7 @@ from polar.node.uplink import (
     upload_of,
 )
 from polar.node.wiring import NAME, Node
+from polar.store.session_files import read_files
 from polar.types import (
     Call,
     EarlierAttempt,
@@ -39,6 +40,7 @@ from polar.types import (
     LeaseRequest,
     Policy,
     Registration,
+    SessionFile,
     SessionResult,
     Sickness,
     Stage,
@@ -66,6 +68,8 @@ class Controls:
     """Number of generations under way."""
     calls: Callable[[str], Awaitable[list[Call]]]
     sickness: Callable[[], Sickness | None] = lambda: None
+    files: Callable[[str], tuple[SessionFile, ...]] = lambda _: ()
+    """Logs and kept files of a session, as much as may be uploaded. Reads from disk: call it in a thread."""
 
 
 class ServerSource:
@@ -262,7 +266,8 @@ class ServerSource:
         upload = partial(self._uplink.upload, entry.session_id, entry.attempt)
         try:
             calls = await self.controls.calls(entry.session_id)
-            blob = await asyncio.to_thread(upload_of, result, trajectory, calls)
+            files = await asyncio.to_thread(self.controls.files, entry.session_id)
+            blob = await asyncio.to_thread(upload_of, result, trajectory, calls, files)
         except Exception as error:  # the session must get its result all the same
             extra = {"session_id": entry.session_id}
             log.exception("session %s: cannot encode its upload", entry.session_id, extra=extra)
@@ -313,6 +318,7 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
             generating=lambda: node.gate.under_way,
             calls=node.journal.calls,
             sickness=lambda: node.health.sick,
+            files=lambda session_id: read_files(node.paths.session(session_id), node.config.node.upload_bytes),
         )
     )
 

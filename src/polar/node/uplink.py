@@ -24,6 +24,7 @@ from polar.types import (
     LeaseRequest,
     NodeCredentials,
     Registration,
+    SessionFile,
     SessionResult,
     SessionUpload,
     Stage,
@@ -163,10 +164,15 @@ def _json(body: BaseModel) -> bytes:
     return body.model_dump_json().encode()
 
 
-def upload_of(result: SessionResult, trajectory: Trajectory | None, calls: Sequence[Call]) -> bytes:
+def upload_of(
+    result: SessionResult,
+    trajectory: Trajectory | None,
+    calls: Sequence[Call],
+    files: tuple[SessionFile, ...] = (),
+) -> bytes:
     # `json` keeps NaN and infinity in metrics; pydantic's own writer turns them into null.
     body = json.dumps(result.model_dump(mode="json")).encode()
-    return encode(SessionUpload(result=body, trajectory=trajectory, calls=tuple(calls)))
+    return encode(SessionUpload(result=body, trajectory=trajectory, calls=tuple(calls), files=files))
 
 
 def bare_upload(result: SessionResult, why: str) -> bytes:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from polar import __version__, registry
 from polar.config import Config
@@ -39,6 +40,7 @@ from polar.session.pipeline import Pipeline, to_the_end
 from polar.store.database import StoreError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
+from polar.tokens.additions import additions_of
 from polar.tokens.base import Renderer
 from polar.tokens.preflight.checks import Preflight, preflight, without_bridges
 from polar.types import Lease, SessionResult, Stage, Trajectory
@@ -159,6 +161,7 @@ class Node:
             versions=self.versions,
             launcher=self.launcher,
             permits=self.config.permits,
+            notes_on=partial(additions_of, self.prompts.renderer),
         )
         journalled = JournalledSource(retrying, self.journal, self.health)
         pipeline = Pipeline(self.config.pools, services, journalled)

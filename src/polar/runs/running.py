@@ -7,8 +7,9 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from polar import config as configuration
 from polar import registry
@@ -16,9 +17,17 @@ from polar.config import Config, PermitConfig
 from polar.data.source import EarlierSessions, TaskFileSource
 from polar.data.stored_tasks import PickedTasks, StoredTasks, set_origin
 from polar.data.tasks import check_tasks, read_tasks
-from polar.errors import ConfigError, NotPermitted, RuntimeFailure
-from polar.harnesses.programs.install import install
-from polar.node import open_node, sweep
+from polar.errors import (
+    ConfigError,
+    FieldProblem,
+    FieldsRefused,
+    NotPermitted,
+    RuntimeFailure,
+    UnknownPlugin,
+)
+from polar.harnesses.base import NpmPack
+from polar.harnesses.programs.install import cached, install
+from polar.node import Node, open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.resume import write_tasks
 from polar.runs.state import held
@@ -36,7 +45,6 @@ ConfigSource = Config | Mapping[str, Any] | str | Path | None
 """The config, its values, or a polar.toml. None: ./polar.toml if there is one, else the defaults."""
 OnResult = Callable[[SessionResult], None]
 
-INSTALLING = "Installing the harness (downloads once)"
 LOGGER = logging.getLogger("polar.runs")
 
 
@@ -85,6 +93,23 @@ class PhaseObserver(Watcher, Protocol):
     def phase(self, what: str) -> None:
         """What happens before the first session; empty: sessions run from now on."""
         ...
+
+
+class CallCounts(NamedTuple):
+    """Of a run that goes on."""
+
+    calls: int
+    tokens: int
+    """Sampled, of calls that have ended."""
+    generating: int
+    """Generations under way."""
+
+
+@runtime_checkable
+class CallsFollower(Protocol):
+    """An observer that shows how fast the model is."""
+
+    def follow(self, counts: Callable[[], CallCounts]) -> None: ...
 
 
 class RunObserver(PhaseObserver, Protocol):
@@ -153,9 +178,11 @@ async def serve_source(
     with held(paths, record) as run:
         await sweep(paths.root.parent)
         await prepare_machine(tasks, config.permits, observer.phase)
-        observer.phase("Starting the engine (downloads its weights once)")
+        observer.phase(f"Starting the engine {config.engine.name}{to_download(config)}")
         async with open_node(config, paths) as node:
             run.begin(node.versions)
+            if isinstance(observer, CallsFollower):
+                observer.follow(partial(_counts, node))
             observer.phase("")
             interrupted = True
             try:
@@ -163,6 +190,31 @@ async def serve_source(
                 interrupted = False
             finally:
                 run.end(journalled(), interrupted=interrupted)
+
+
+def _counts(node: Node) -> CallCounts:
+    return CallCounts(node.journal.calls_added, node.journal.tokens_added, node.gate.under_way)
+
+
+def config_problems(config: Config) -> list[FieldProblem]:
+    """Engine and renderer of a config that are unknown or have wrong options, found before anything starts."""
+    found: list[FieldProblem] = []
+    for kind, spec, above in (("engine", config.engine, ()), ("renderer", config.model.renderer, ("model",))):
+        try:
+            if spec is not None:
+                registry.options_of(kind, registry.find(kind, spec.name), spec.options)
+        except FieldsRefused as error:
+            found += [FieldProblem((*above, *each.field), each.partition(": ")[2]) for each in error.problems]
+        except UnknownPlugin as error:
+            found.append(FieldProblem((*above, kind, "name"), str(error)))
+    return found
+
+
+def to_download(config: Config) -> str:
+    """What the engine downloads when it starts, in brackets; empty: nothing."""
+    ask: Callable[[], str] | None = getattr(registry.make("engine", config.engine), "to_download", None)
+    what = ask() if ask else ""
+    return f" (downloads {what}, once)" if what else ""
 
 
 def tasks_of(tasks: Tasks, samples: int | None) -> StoredTasks:
@@ -193,8 +245,11 @@ async def prepare_machine(
         runtime = registry.make("runtime", some[0].runtime)
         if isinstance(runtime, BuiltinRuntime):
             await _provide(cast("BuiltinRuntime[RuntimeOptions]", runtime), some, permits, tell)
-    tell(INSTALLING)
-    packs = {pack for spec in harnesses.values() for pack in registry.make("harness", spec).requirements()}
+    packs: set[NpmPack] = {
+        pack for spec in harnesses.values() for pack in registry.make("harness", spec).requirements()
+    }
+    if missing := sorted(pack.package for pack in packs if cached(pack) is None):
+        tell(f"Downloading {', '.join(missing)} (once)")
     await install(tuple(sorted(packs, key=lambda pack: pack.package)))
 
 

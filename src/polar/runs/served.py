@@ -7,6 +7,7 @@ import orjson
 from polar.client import PolarClient, ServerError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
+from polar.store.session_files import write_files
 from polar.store.trajectories import write_trajectory
 from polar.types import Lease, Session, SessionResult, Stage, TaskRequest, TaskStatus
 
@@ -50,8 +51,10 @@ async def _keep_upload(client: PolarClient, session_id: str, paths: RunPaths, jo
         return  # the session ended without a node, cancelled while it waited
     for call in upload.calls:
         await journal.append_call(call)
+    folder = paths.session(session_id).create()
+    write_files(upload.files, folder.root)
     if upload.trajectory is not None:
-        write_trajectory(paths.session(session_id).create().traces, upload.trajectory)
+        write_trajectory(folder.traces, upload.trajectory)
 
 
 def _stage_times(result: SessionResult, ended_at: float) -> list[tuple[Stage, float]]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from polar import config
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
-from polar.errors import PolarError
+from polar.errors import PolarError, did_you_mean
 from polar.runs.event_loop import run_apart
 from polar.store.journal import Journal
 from polar.store.later_scores import read_scores
@@ -193,12 +193,15 @@ async def read_run_async(paths: RunPaths) -> StoredRun:
 def load_session(runs_dir: Path, run: str | None, session: str) -> StoredSession:
     """A session by its id or the unique beginning of it, in the given run or the latest that holds it."""
     chosen = find_run(runs_dir, run)
-    for paths in [chosen] if run is not None else reversed(list_runs(runs_dir)):
+    begun = [paths for paths in list_runs(runs_dir) if paths.journal.exists()]
+    for paths in [chosen] if run is not None else reversed(begun):
         known = _read(paths, lambda journal: journal.session_ids())
         if any(session_id.startswith(session) for session_id in known):
             return _read(paths, partial(_session, paths, chosen_session(session, known, paths.run_id)))
     where = f"run {chosen.run_id}" if run is not None else f"any run of {runs_dir}"
-    raise PolarError(f"no session {session!r} in {where}; `polar ls RUN` lists the sessions of a run")
+    latest = _read(chosen, lambda journal: journal.session_ids()) if chosen.journal.exists() else []
+    near = did_you_mean(session, latest).partition("; known")[0]
+    raise PolarError(f"no session {session!r} in {where}{near or ';'} `polar ls RUN` lists the sessions of a run")
 
 
 async def _session(paths: RunPaths, session_id: str, journal: Journal) -> StoredSession:

@@ -22,7 +22,7 @@ def refuse_if_wrong(task: TaskRequest) -> None:
     """Imports the plug-ins' classes, which may take a while."""
     checks = (_too_deep, _bad_priority, id_problems, file_problems, _bad_callback)
     found = [problem for check in checks for problem in check(task)]
-    if found := found or registry.plugin_problems(task):
+    if found := found or [*registry.plugin_problems(task)]:
         raise Invalid("; ".join(found))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +50,8 @@ class Services:
     """Starts commands for runtimes without a supervisor of their own."""
     permits: PermitConfig = field(default_factory=PermitConfig)
     """What the operator lets tasks ask of the machine."""
+    notes_on: Callable[[Sequence[Call]], tuple[str, ...]] = lambda _: ()
+    """What a reader of a result should know about the calls, such as what the renderer added to their prompts."""
     warm: WarmRuntimes | None = None
     """Set by the pipeline."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -166,8 +166,15 @@ def result_of(live: LiveSession) -> SessionResult:
         stale=is_stale(live),
         stage_s=live.stage_s,
         versions={**live.services.versions, **harness},
-        notes=getattr(live.runtime, "notes", ()),  # a runtime plug-in may have none
+        notes=_notes(live),
     )
+
+
+def _notes(live: LiveSession) -> tuple[str, ...]:
+    own: Any = getattr(live.runtime, "notes", ())  # a runtime plug-in may have none
+    if not isinstance(own, tuple):  # the result's model refuses it by name
+        return own
+    return (*cast("tuple[str, ...]", own), *live.services.notes_on(live.calls))
 
 
 def bare_result(live: LiveSession, failure: Failure) -> SessionResult:

@@ -56,8 +56,12 @@ def connect_sqlite(path: Path | None, *, read_only: bool = False) -> sqlite3.Con
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,  # only `begin` begins transactions
     )
-    raw.execute("PRAGMA foreign_keys = ON")
-    if not read_only:
-        raw.execute("PRAGMA journal_mode = WAL")
-        raw.execute("PRAGMA synchronous = NORMAL")  # survives a killed process, not a power failure
+    try:
+        raw.execute("PRAGMA foreign_keys = ON")
+        if not read_only:
+            raw.execute("PRAGMA journal_mode = WAL")
+            raw.execute("PRAGMA synchronous = NORMAL")  # survives a killed process, not a power failure
+    except sqlite3.Error:  # it is damaged, or no database
+        raw.close()
+        raise
     return raw

@@ -82,6 +82,9 @@ class Journal:
         self._writer = writer
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="polar-journal")
         """Decodes what the writer has fetched, so that no commit waits for it."""
+        self.calls_added = 0
+        """Since it was opened, as `tokens_added`; for the display of progress."""
+        self.tokens_added = 0
 
     @classmethod
     async def open(cls, path: Path, *, read_only: bool = False) -> Journal:
@@ -111,6 +114,8 @@ class Journal:
     async def append_call(self, call: Call) -> None:
         """Returns when the call is committed."""
         await self._writer.write(lambda connection: _append_call(connection, call))
+        self.calls_added += 1
+        self.tokens_added += len(call.completion_ids) or (call.usage and call.usage.completion_tokens) or 0
 
     def mark_received(self, call_id: str) -> None:
         """Durable with the next write, or soon after; reads see it at once."""

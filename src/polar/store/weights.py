@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from polar.config import cache_dir
 from polar.errors import ConfigError
 from polar.store.cache import cached_folder, run_filler
 
@@ -25,6 +26,11 @@ CACHE_FOLDER = f"weights/smollm2-135m-instruct-q4_1-{GGUF_SHA256[:16]}"
 
 class WeightsError(ConfigError):
     """The weights could not be fetched or are not the ones expected."""
+
+
+def weights_to_download() -> str:
+    """What `default_weights` would download now; empty: nothing."""
+    return "" if (cache_dir() / CACHE_FOLDER).is_dir() else "SmolLM2-135M, 93 MB"
 
 
 async def default_weights() -> Path:

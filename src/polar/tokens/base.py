@@ -99,6 +99,15 @@ class BoundedRenderer(Protocol):
         ...
 
 
+@runtime_checkable
+class AddingRenderer(Protocol):
+    """A renderer that puts turns into prompts which the harness did not send."""
+
+    def added(self, tools: Sequence[Tool]) -> str:
+        """What it adds to a prompt with these tools, as `8 worked examples`; empty: nothing. Needs no `load`."""
+        ...
+
+
 def bounded(renderer: Renderer, context_tokens: int) -> Renderer:
     """The renderer limited to a context, if it supports that; else as it is."""
     return renderer.bounded(context_tokens) if isinstance(renderer, BoundedRenderer) else renderer

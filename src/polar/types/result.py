@@ -133,7 +133,8 @@ class SessionResult(Strict):
     """Seconds in each stage; `QUEUED` and `READY` are waiting."""
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
-    """What the node's machine could not provide, such as equal paths in all samples."""
+    """What the node's machine could not provide, such as equal paths in all samples, and what the renderer
+    added to prompts."""
     seal: str = ""
     """Digest of the result and its task, made by the node that ran the session (`store/seal.py`). Empty: the
     result was made by the server, or by an older Polar."""

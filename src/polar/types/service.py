@@ -293,10 +293,22 @@ class NodeDrain(Strict):
     draining: bool = True
 
 
+class SessionFile(msgspec.Struct, frozen=True):
+    """A log or kept file of a session."""
+
+    path: str
+    """Relative to the session's folder, as `logs/harness.stdout`."""
+    size_bytes: int
+    content: bytes
+    """All of it, the end of it, or nothing, as far as the upload had room."""
+
+
 class SessionUpload(msgspec.Struct, frozen=True):
-    """A session's result with its trajectory and calls, as one binary blob (`types.codec`)."""
+    """A session's result with its trajectory, calls and files, as one binary blob (`types.codec`)."""
 
     result: bytes
     """`SessionResult` as JSON."""
     trajectory: Trajectory | None
     calls: tuple[Call, ...] = ()
+    files: tuple[SessionFile, ...] = ()
+    """Logs and kept files, up to `node.upload_bytes`."""

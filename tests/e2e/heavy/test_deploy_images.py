@@ -20,6 +20,7 @@ from waiting import blocked_until
 ROOT = Path(__file__).parents[3]
 NAME = f"polar-deploy-test-{os.getpid()}"
 TOKENS = {"POLAR_CONTROL_TOKEN": "control-of-the-test", "POLAR_NODE_TOKEN": "node-of-the-test"}
+MADE = {"polar-server", "polar-node"}
 TASKS = """
 [[tasks]]
 task_id = "folder"
@@ -42,6 +43,7 @@ def docker(*arguments: str) -> str:
 
 @pytest.fixture
 def network() -> Iterator[str]:
+    before = {*docker("images", "--format", "{{.Repository}}").split()}
     docker("network", "create", "--internal", NAME)
     docker("volume", "create", NAME)
     yield NAME
@@ -49,6 +51,8 @@ def network() -> Iterator[str]:
         subprocess.run(["docker", "rm", "--force", container], capture_output=True, check=False)
     docker("network", "rm", NAME)
     docker("volume", "rm", NAME)
+    for image in MADE - before:
+        docker("rmi", image)
 
 
 def test_a_session_runs_between_the_containers(network: str, tmp_path: Path) -> None:

@@ -146,6 +146,13 @@ def test_what_was_cancelled_at_the_server_is_submitted_again(service: Service, n
     assert generated(service, "--limit", "1", "--attempts", "1")["all"] == card["all"]
 
 
+def test_a_server_that_is_not_there_is_an_error_and_leaves_nothing(folder: Path, service: Service) -> None:
+    service.stop()
+    done = CliRunner().invoke(app, command(service))
+    assert done.exit_code == 2 and "no rollout server answers" in done.stderr
+    assert not (folder / "data").exists()
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_changed_task_is_refused(folder: Path, service: Service, node: FakeNode) -> None:
     serving = serve(node, 2, lambda _: 1.0)

@@ -267,7 +267,8 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
     node.lease()
     node.finish("add-0")
     lines = lines_of(polar("show", "add-0"))
-    assert lines[0] == f"session add-0 | server {service.url} | attempt 1 | COMPLETED"
+    at = f"server {service.url} | node {node.node_id} (fake:1)"
+    assert lines[0] == f"session add-0 | {at} | attempt 1 | COMPLETED"
     assert lines[2] == "task add: add 2 and 2"
     walk = lines.index(next(line for line in lines if line.startswith("from ")))
     assert [line.split(" | ", 1)[1] for line in lines[walk + 2 : walk + 10]] == [
@@ -282,6 +283,27 @@ def test_a_finished_session_is_shown_like_a_local_one(polar: Polar, node: FakeNo
     ]
     assert "reward 1.000" in lines and "as scripted" in lines
     assert "0 | agent | 4 | 9 | 5 | 2 | 1.000" in lines
+
+
+def test_the_conversation_and_a_call_of_a_session(polar: Polar, node: FakeNode) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    node.finish("add-0")
+    said = polar("show", "add-0", "--messages").stdout
+    assert said.startswith("=== agent, 2 calls\n") and "assistant  call 1.2, 2 tokens sampled, stop" in said
+    assert "continues the tokens of call 1.1" in polar("show", "add-0", "--call", "2").stdout
+    assert "has no calls yet: QUEUED" in polar("show", "add-1", "--messages").stdout
+
+
+def test_files_that_were_not_uploaded_are_named_as_missing(polar: Polar, node: FakeNode, folder: Path) -> None:
+    polar("submit", "tasks.toml")
+    node.lease()
+    told = polar("fetch", "add-1", "waiting").stdout
+    assert "no logs: they come with the result, and the session is in QUEUED" in told
+    node.finish("add-0")
+    assert "no logs: its node uploaded none" in polar("fetch", "add-0", "copy").stdout
+    assert json.loads((folder / "copy" / "session.json").read_text())["session"]["session_id"] == "add-0"
+    assert "its node uploaded no files" in polar("show", "add-0").stdout
 
 
 def test_tokens_and_json_of_a_session(polar: Polar, node: FakeNode, service: Service) -> None:

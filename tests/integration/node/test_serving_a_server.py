@@ -25,6 +25,16 @@ async def test_a_task_comes_back_as_results_with_trajectories_and_calls(patient:
     assert SessionResult.model_validate_json(upload.result) == results["t-1"]
 
 
+async def test_logs_and_kept_files_come_with_the_result(patient: Service) -> None:
+    await patient.add_node()
+    command = f"{AGENT} && echo kept > out.txt && echo said"
+    await patient.client.submit(agent_task(command, task_id="t", keep={"artifacts": ["out.txt"]}))
+    await results_of(patient, "t")
+    files = {file.path: file.content for file in (await patient.client.upload("t-0")).files}
+    assert files["artifacts/out.txt"] == b"kept\n"
+    assert files["logs/harness.stdout"].endswith(b"said\n")
+
+
 async def test_the_server_sees_the_stage_of_a_session_that_runs(patient: Service) -> None:
     node = await patient.add_node()
     command, here, go = patient.held_up("t")

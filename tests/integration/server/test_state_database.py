@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: Cloc
     with pytest.raises(StoreError, match="not a database"):
         await opened(f"sqlite:///{path}", clock)
     other = tmp_path / "journal.db"
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE calls (number INTEGER)")
     connection.close()
     with pytest.raises(StoreError, match="another program"):

@@ -173,7 +173,7 @@ async def test_a_changed_score_is_noticed(workshop: Workshop) -> None:
 
 async def test_wrong_options_are_refused_before_anything_runs(workshop: Workshop) -> None:
     run = await stored(workshop, agent_task())
-    with pytest.raises(ConfigError, match="colour: Extra inputs"):
+    with pytest.raises(ConfigError, match="evaluator.options.colour: unknown option"):
         await again(run, "transcript", colour="red")
     assert not workshop.paths.rescores.exists()
 

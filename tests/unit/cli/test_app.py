@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from polar import __version__
 from polar.cli.app import PolarGroup, app
+from polar.cli.options import again
 from polar.errors import PolarError, SessionError
 from polar.types import Failure
 from waiting import HANG_S
@@ -123,6 +124,56 @@ def test_the_runs_folder_comes_from_the_config_where_the_user_says_nothing(
     result = CliRunner().invoke(app, ["ls"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "polar.toml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["ls", "--runs-dir", "there"], ["--runs-dir", "there", "ls"], ["ls", "--runs-dir=there"]]
+)
+def test_the_runs_folder_is_taken_before_and_after_the_command(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no runs in there" in CliRunner().invoke(app, command).stdout
+
+
+def test_a_runs_folder_without_a_value_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["ls", "--runs-dir"])
+    assert refused.exit_code == 2 and "--runs-dir" in refused.output
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["show"], ["harness"], ["tasks", "ls"]])
+def test_every_command_has_a_short_help_option(command: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*command, "-h"])
+    assert shown.exit_code == 0 and "Usage:" in shown.stdout
+
+
+def test_next_commands_repeat_the_runs_folder_that_was_given() -> None:
+    assert again(None)("ls").endswith(" ls")
+    assert again(Path("my runs"))("show word-0").endswith(" show word-0 --runs-dir 'my runs'")
+
+
+def test_a_wrong_engine_is_refused_with_its_line_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "polar.toml").write_text('[engine]\nname = "embedded"\noptions = { paralel = 4 }\n')
+    (tmp_path / "tasks.jsonl").write_text('{"instruction": "x"}\n')
+    refused = CliRunner().invoke(app, ["run", "tasks.jsonl"])
+    assert refused.exit_code == 2
+    told = "polar.toml: line 3: engine.options.paralel: unknown option; did you mean 'parallel'?"
+    assert refused.stderr == f"polar: {told}\n"
+    (tmp_path / "polar.toml").write_text('[engine]\nname = "embeded"\n')
+    assert "line 2: engine.name: unknown engine 'embeded'; did you mean 'embedded'?" in (
+        CliRunner().invoke(app, ["run", "tasks.jsonl"]).stderr
+    )
+    assert not (tmp_path / "polar-runs").exists()
+
+
+def test_a_config_that_is_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "polar.toml").mkdir()
+    refused = CliRunner().invoke(app, ["ls"])
+    assert (refused.exit_code, refused.stderr) == (2, "polar: cannot read polar.toml: Is a directory\n")
 
 
 def test_help_pages_fit_eighty_columns() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -98,7 +99,7 @@ async def test_rendering_and_rows_do_not_grow_with_the_history(smollm2: SmolLM2R
     await _talk(renderer, smollm2._vocabulary, tmp_path / "journal.db")  # pyright: ignore[reportPrivateUsage]
     assert renderer.renders == 1 and len(renderer.bridged) == TURNS - 1
     assert set(renderer.bridged) == {renderer.bridged[0]} and renderer.bridged[0][0] == len(OUTPUT)
-    with sqlite3.connect(tmp_path / "journal.db") as database:
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database, database:
         rows = [size for (size,) in database.execute("SELECT length(body) FROM calls ORDER BY sequence")]
     # Numbers such as the count of prompt tokens take a byte or two more when they are larger.
     assert len(rows) == TURNS and abs(rows[19] - rows[4]) <= 16

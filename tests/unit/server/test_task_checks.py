@@ -35,8 +35,8 @@ def test_a_plain_task_is_fine() -> None:
     ("fields", "message"),
     [
         ({"harness": "nobody"}, "harness: unknown harness 'nobody'"),
-        ({"harness": {"name": "shell", "options": {}}}, "harness: .*command"),
-        ({"runtime": {"name": "local", "options": {"cap": 1}}}, "runtime: .*cap"),
+        ({"harness": {"name": "shell", "options": {}}}, "harness.*command"),
+        ({"runtime": {"name": "local", "options": {"cap": 1}}}, "runtime.*cap"),
         ({"builder": "collections:OrderedDict"}, "builder: .*not a plug-in"),
         ({"evaluator": ".relative:Class"}, "evaluator: .*cannot be loaded"),
         ({"priority": MAX_PRIORITY + 1}, "priority: between"),

@@ -363,7 +363,7 @@ async def test_a_reader_sees_a_live_journal_without_disturbing_it(
 async def test_a_journal_of_a_newer_polar_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     await (await Journal.open(path)).close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA user_version = 99")
     raw.close()
     with pytest.raises(PolarError, match=r"newer Polar .* upgrade"):
@@ -374,7 +374,7 @@ async def test_what_is_no_journal_is_refused_and_left_alone(tmp_path: Path) -> N
     garbage = tmp_path / "garbage.db"
     garbage.write_bytes(b"not a database at all" * 100)
     other = tmp_path / "other.db"
-    with sqlite3.connect(other) as raw:
+    with closing(sqlite3.connect(other)) as raw, raw:
         raw.execute("CREATE TABLE theirs (a)")
     raw.close()
     for path in (garbage, other, tmp_path / "no" / "folder.db"):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, TasksArgument
+from polar.cli.options import ConfigOption, JsonOption, TasksArgument, checked_config
 from polar.cli.output import console, print_json, print_table, visible
 from polar.cli.runs.run import stop_on_signals
+from polar.cli.service.remote import ask
 from polar.cli.task_choice import (
     FilterOption,
     HarnessesOption,
@@ -88,7 +89,6 @@ def generate(  # noqa: PLR0913 - each is an option of the command
         polar generate tasks.toml --out data --attempts 8 --wanted 2
         polar generate tasks.toml --out data --filter 'metadata.repo=owner/*'
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart
     from polar.runs.generate.folder import GenerateFolder
     from polar.runs.generate.plan import GeneratePlan, SplitRatio
@@ -98,11 +98,13 @@ def generate(  # noqa: PLR0913 - each is an option of the command
     formats = ("sft", "tokens") if to == "both" else (to,)
     ratio = SplitRatio.of(split)
     plan = GeneratePlan(attempts, wanted, min_reward, max_failures, ratio, split_by, seed, formats, file)
-    chosen = _with_concurrency(configuration.load(config), concurrency)
+    chosen = _with_concurrency(checked_config(config), concurrency)
     choice = choice_of(filters, sample, None if sample is None else seed, shard, limit, harness)
     todo = choice.of(tasks_of(tasks, None))
-    if server is None:  # else the paths are those of the server's nodes
+    if server is None:
         run_apart(check_sources(todo))
+    else:  # paths of tasks are those of its nodes
+        ask(server, lambda client: client.nodes())  # fails soon, before there is a folder
     with GenerateFolder(out).open(tasks) as paths:
         card, interrupted = _generate(chosen, paths, out, todo, plan, server, quiet=json)
     print_json(card.model_dump(mode="json")) if json else _print(card, out)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from polar.cli.output import number, one_line
-from polar.cli.runs.progress import LIVE_STAGES, PhasedBar
+from polar.cli.runs.progress import LIVE_STAGES, PhasedBar, duration
 from polar.runs.generate.attempts import TaskAttempts
 from polar.runs.generate.plan import GeneratePlan, Outcome
 from polar.types import SessionResult, Stage
@@ -52,11 +52,14 @@ class GenerateProgress(PhasedBar):
         style = {"accepted": "green", "rejected": None}.get(outcome, "yellow")
         self.console.print(_line(result, outcome), style=style, soft_wrap=True)
 
+    def words(self) -> str:
+        return f"{self._described()} {self._count['done']}/{len(self._accounts)}"
+
     def _described(self) -> str:
         attempts, accepted = self._count["attempts"], self._count["accepted"]
         rate = f" ({100 * accepted / attempts:.0f}%)" if attempts else ""
         left = self.seconds_left()
-        eta = "" if left is None else f"  about {_duration(left)} left"
+        eta = "" if left is None else f"  about {duration(left)} left"
         return f"{len(self._live)} live  {attempts} attempts  {accepted} accepted{rate}{eta}  tasks"
 
     def seconds_left(self) -> float | None:
@@ -76,12 +79,6 @@ def expected_attempts(accounts: Sequence[TaskAttempts], plan: GeneratePlan, rate
             most = plan.attempts - account.attempts
             expected += most if not rate else min(most, (plan.wanted - account.accepted) / rate)
     return expected
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
 
 
 def _line(result: SessionResult, outcome: Outcome) -> str:

@@ -158,7 +158,7 @@ def _checked(  # noqa: PLR0913
     """And where the logs are; None: they are removed, because every task is sound."""
     from polar.data.solutions import solutions_of
     from polar.runs.event_loop import run_apart
-    from polar.runs.running import INSTALLING, prepare_machine
+    from polar.runs.running import prepare_machine
     from polar.runs.task_check import CheckPlan, check_solutions
     from polar.runs.task_sources import check_sources
     from polar.runtimes.files.folders import remove_tree
@@ -170,7 +170,7 @@ def _checked(  # noqa: PLR0913
     no_agent = {"harness": Spec(name="shell", options={"command": "true"})}
     err = error_console(quiet=quiet)
     bare = [task.model_copy(update=no_agent) for task in found]
-    run_apart(prepare_machine(bare, config.permits, lambda what: None if what == INSTALLING else err.print(what)))
+    run_apart(prepare_machine(bare, config.permits, err.print))
     paths = RunPaths.create(runs_dir)
     with progress_bar(err) as bar:
         task = bar.add_task("Checking", total=len(found))

@@ -47,10 +47,27 @@ async def run_checks(
     return rows
 
 
-def print_check(row: Row, prefix: str = "") -> None:
+def print_verdict(rows: Sequence[Row]) -> None:
+    """One line before all others: whether sessions can run here, and what cannot be used."""
+    failed = [row["check"] for row in rows if not row["ok"]]
+    noted = [row["check"] for row in rows if row.get("noted")]
+    out = console()
+    if failed:
+        out.print(f"NOT READY: {', '.join(failed)} failed; the lines marked FAIL say what to do", style="bold red")
+    else:
+        out.print("READY: sessions can run on this machine", style="bold green")
+    if noted:
+        out.print(f"not usable here, needed only by tasks that name them: {', '.join(noted)}", style="yellow")
+    out.print()
+
+
+def print_check(row: Row, prefix: str = "", *, every_detail: bool = True) -> None:
+    """`every_detail`: also those that are well."""
     out, state = console(), "noted" if row.get("noted") else "ok" if row["ok"] else "failed"
     out.print(f"{LABELS[state]} {prefix}{row['check']}: {one_line(row['found'], 400)}", style=STYLES[state])
     for detail in row.get("details", ()):
+        if detail["state"] == "ok" and not every_detail:
+            continue
         text = f": {one_line(detail['detail'], 400)}" if detail["detail"] else ""
         line = f"     {detail['about']:9}{detail['state']:7}{detail['probe']}{text}"
         out.print(line, style=STYLES[detail["state"]])

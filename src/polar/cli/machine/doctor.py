@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.machine.checks import Check, CheckOutcome, end_checks, print_check, run_checks
+from polar.cli.machine.checks import (
+    Check,
+    CheckOutcome,
+    Row,
+    end_checks,
+    print_check,
+    print_verdict,
+    run_checks,
+)
 from polar.cli.options import ConfigOption, JsonOption
+from polar.cli.output import error_console
 
 if TYPE_CHECKING:
     from polar.config import Config
@@ -25,7 +34,7 @@ AT_WORK = ("well", "draining")
 NO_NODE = "none is registered; start one with `polar gateway --server URL`"
 
 
-def doctor(
+def doctor(  # noqa: PLR0913
     ctx: typer.Context,
     config: ConfigOption = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harnesses to check.", show_default="pi")] = None,
@@ -37,12 +46,16 @@ def doctor(
         str | None,
         typer.Option(envvar="POLAR_SERVER", help="A rollout server whose nodes to check.", show_default="none"),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also what each part can do, not only what it cannot.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check that this machine has everything a session needs.
 
     Checks disk, engine, renderer, harnesses, runtimes and a server's nodes.
-    Each failure names its fix. Exit code 1 if something fails.
+    The first line is the verdict; each failure below it names its fix.
+    Exit code 1 if something fails.
     """
     from polar import config as configuration
 
@@ -51,7 +64,25 @@ def doctor(
     checks = [*_checks(chosen, runs_dir, harness or ["pi"]), *_runtime_checks(runtime)]
     if server is not None:
         checks.append((f"nodes of {server}", lambda: _nodes(server)))
-    end_checks(asyncio.run(run_checks(checks, lambda row: None if json else print_check(row))), json=json)
+    rows = _watched(checks, quiet=json)
+    if not json:
+        print_verdict(rows)
+        for row in rows:
+            print_check(row, every_detail=details)
+    end_checks(rows, json=json)
+
+
+def _watched(checks: list[Check], *, quiet: bool) -> list[Row]:
+    """All checks; a terminal shows which one is under way."""
+    out = error_console(quiet=quiet)
+    names = [name for name, _ in checks]
+    with out.status(f"Checking {names[0]}") as status:
+
+        def show(row: Row) -> None:
+            after = names.index(row["check"]) + 1
+            status.update(f"Checking {names[after]}" if after < len(names) else "")
+
+        return asyncio.run(run_checks(checks, show))
 
 
 async def _disk(config: Config, runs_dir: Path) -> str:
@@ -241,13 +272,15 @@ async def _runtime(name: str, *, required: bool) -> CheckOutcome:
 
     plugin = registry.find("runtime", name)
     options = registry.options_of("runtime", plugin, {})
-    details = _contained(options.offered) if isinstance(options, RuntimeOptions) else []
     try:
         missing, runtime = await plugin.lacking(), plugin(options)
-        found = CheckOutcome(missing or await _tried(runtime), details, ok=not missing)
-        details += [{"about": "note", "probe": "", "state": "noted", "detail": note} for note in runtime.notes]
+        found = CheckOutcome(missing or await _tried(runtime), ok=not missing)
+        if found.ok:  # what a runtime restricts says nothing where it cannot be used
+            details = _contained(options.offered) if isinstance(options, RuntimeOptions) else []
+            details += [{"about": "note", "probe": "", "state": "noted", "detail": note} for note in runtime.notes]
+            found = found._replace(details=details)
     except PolarError as error:
-        found = CheckOutcome(str(error), details, ok=False)
+        found = CheckOutcome(str(error), ok=False)
     return found if found.ok or required else found._replace(ok=True, noted=True)
 
 

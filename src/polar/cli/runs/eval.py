@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.options import JsonOption, SamplesOption
+from polar.cli.options import JsonOption, SamplesOption, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.runs.eval_runs import PolicyRun
@@ -100,7 +100,6 @@ def _tasks(
 
 def _configs(config: Path | None, against: list[Path], server: str | None) -> dict[str, Config]:
     """By the policy's name. The server's nodes have configs of their own."""
-    from polar import config as configuration
     from polar.errors import ConfigError
 
     if server is not None and (config is not None or against):
@@ -111,7 +110,7 @@ def _configs(config: Path | None, against: list[Path], server: str | None) -> di
         raise ConfigError(
             f"two configs have the same name ({', '.join(names)}), which names the policy: rename one"
         )
-    return {name: configuration.load(file) for name, file in zip(names, files, strict=True)}
+    return {name: checked_config(file) for name, file in zip(names, files, strict=True)}
 
 
 def _settings(

@@ -152,7 +152,7 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
         for row in rows
     ]
     columns = ["run", "started", "#took", "#tasks", "sessions", "#reward"]
-    print_table(columns, cells, whole=1)
+    print_table(columns, cells)
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -187,4 +187,5 @@ def _print_sessions(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     columns = ["session", "stage", "#reward", "#calls", "#traces", "#trainable", "#merge rate"]
-    print_table([*columns, "not trained on", "failure"], cells)
+    optional = ["#merge rate", "#traces", "#trainable"]
+    print_table([*columns, "not trained on", "failure"], cells, optional=optional)

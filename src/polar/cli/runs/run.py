@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, SamplesOption
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption, again, checked_config
 from polar.cli.output import console
 from polar.cli.task_choice import (
     FilterOption,
@@ -26,6 +26,7 @@ from polar.cli.task_choice import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from polar.cli.options import CommandForm
     from polar.cli.runs.progress import RunProgress
     from polar.config import Config
     from polar.data.source import EarlierSessions
@@ -63,7 +64,6 @@ def run(  # noqa: PLR0913
         polar run tasks.toml --filter 'metadata.repo=owner/*' --sample 20
         polar run tasks.toml --shard 1/4
     """
-    from polar import config as configuration
     from polar.errors import ConfigError
     from polar.runs.running import tasks_of
     from polar.store.paths import RunPaths, find_run
@@ -74,17 +74,17 @@ def run(  # noqa: PLR0913
         raise ConfigError(f"give {what}")
     if retry_failed and resume is None:
         raise ConfigError("--retry-failed needs --resume RUN")
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     runs_dir: Path = ctx.obj or chosen.runs_dir
     given = None if tasks is None else choice.of(tasks_of(tasks, samples))
     if resume is not None:
         paths = find_run(runs_dir, resume)
         plan = _plan(paths, chosen, given, retry_failed=retry_failed)
-        _run_and_report(chosen, paths, plan.tasks, plan, json=json)
+        _run_and_report(chosen, paths, plan.tasks, plan, again(ctx.obj), json=json)
     else:
         assert given is not None
         _refuse_missing_sources(given)
-        _run_and_report(chosen, RunPaths.create(runs_dir), given, None, json=json)
+        _run_and_report(chosen, RunPaths.create(runs_dir), given, None, again(ctx.obj), json=json)
 
 
 def _plan(
@@ -106,7 +106,13 @@ def _refuse_missing_sources(tasks: Sequence[TaskRequest]) -> None:
 
 
 def _run_and_report(
-    config: Config, paths: RunPaths, tasks: Sequence[TaskRequest], plan: ResumePlan | None, *, json: bool
+    config: Config,
+    paths: RunPaths,
+    tasks: Sequence[TaskRequest],
+    plan: ResumePlan | None,
+    polar: CommandForm,
+    *,
+    json: bool,
 ) -> None:
     from polar.cli.runs.progress import RunProgress
     from polar.cli.runs.summary import print_outcome
@@ -117,7 +123,7 @@ def _run_and_report(
     idle = plan is not None and not plan.open_tasks
     interrupted = False if idle else run_watched(config, paths, tasks, progress, plan.earlier if plan else None)
     print_outcome(progress.results, origin_of(paths), json=json, harness_of=harness_of(tasks))
-    end_run(progress, paths, interrupted=interrupted, json=json)
+    end_run(progress, paths, polar, interrupted=interrupted, json=json)
 
 
 def run_watched(
@@ -142,11 +148,11 @@ def origin_of(paths: RunPaths) -> dict[str, str]:
     return {"run_id": paths.run_id, "path": str(paths.root)}
 
 
-def end_run(progress: RunProgress, paths: RunPaths, *, interrupted: bool, json: bool) -> None:
+def end_run(progress: RunProgress, paths: RunPaths, polar: CommandForm, *, interrupted: bool, json: bool) -> None:
     """Says what to do next, and exits with the code for how the run went."""
     if progress.results and not json:
-        _print_next(paths, progress.results)
-    goes_on = f"`polar run --resume {paths.run_id}` continues it"
+        _print_next(paths, progress.results, polar)
+    goes_on = f"`{polar(f'run --resume {paths.run_id}')}` continues it"
     progress.end(f"interrupted; what was captured is kept in {paths.root}; {goes_on}" if interrupted else "")
 
 
@@ -182,25 +188,17 @@ def stop_on_signals(out: Console) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _print_next(paths: RunPaths, results: list[SessionResult]) -> None:
+def _print_next(paths: RunPaths, results: list[SessionResult], polar: CommandForm) -> None:
     best = max(results, key=lambda result: (result.reward or 0, result.statistics.calls))
-    polar = _as_called()
     hints = {
-        f"{polar} ls {paths.run_id}": "all sessions",
-        f"{polar} show {best.session_id}": "one session, call by call",
-        f"{polar} show {best.session_id} --tokens": "its traces, trainable tokens marked",
-        f"{polar} replay {best.session_id} --builder per_request": "the same calls, built in another way",
+        polar(f"ls {paths.run_id}"): "all sessions",
+        polar(f"show {best.session_id}"): "one session, call by call",
+        polar(f"show {best.session_id} --messages"): "what was said in it",
+        polar(f"show {best.session_id} --tokens"): "its traces, trainable tokens marked",
+        polar(f"replay {best.session_id} --builder per_request"): "the same calls, built in another way",
     }
     width = max(map(len, hints))
     out = console()
-    out.print(f"\nrun {paths.run_id} is kept in {paths.root}. Next:")
+    out.print(f"\nrun {paths.run_id} is kept in {paths.root}. Next:", soft_wrap=True)
     for command, what in hints.items():
-        out.print(f"  {command:<{width}}  {what}")
-
-
-def _as_called() -> str:
-    """`polar` where the shell finds it, else the path it was called by."""
-    import shutil
-    import sys
-
-    return "polar" if shutil.which("polar") else sys.argv[0]
+        out.print(f"  {command:<{width}}  {what}", soft_wrap=True)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from polar.cli.output import console, counted, number, print_json, print_table
+from polar.cli.output import console, counted, number, print_json, print_table, visible
 from polar.cli.runs.progress import LIVE_STAGES
 from polar.types import SessionResult
 
@@ -67,7 +67,7 @@ def print_summary(results: Sequence[SessionResult]) -> None:
     rows = [_row(task_id, group) for task_id, group in by_task.items()]
     if len(by_task) > 1:
         rows.append(_row("all", results, with_rewards=False))
-    print_table(columns, rows)
+    print_table(columns, rows, optional=[*columns[-len(LIVE_STAGES) :], "#traces", "#merge rate"])
     console().print(_account(results))
     for line in left_out_lines(results):
         console().print(line)
@@ -75,6 +75,17 @@ def print_summary(results: Sequence[SessionResult]) -> None:
         console().print(_ages(stale))
     if killed := unknown_signals(results):
         console().print(f"ended by a signal whose sender is not known, by task: {counted(killed)}")
+    for line in _notes(results):
+        console().print(line)
+
+
+def _notes(results: Sequence[SessionResult]) -> list[str]:
+    """Each once, with the number of sessions if it is not for all."""
+    counts = Counter(note for result in results for note in result.notes)
+    return [
+        f"note: {visible(note, newline=' ')}" + (f" ({count} sessions)" if count < len(results) else "")
+        for note, count in counts.items()
+    ]
 
 
 def unknown_signals(results: Sequence[SessionResult]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption
+from polar.cli.options import ConfigOption, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.service.processes import ChildProgram
@@ -45,7 +45,7 @@ def gateway(  # noqa: PLR0913
 
     logs = LogOptions(log_level, log_json)
     logs.apply()
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     if not own_tasks:
         chosen = configuration.for_foreign_tasks(chosen)
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from polar import config
 from polar.client import PolarClient, ServerError
-from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage, Trace
+from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Spec, Stage, Trace
 
 EVENTS_S = 2.0
 """How long to search the server's events, which begin with its first, for a session that has not ended."""
@@ -28,6 +28,10 @@ class ServerSession:
     stages: Stages
     calls: Sequence[Call]
     traces: tuple[Trace, ...]
+    files: tuple[SessionFile, ...] = ()
+    """Logs and kept files, as far as its node uploaded them."""
+    node: str = ""
+    """Id and name of the node that ran the session, or runs it; empty: none has."""
     folder = None
     """The node that ran the session has its files."""
 
@@ -37,7 +41,7 @@ class ServerSession:
 
     @property
     def origin(self) -> dict[str, str]:
-        return {"server": self.server}
+        return {"server": self.server} | ({"node": self.node} if self.node else {})
 
     @property
     def renderer(self) -> Spec | None:
@@ -57,7 +61,17 @@ async def load_from_server(client: PolarClient, session_id: str) -> ServerSessio
         else await _stages_from_events(client, lease, submitted)
     )
     traces = upload.trajectory.traces if upload and upload.trajectory else ()
-    return ServerSession(client.url, lease, result, stages, calls, traces)
+    node = await _node_of(client, lease.session.node_id)
+    files = upload.files if upload else ()
+    return ServerSession(client.url, lease, result, stages, calls, traces, files, node)
+
+
+async def _node_of(client: PolarClient, node_id: str | None) -> str:
+    """The server knows the name while the node is registered."""
+    if node_id is None:
+        return ""
+    names = {node.node_id: node.name for node in await client.nodes()}
+    return f"{node_id} ({names[node_id]})" if node_id in names else node_id
 
 
 async def results_of(client: PolarClient, task_id: str) -> dict[str, SessionResult]:

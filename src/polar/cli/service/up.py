@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
-from polar.cli.options import ConfigOption, JsonOption, SamplesOption
+from polar.cli.options import ConfigOption, JsonOption, SamplesOption, again, checked_config
 
 if TYPE_CHECKING:
     from polar.cli.runs.progress import RunProgress
@@ -41,10 +41,9 @@ def up(  # noqa: PLR0913
     TASKS it runs them, stops everything and ends with the exit codes of
     `polar run`. 2: refused, such as a port in use.
     """
-    from polar import config as configuration
     from polar.runs.event_loop import run_apart, run_served
 
-    chosen = configuration.load(config)
+    chosen = checked_config(config)
     if host is not None:
         chosen = chosen.model_copy(update={"server": chosen.server.model_copy(update={"host": host})})
     runs_dir: Path = ctx.obj or chosen.runs_dir
@@ -72,7 +71,7 @@ def up(  # noqa: PLR0913
     with progress:
         interrupted = run_served(_run(layout, paths, todo, progress))
     print_outcome(progress.results, origin_of(paths), json=json)
-    end_run(progress, paths, interrupted=interrupted, json=json)
+    end_run(progress, paths, again(ctx.obj), interrupted=interrupted, json=json)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
     from polar.client import PolarClient
     from polar.data.stored_tasks import set_origin
     from polar.runs.resume import write_tasks
-    from polar.runs.running import prepare_machine
+    from polar.runs.running import prepare_machine, to_download
     from polar.runs.state import held
     from polar.store.journal import Journal
     from polar.store.paths import RunRecord
@@ -163,7 +162,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
     with held(paths, record) as run:
         async with await Journal.open(paths.journal) as journal:
             await prepare_machine(tasks, layout.config.permits, progress.phase)
-            progress.phase("Starting server and engine (downloads its weights once)")
+            progress.phase(f"Starting server and engine {layout.config.engine.name}{to_download(layout.config)}")
             try:
                 async with service(layout) as address, PolarClient(address) as client:
                     served = ServedTasks(client, tasks, progress, stop)

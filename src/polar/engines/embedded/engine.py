@@ -21,7 +21,7 @@ from polar.engines.embedded.processors import idle_processors
 from polar.engines.llamacpp.client import LlamaCppClient
 from polar.engines.llamacpp.engine import LlamaEngine
 from polar.errors import ContextOverflow, EngineError, SchemaRefused
-from polar.store.weights import default_weights, file_sha256
+from polar.store.weights import default_weights, file_sha256, weights_to_download
 from polar.types import Strict
 
 MAX_CHOSEN_THREADS = 8
@@ -53,6 +53,9 @@ class EmbeddedEngine(LlamaEngine):
         self._options = options
         self._process: EmbeddedProcess | None = None
         self._state_folder: Path | None = None
+
+    def to_download(self) -> str:
+        return "" if self._options.gguf else weights_to_download()
 
     async def start(self) -> EngineInfo:
         if self._process is not None:

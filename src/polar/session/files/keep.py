@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from polar.errors import RuntimeFailure
@@ -18,6 +17,7 @@ from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread
 from polar.session.live import LiveSession
 from polar.store.paths import SessionPaths
+from polar.store.session_files import plain_files
 
 HARNESS_HOME = "harness-home"
 """Folder in `logs/` for files from the harness's home."""
@@ -105,7 +105,7 @@ def _apart(paths: tuple[str, ...]) -> list[str]:
 def _hide(paths: SessionPaths, key: str) -> tuple[list[Path], list[Path]]:
     """The removed paths, and the files that contained the key."""
     removed = _remove_named(paths, key)
-    return removed, [path for path in _plain_files(paths) if _blot_file(path, key.encode())]
+    return removed, [path for path in plain_files(paths) if _blot_file(path, key.encode())]
 
 
 def _remove_named(paths: SessionPaths, key: str) -> list[Path]:
@@ -119,16 +119,6 @@ def _remove_named(paths: SessionPaths, key: str) -> list[Path]:
     for path in found:
         path.unlink(missing_ok=True) if path.is_symlink() else remove_tree(path)
     return found
-
-
-def _plain_files(paths: SessionPaths) -> Iterator[Path]:
-    if paths.patch.is_file():
-        yield paths.patch
-    for folder in (paths.logs, paths.artifacts):
-        if folder.is_file():
-            yield folder
-        for parent, _, names in os.walk(folder):
-            yield from (path for name in names if not (path := Path(parent, name)).is_symlink())
 
 
 def _blot_file(path: Path, key: bytes) -> bool:

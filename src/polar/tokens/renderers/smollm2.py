@@ -99,6 +99,11 @@ class SmolLM2Renderer:
         other._vocabulary = self._vocabulary.bounded(context_tokens)
         return other
 
+    def added(self, tools: Sequence[Tool]) -> str:
+        count = len(self._options.examples) if _shell_of(tools) else 0
+        examples = "1 worked example" if count == 1 else f"{count} worked examples"
+        return f"{examples} (docs/design/default-model.md)" if count else ""
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> TokenIds:
         system, rest = _leading_system(messages)
         head = [Message(role="system", content=_system_text(system, tools))]
@@ -173,8 +178,12 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
+def _shell_of(tools: Sequence[Tool]) -> Tool | None:
+    return next((tool for tool in tools if "command" in _required(tool)), None)
+
+
 def _turns_of(examples: Sequence[WorkedExample], tools: Sequence[Tool]) -> list[Message]:
-    shell = next((tool for tool in tools if "command" in _required(tool)), None)
+    shell = _shell_of(tools)
     if shell is None:
         return []
     turns: list[Message] = []

@@ -85,8 +85,12 @@ def test_a_missing_runtime_that_no_option_names_is_noted(tmp_path: Path, monkeyp
     for name, reason in {"rocket": "`make rocket` installs it", "moon": "no image 'moon'"}.items():
         check = checks[f"runtime {name}"]
         assert check["ok"] and check["noted"] and reason in check["found"]
+        assert "details" not in check, "what it restricts says nothing here"
     result = CliRunner().invoke(app, ["doctor"])
     assert "note runtime rocket: there is no rocket; `make rocket` installs it" in result.stdout
+    verdict, noted = result.stdout.splitlines()[:2]
+    assert verdict.startswith("NOT READY: engine no.such:Engine failed")
+    assert noted.endswith(": runtime rocket, runtime moon")
 
 
 def test_a_runtime_that_is_named_must_be_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +143,9 @@ def test_people_get_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [line[:4] for line in lines] == ["ok  "] * 5 + ["FAIL", "ok  ", "ok  "]
     assert lines[0].startswith("ok   disk:") and lines[1].startswith("ok   open files:")
     assert "no.such:Engine" in lines[5]
-    assert "     boundary ok     end of turn: a turn ends with '<|im_end|>' (2)" in result.stdout
+    boundary = "     boundary ok     end of turn: a turn ends with '<|im_end|>' (2)"
+    assert boundary not in result.stdout, "only what is not well"
+    assert boundary in CliRunner().invoke(app, ["doctor", "--runtime", "local", "--details"]).stdout
 
 
 def test_a_renderer_that_differs_from_its_template_is_reported_with_the_consequence(

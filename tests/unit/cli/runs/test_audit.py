@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_arrays_of_another_kind_are_damage(run: RunPaths, polar: Polar) -> None:
     path = run.session("add-0").traces
     ids = stored(run).traces[0].response_ids.tobytes()
     path.write_bytes(path.read_bytes().replace(b"\x01" + ids, b"\x02" + ids))
-    with sqlite3.connect(run.journal) as journal:
+    with closing(sqlite3.connect(run.journal)) as journal, journal:
         [(body,)] = journal.execute("select body from calls where call_id = 'add-0.1.2'").fetchall()
         said = b"".join(ord(c).to_bytes(4, "little") for c in "<ok>")
         changed = body.replace(b"\x01" + said, b"\x02" + said)
@@ -181,7 +182,7 @@ def test_traces_of_another_session_are_a_finding(run: RunPaths, polar: Polar) ->
 
 def test_a_call_altered_in_the_journal_is_found(run: RunPaths, polar: Polar) -> None:
     """One letter of what the harness said, in the body that the journal keeps of a call."""
-    with sqlite3.connect(run.journal) as journal:
+    with closing(sqlite3.connect(run.journal)) as journal, journal:
         [(body,)] = journal.execute("select body from calls where call_id = 'add-0.1.2'").fetchall()
         said, other = (b"".join(ord(c).to_bytes(4, "little") for c in text) for text in ("<ok>", "<on>"))
         assert body.count(said) == 1
@@ -191,7 +192,7 @@ def test_a_call_altered_in_the_journal_is_found(run: RunPaths, polar: Polar) -> 
 
 
 def test_a_journal_that_cannot_be_read_is_a_finding(run: RunPaths, polar: Polar) -> None:
-    with sqlite3.connect(run.journal) as journal:
+    with closing(sqlite3.connect(run.journal)) as journal, journal:
         journal.execute("update calls set body = x'c1' where call_id = 'add-0.1.2'")
     result = polar("audit", "--json")
     assert (result.exit_code, findings(result)) == (1, ["journal_unreadable"])
@@ -222,7 +223,7 @@ def test_a_session_may_be_scored_again(run: RunPaths, polar: Polar) -> None:
     alter(run, reward=0.25)
     assert set(findings(polar("audit", "--json"))) == {"reward"}
     body = sealed(again, TASK).model_dump_json()
-    with sqlite3.connect(run.journal) as journal:
+    with closing(sqlite3.connect(run.journal)) as journal, journal:
         journal.execute("update results set body = ? where session_id = 'add-0'", [body])
     assert polar("audit").exit_code == 0
 

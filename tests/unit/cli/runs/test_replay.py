@@ -157,8 +157,8 @@ def test_nothing_is_written_unless_asked_and_never_over_the_original(run: RunPat
     ("arguments", "message"),
     [
         (["--builder", "nope"], "unknown builder 'nope'; known: per_request, prefix_merging"),
-        (["--builder", COUNTING, "--option", "factor=many"], "factor: Input should be a valid integer"),
-        (["--builder", COUNTING, "--option", "colour=red"], "colour: Extra inputs"),
+        (["--builder", COUNTING, "--option", "factor=many"], "factor: input should be a valid integer"),
+        (["--builder", COUNTING, "--option", "colour=red"], "builder.options.colour: unknown option"),
         (["--builder", COUNTING, "--option", "label=break"], "builder: cannot count these"),
         (["--option", "factor"], "'factor' is not key=value"),
     ],

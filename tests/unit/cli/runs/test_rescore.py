@@ -60,7 +60,7 @@ def test_a_session_without_a_verdict_is_an_exit_code_of_1(run: RunPaths, polar: 
     ("arguments", "problem"),
     [
         (("--evaluator", "tests"), "unknown evaluator 'tests'; known: "),
-        ((*HALF, "--option", "off=1"), "off: Extra inputs are not permitted"),
+        ((*HALF, "--option", "off=1"), "evaluator.options.off: unknown option"),
         ((*HALF, "--option", "of"), "'of' is not key=value"),
         ((*HALF, "--session", "sub"), "no session 'sub' in run"),
     ],

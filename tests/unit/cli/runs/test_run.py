@@ -99,7 +99,7 @@ def test_a_failure_of_the_infrastructure_is_one(folder: Path) -> None:
     [
         (
             '{"instruction": "x", "harness": "codexx"}',
-            "unknown harness 'codexx'; known: claude_code, codex, gemini_cli, opencode, pi, qwen_code, shell",
+            "unknown harness 'codexx'; did you mean 'codex'? known: claude_code, codex, gemini_cli, opencode",
         ),
         ('{"instruction": "x", "num_samples": -1}', "num_samples"),
         ("{}", "instruction: missing"),

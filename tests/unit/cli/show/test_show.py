@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from polar.cli.runs.tokens import runs_of
+from polar.cli.show.tokens import runs_of
 from polar.store.paths import RunPaths
 from polar.types import Span, Trace, logprobs, loss_mask, token_ids
 
@@ -103,10 +103,17 @@ def test_the_latest_run_that_holds_the_session_is_taken(
     assert json.loads(polar("show", "add-0", "--run", run.run_id[:8], "--json").stdout)["run_id"] == run.run_id
 
 
+def test_a_later_run_that_never_began_is_passed_over(run: RunPaths, polar: Polar) -> None:
+    later = RunPaths.create(run.root.parent, "20261116-000000-0000")
+    later.write_record(run.read_record().model_copy(update={"run_id": later.run_id}))
+    assert json.loads(polar("show", "add-0", "--json").stdout)["run_id"] == run.run_id
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["add-9"], "no session 'add-9' in any run"),
+        (["dad-0"], "did you mean 'add-0'? `polar ls RUN` lists"),
         (["add-9", "--run", "2026"], "no session 'add-9' in run 20261115-051233-ab12"),
         (["add"], "2 sessions of run 20261115-051233-ab12 begin with 'add': add-0, add-1"),
         (["add-0", "--run", "x"], "no run 'x'"),

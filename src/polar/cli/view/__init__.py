@@ -1,0 +1,1 @@
+"""The command that shows sessions in a browser."""

@@ -1,0 +1,50 @@
+"""A run as pages: the list, a session, search over all of them; only for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from polar.dashboard.site import RunSite
+from viewed_session import Conversation, forked, store
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> httpx.AsyncClient:
+    other = Conversation("add-1")
+    other.say("<find the Needle here>", "no")
+    run = await store(tmp_path, forked(), other)
+    app = RunSite(run, lambda ids: "".join(map(chr, ids))).app()
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:1")
+
+
+async def test_the_list_has_every_session(browser: httpx.AsyncClient) -> None:
+    page = await browser.get("/")
+    assert page.status_code == 200
+    assert '"session_id":"add-0"' in page.text and '"session_id":"add-1"' in page.text
+
+
+async def test_a_session_has_its_page(browser: httpx.AsyncClient) -> None:
+    page = await browser.get("/session/add-0")
+    assert page.status_code == 200 and "<title>session add-0" in page.text
+    assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
+
+
+async def test_an_unknown_session_is_not_found(browser: httpx.AsyncClient) -> None:
+    assert (await browser.get("/session/other-9")).status_code == 404
+
+
+async def test_search_goes_over_all_sessions(browser: httpx.AsyncClient) -> None:
+    answer = (await browser.get("/search", params={"q": "needle"})).json()
+    assert answer == {
+        "hits": [{"session_id": "add-1", "call": 1, "text": ["<find the ", "Needle", " here>"]}],
+        "more": False,
+    }
+    assert (await browser.get("/search")).json()["hits"] == []
+
+
+async def test_a_name_of_another_site_is_refused(browser: httpx.AsyncClient) -> None:
+    refused = await browser.get("/", headers={"host": "evil.example"})
+    assert refused.status_code == 400
