@@ -3,8 +3,9 @@
     python benchmarks/viewer.py [--tokens 100000] [--calls 50] [--steps 300]
 
 Writes a made-up session to a file as `polar view --html` does, opens it in Chromium without a screen and scrolls
-from top to bottom, `--pixels` in each frame. A frame is the time between two calls of requestAnimationFrame; work is
-what the page's own thread did in it, as Chromium counts it, without the painting that a graphics card does elsewhere.
+from top to bottom, `--pixels` in each frame. A frame is the time between two calls of requestAnimationFrame; work
+is what the page's own thread did in it, as Chromium counts it, without the painting that a graphics card does
+elsewhere.
 Needs chromium and chromedriver, and selenium from the extra `dev`.
 """
 
