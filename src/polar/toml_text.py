@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 
-def toml_lines(table: Mapping[str, Any]) -> str:
+def toml_table(table: Mapping[str, Any]) -> str:
     """A line for each key; tables in it are inline. Raises ValueError if TOML cannot hold a value."""
     return "".join(f"{toml_key(name)} = {toml_value(value)}\n" for name, value in table.items())
 

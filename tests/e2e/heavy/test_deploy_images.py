@@ -41,6 +41,10 @@ def docker(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+def log_of(container: str) -> str:
+    return subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=True).stderr
+
+
 @pytest.fixture
 def network() -> Iterator[str]:
     before = {*docker("images", "--format", "{{.Repository}}").split()}
@@ -79,6 +83,7 @@ def test_a_session_runs_between_the_containers(network: str, tmp_path: Path) -> 
     docker(
         "run", "-d", "--init", "--name", f"{NAME}-node", f"--network={network}", *env, f"-v{cache}", "polar-node"
     )
+    blocked_until(lambda: "registered at" in log_of(f"{NAME}-node"), pause_s=0.5)
     (tmp_path / "tasks.toml").write_text(TASKS)
     tmp_path.chmod(0o755)
     trainer = (

@@ -10,7 +10,7 @@ import pytest
 from polar.data.task_writing import WRITERS, write_task_file
 from polar.data.tasks import read_tasks
 from polar.errors import ConfigError
-from polar.toml_text import toml_lines, toml_text
+from polar.toml_text import toml_table, toml_text
 from polar.types import TaskRequest
 
 TASKS = [
@@ -80,8 +80,8 @@ def test_another_form_is_refused_and_a_failure_keeps_the_old_file(tmp_path: Path
 
 def test_toml_of_any_text_reads_back() -> None:
     table = {"plain": "a", "with space": 'quote " and \\', "ünicode": {"x y": [1, 2.5, True], "del": "\x7f\x1f"}}
-    assert tomllib.loads(toml_lines(table)) == table
+    assert tomllib.loads(toml_table(table)) == table
     text = '\n first \n"""\\\r\n\\'
     assert tomllib.loads(f"text = {toml_text(text)}") == {"text": text}
     with pytest.raises(ValueError, match="no null"):
-        toml_lines({"a": [None]})
+        toml_table({"a": [None]})

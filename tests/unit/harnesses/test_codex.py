@@ -13,7 +13,7 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.codex import BUILDS, Codex, CodexOptions
 from polar.registry import make
-from polar.toml_text import toml_lines
+from polar.toml_text import toml_table
 from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]
@@ -98,7 +98,7 @@ def test_options(launch: LaunchCodex) -> None:
 )
 def test_any_text_can_be_a_setting_or_its_name(text: str) -> None:
     settings: dict[str, Any] = {"a": text, "b": {"c": text, "d": {}}, "e": [text, text], text: {text: True}}
-    assert tomllib.loads(toml_lines(settings)) == settings
+    assert tomllib.loads(toml_table(settings)) == settings
 
 
 def test_servers_of_tools(launch: LaunchCodex) -> None:

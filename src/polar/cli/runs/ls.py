@@ -143,7 +143,6 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
     cells = [
         (
             row["run_id"],
-            row["state"] or "-",
             clock(row["started"]) if row["started"] is not None else "-",
             _took(row),
             number(row["tasks"]),
@@ -152,8 +151,8 @@ def _print_runs(rows: list[dict[str, Any]], runs_dir: str) -> None:
         )
         for row in rows
     ]
-    columns = ["run", "state", "started", "#took", "#tasks", "sessions", "#mean reward"]
-    print_table(columns, cells, widths=[max(len(cell[place]) for cell in cells) for place in (0, 1)])
+    columns = ["run", "started", "#took", "#tasks", "sessions", "#reward"]
+    print_table(columns, cells)
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -166,8 +165,9 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _took(row: dict[str, Any]) -> str:
-    if row["started"] is None or row["finished"] is None:
-        return "-"
+    """Of a run that is not finished, its state."""
+    if row["state"] != "finished":
+        return row["state"] or "-"
     return seconds(row["finished"] - row["started"])
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polar.toml_text import toml_lines
+from polar.toml_text import toml_table
 
 if TYPE_CHECKING:
     from polar.config import Config
@@ -31,5 +31,5 @@ async def training_engine(config: Config, model: str) -> AsyncGenerator[Config]:
 def write_config(config: Config, path: Path) -> Path:
     """As a polar.toml, for child processes."""
     values = config.model_dump(mode="json", exclude_none=True)
-    path.write_text(toml_lines(values))
+    path.write_text(toml_table(values))
     return path
