@@ -35,6 +35,12 @@ class Relations:
         self._reasons = reasons
         self._spell = spell
         self._index = {call.call_id: index for index, call in enumerate(calls)}
+        self._sizes: list[int] = []
+        """Of prompt and completion, by what is stored: a damaged journal may count otherwise."""
+        for index, call in enumerate(calls):
+            parent = self._parent(index) if call.continues else None
+            before = 0 if parent is None else self._sizes[parent]
+            self._sizes.append(before + len(call.new_prompt_ids) + len(call.completion_ids))
 
     def of(self, index: int) -> Relation:
         call = self._calls[index]
@@ -42,8 +48,7 @@ class Relations:
         parent = self._parent(index)
         if call.continues and parent is not None:
             fork = self._between_children(index, parent, reason) if reason else None
-            common = call.prompt_tokens - len(call.new_prompt_ids)
-            return Relation(parent, common, call.new_prompt_ids, fork)
+            return Relation(parent, self._sizes[parent], call.new_prompt_ids, fork)
         base = parent if parent is not None else self._before(index)
         if base is None or not len(call.new_prompt_ids):
             return Relation(None, 0, call.new_prompt_ids, None)
@@ -92,10 +97,9 @@ class Relations:
         """The number of the deepest call on the way to `base` that ends within the common tokens."""
         each: int | None = base
         while each is not None:
-            call = self._calls[each]
-            if call.prompt_tokens + len(call.completion_ids) <= common:
+            if self._sizes[each] <= common:
                 return each + 1
-            each = self._parent(each) if call.continues else None
+            each = self._parent(each) if self._calls[each].continues else None
         return None
 
     def _between_children(self, index: int, parent: int, reason: str) -> PageFork:
@@ -109,7 +113,7 @@ class Relations:
             reason=reason,
             last_common=parent + 1,
             other=None if other is None else other + 1,
-            position=call.prompt_tokens - len(call.new_prompt_ids) + common,
+            position=self._sizes[parent] + common,
             other_text=self._text(ids[common : common + SHOWN_TOKENS]),
             own_text=self._text(call.new_prompt_ids[common : common + SHOWN_TOKENS]),
         )

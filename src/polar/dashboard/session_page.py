@@ -14,6 +14,7 @@ from polar.audit.run import SessionAudit, audit_session
 from polar.dashboard.forks import Relation, Relations
 from polar.dashboard.page import PackedTokens, PageCall, PageMessage, PageProof, SessionPage, TokenKind
 from polar.dashboard.spelled import SpelledTokens, Spelling
+from polar.errors import PolarError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.types import Call, Lease, Message, SessionResult, Stage, Trajectory
@@ -22,10 +23,15 @@ MISSING_TRACES = Trajectory(session_id="", builder="")
 
 
 async def session_page(run: RunPaths, session_id: str, spell: Spelling, note: str = "") -> SessionPage:
+    """Raises `PolarError` for a session of which not even the task can be read."""
     async with await Journal.open(run.journal, read_only=True) as journal:
         audit = await audit_session(journal, run, session_id)
-        lease, result = await journal.lease(session_id), await journal.result(session_id)
-        stages = await journal.stages(session_id)
+        try:
+            lease, result = await journal.lease(session_id), await journal.result(session_id)
+            stages = await journal.stages(session_id)
+        except (msgspec.MsgspecError, ValueError, KeyError) as error:
+            why = f"the journal's row of session {session_id} cannot be read; `polar audit` names the damage"
+            raise PolarError(why) from error
     return page_of(run.run_id, lease, result, stages, audit, spell, note)
 
 

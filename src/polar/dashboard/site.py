@@ -19,6 +19,7 @@ from polar.dashboard.document import run_document, session_document
 from polar.dashboard.page import ListedSession, RunPage
 from polar.dashboard.session_page import session_page
 from polar.dashboard.spelled import Spelling
+from polar.errors import PolarError
 from polar.runs.stored import StoredSession, read_run_async
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
@@ -64,7 +65,10 @@ class RunSite:
             known = session_id in await journal.session_ids()
         if not known:
             return PlainTextResponse("no such session in this run", status_code=404, headers=HEADERS)
-        page = await session_page(self._run, session_id, self._spell, self._note)
+        try:
+            page = await session_page(self._run, session_id, self._spell, self._note)
+        except PolarError as error:
+            return PlainTextResponse(str(error), status_code=500, headers=HEADERS)
         return HTMLResponse(session_document(page, served=True), headers=HEADERS)
 
     async def _search(self, request: Request) -> Response:

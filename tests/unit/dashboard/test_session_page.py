@@ -9,7 +9,7 @@ from polar.dashboard.page import PageCall, SessionPage, TokenKind
 from polar.dashboard.session_page import session_page
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory, write_trajectory
-from polar.types import TokenIds, Trajectory
+from polar.types import EndpointUsage, Message, TokenIds, Trajectory
 from viewed_session import Conversation, forked, store
 
 
@@ -119,3 +119,22 @@ async def test_a_conversation_beside_another_is_no_break(tmp_path: Path) -> None
     second = page.calls[1]
     assert (second.fork, second.base, second.common) == (None, 1, len("<system><"))
     assert own_prompt(page, second) == "two>"
+
+
+async def test_calls_without_token_ids_show_their_messages(tmp_path: Path) -> None:
+    talk = Conversation()
+    first = talk.say("", "", new_messages=(Message(role="user", content="hello"),), usage=EndpointUsage(3, 2))
+    reply = Message(role="assistant", content="bye")
+    talk.say("", "", parent=first, continues=False, response=reply, usage=EndpointUsage(5, 1))
+    page, _ = await a_page(tmp_path, talk)
+    assert page.calls[0].messages[0].content == "hello" and page.calls[1].reply.content == "bye"
+    assert (page.tokens.words, page.calls[1].base) == (b"", None)
+
+
+async def test_a_damaged_count_does_not_reach_the_arrays(tmp_path: Path) -> None:
+    talk = Conversation()
+    first = talk.say("<one>", "a")
+    talk.say("<two>", "b", parent=first, prompt_tokens=10**12)
+    page, _ = await a_page(tmp_path, talk)
+    assert page.calls[1].common == len("<one>a")
+    assert page.tokens.kinds[-1] == TokenKind.DROPPED, "its prompt is not proven"

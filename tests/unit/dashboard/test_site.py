@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import httpx
 import pytest
 
 from polar.dashboard.site import RunSite
+from polar.store.paths import RunPaths
 from viewed_session import Conversation, forked, store
+
+
+def browser_of(run: RunPaths) -> httpx.AsyncClient:
+    app = RunSite(run, lambda ids: "".join(map(chr, ids))).app()
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:1")
 
 
 @pytest.fixture
@@ -16,8 +24,7 @@ async def browser(tmp_path: Path) -> httpx.AsyncClient:
     other = Conversation("add-1")
     other.say("<find the Needle here>", "no")
     run = await store(tmp_path, forked(), other)
-    app = RunSite(run, lambda ids: "".join(map(chr, ids))).app()
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:1")
+    return browser_of(run)
 
 
 async def test_the_list_has_every_session(browser: httpx.AsyncClient) -> None:
@@ -34,6 +41,16 @@ async def test_a_session_has_its_page(browser: httpx.AsyncClient) -> None:
 
 async def test_an_unknown_session_is_not_found(browser: httpx.AsyncClient) -> None:
     assert (await browser.get("/session/other-9")).status_code == 404
+
+
+async def test_a_session_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    run = await store(tmp_path, forked())
+    with contextlib.closing(sqlite3.connect(run.journal)) as journal:
+        journal.execute("update sessions set lease = '{}'")
+        journal.commit()
+    async with browser_of(run) as browser:
+        refused = await browser.get("/session/add-0")
+    assert refused.status_code == 500 and "polar audit" in refused.text
 
 
 async def test_search_goes_over_all_sessions(browser: httpx.AsyncClient) -> None:
