@@ -141,7 +141,7 @@ function drawBlock(block) {
 function emptied(block, height) {
   if (!block.drawn || block.contains(document.activeElement)) return;
   block.drawn = false;
-  block.style.minHeight = height + "px";
+  block.style.minHeight = (height || estimatedHeight(block.tokens)) + "px"; // a section that is skipped has none
   block.replaceChildren();
 }
 
