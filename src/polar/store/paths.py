@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -15,6 +16,9 @@ from pydantic import ValidationError
 from polar.config import Config
 from polar.errors import PolarError, first_problem
 from polar.types import Id, Strict, is_id
+
+RUN_TIME = re.compile(r"\d{8}-\d{6}")
+"""In the id of a run."""
 
 
 class RunNotFound(PolarError):
@@ -181,15 +185,26 @@ class RunPaths:
 
 def new_run_id(at: float | None = None) -> str:
     """UTC time, and four random characters for runs of the same second. Sorts by time."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"
+    return f"{_time_of(at)}-{secrets.token_hex(2)}"
+
+
+def _time_of(at: float | None) -> str:
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
 
 
 def list_runs(runs_dir: Path) -> list[RunPaths]:
     """The runs of a folder, oldest first. Folders without `run.json` are skipped."""
     if not runs_dir.is_dir():
         return []
-    folders = sorted(path for path in runs_dir.iterdir() if is_id(path.name))
-    return [RunPaths(path) for path in folders if (path / "run.json").is_file()]
+    folders = (path for path in runs_dir.iterdir() if is_id(path.name) and (path / "run.json").is_file())
+    return [RunPaths(path) for path in sorted(folders, key=_begun)]
+
+
+def _begun(folder: Path) -> tuple[str, str]:
+    """When a run began, by its id; a name that somebody chose says nothing, so by its record. Then its name."""
+    made = RUN_TIME.search(folder.name)
+    at = made[0] if made else _time_of((folder / "run.json").stat().st_mtime)
+    return at, folder.name
 
 
 def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:

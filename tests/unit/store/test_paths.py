@@ -108,6 +108,15 @@ def test_a_folder_without_runs_says_how_to_get_one(tmp_path: Path) -> None:
             find_run(folder)
 
 
+def test_runs_are_listed_by_their_time_whatever_their_names_begin_with(tmp_path: Path) -> None:
+    """The folder of a node is named `gateway-TIME`."""
+    names = ["20261116-180000-aaaa", "gateway-20261116-183610-bbbb", "20261116-183826-cccc", "mine"]
+    for name in reversed(names):
+        a_run(tmp_path, name)
+    assert [run.run_id for run in list_runs(tmp_path)] == names
+    assert find_run(tmp_path).run_id == "mine", "its record is the newest"
+
+
 def test_what_is_no_run_is_not_listed(tmp_path: Path) -> None:
     a_run(tmp_path, "r1")
     (tmp_path / "notes").mkdir()

@@ -61,7 +61,7 @@ async def _paused(client: PolarClient, *, wait: bool, timeout_s: float | None) -
 def _progress(drain: Drain) -> str:
     if drain.done:
         return "no generation is under way"
-    unheard = f", and {', '.join(drain.unheard)} have yet to hear of it" if drain.unheard else ""
+    unheard = f"; not heard of it yet: {', '.join(drain.unheard)}" if drain.unheard else ""
     return f"{drain.generating} generations are under way{unheard}"
 
 
