@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # What docs/training.md says about learning tasks of several steps, on one GPU, the most important first:
-#   bash benchmarks/learning_gpu.sh MODEL OUT
+#   bash benchmarks/learning_gpu.sh MODEL OUT [STAGE...]
 # MODEL: the safetensors that a vLLM at 127.0.0.1:8000 serves. OUT: results; OUT/log has what the commands print.
+# Stages: warm base base-others seed-N others ablation (all of them, with two seeds). MINUTES: of each seed.
 set -u
 model=$1 out=$2
+shift 2
 minutes=${MINUTES:-9}
 here=$(cd "$(dirname "$0")/.." && pwd)
 learning=$here/examples/learning
@@ -15,25 +17,37 @@ step() { echo "== $(date +%T) $*" >&2; "$@" || echo "== failed: $*" >&2; }
 evaluate() { # NAME CONFIG TASKS [flags]: writes NAME.json
     step polar eval "$3" --config "$learning/$2" --json "${@:4}" >"$1.json"
 }
-others() { # NAME: without worked examples, and through another harness
-    evaluate "$1-plain" vllm_plain.toml some.jsonl
-    evaluate "$1-claude" vllm_steps.toml some.jsonl --harness 'claude_code:{"bare": true}'
+others() { # NAME: the weights that the engine has now, without worked examples and through another harness
+    evaluate "$1-without-examples" vllm_plain.toml some.jsonl
+    evaluate "$1-claude-code" vllm_steps.toml some.jsonl --harness 'claude_code:{"bare": true}'
 }
 
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
+# Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
-python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
-step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 --to tokens \
-    --config "$learning/demonstrations.toml"
-# Not before vLLM is up: it fails if the GPU's free memory changes while it starts.
-step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2
-evaluate base vllm_steps.toml all.jsonl
-others base
-for seed in 0 1; do
-    step polar train "$learning/gpu.toml" --config "$learning/vllm_steps.toml" --workers 2 --model "$out/warm" \
-        --output "$out/seed-$seed" --seed "$seed" --minutes "$minutes"
+for stage in "${@:-warm base base-others seed-0 seed-1 others ablation}"; do
+    for each in $stage; do
+        case $each in
+        warm)
+            python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
+            step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
+                --to tokens --config "$learning/demonstrations.toml"
+            step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2
+            ;;
+        base) evaluate base vllm_steps.toml all.jsonl ;;
+        base-others) others base ;;
+        seed-*)
+            step polar train "$learning/gpu.toml" --config "$learning/vllm_steps.toml" --workers 2 \
+                --model "$out/warm" --output "$out/$each" --seed "${each#seed-}" --minutes "$minutes"
+            ;;
+        others) others trained ;;
+        ablation)
+            step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" \
+                --workers 2 --groups 4 --samples 8 --ahead 0 1
+            ;;
+        *) echo "== unknown stage: $each" ;;
+        esac
+    done
 done
-others trained
-step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" --workers 2 --ahead 0 1
 echo "== $(date +%T) done"
