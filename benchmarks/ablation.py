@@ -73,10 +73,12 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=16, help="traces for one update")
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
+    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [run(chosen, builder, ahead, Path(folder)) for builder in chosen.builders for ahead in chosen.ahead]
-    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+        for builder in chosen.builders:
+            for ahead in chosen.ahead:
+                row = run(chosen, builder, ahead, Path(folder))
+                print("| " + " | ".join(row) + " |", flush=True)
 
 
 if __name__ == "__main__":
