@@ -19,7 +19,12 @@ from polar.config import cache_dir
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAME = "nobody"
 TRIAL = "import subprocess, sys, pytest, msgspec, pydantic; subprocess.run([sys.executable, '-V'], check=True)"
-ALWAYS = ("src", "pyproject.toml", "scripts", "tests/conftest.py", "tests/skips.py", "tests/waiting.py")
+ALWAYS = (
+    "src",
+    "pyproject.toml",
+    "scripts",
+    *(f"tests/{name}.py" for name in ("conftest", "memory", "skips", "waiting")),
+)
 LEAVE_OUT = shutil.ignore_patterns("__pycache__")
 
 

@@ -51,7 +51,7 @@ def test_sizes_may_be_written_as_people_do() -> None:
 def test_a_task_that_asks_local_for_containment_is_refused_when_submitted() -> None:
     task = TaskRequest(instruction="x", runtime=Spec(name="local", options={"network": "gateway_only"}))
     (problem,) = plugin_problems(task)
-    assert problem.startswith("runtime: runtime LocalRuntime: ") and "only open" in problem
+    assert problem.startswith("runtime.options: ") and "only open" in problem
 
 
 def test_a_limit_without_end_is_none() -> None:
