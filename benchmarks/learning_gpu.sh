@@ -26,28 +26,27 @@ python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
-for stage in "${@:-warm base base-others seed-0 seed-1 others ablation}"; do
-    for each in $stage; do
-        case $each in
-        warm)
-            python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
-            step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
-                --to tokens --config "$learning/demonstrations.toml"
-            step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2
-            ;;
-        base) evaluate base vllm_steps.toml all.jsonl ;;
-        base-others) others base ;;
-        seed-*)
-            step polar train "$learning/gpu.toml" --config "$learning/vllm_steps.toml" --workers 2 \
-                --model "$out/warm" --output "$out/$each" --seed "${each#seed-}" --minutes "$minutes"
-            ;;
-        others) others trained ;;
-        ablation)
-            step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" \
-                --workers 2 --groups 4 --samples 8 --ahead 0 1
-            ;;
-        *) echo "== unknown stage: $each" ;;
-        esac
-    done
+[ $# -gt 0 ] || set -- warm base base-others seed-0 seed-1 others ablation
+for stage in "$@"; do
+    case $stage in
+    warm)
+        python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
+        step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
+            --to tokens --config "$learning/demonstrations.toml"
+        step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2
+        ;;
+    base) evaluate base vllm_steps.toml all.jsonl ;;
+    base-others) others base ;;
+    seed-*)
+        step polar train "$learning/gpu.toml" --config "$learning/vllm_steps.toml" --workers 2 \
+            --model "$out/warm" --output "$out/$stage" --seed "${stage#seed-}" --minutes "$minutes"
+        ;;
+    others) others trained ;;
+    ablation)
+        step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" \
+            --workers 2 --groups 4 --samples 8 --ahead 0 1
+        ;;
+    *) echo "== unknown stage: $stage" ;;
+    esac
 done
 echo "== $(date +%T) done"

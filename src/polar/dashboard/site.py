@@ -6,6 +6,7 @@ Read-only. It reads the run again for each page, so a run that is still going sh
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -73,18 +74,19 @@ class RunSite:
 
     async def _search(self, request: Request) -> Response:
         wanted = request.query_params.get("q", "").strip().lower()
-        hits = [hit async for hit in self._hits(wanted)] if wanted else []
+        hits: list[dict[str, object]] = []
+        async with aclosing(self._hits(wanted)) as found:
+            while wanted and len(hits) < MOST_HITS and (hit := await anext(found, None)) is not None:
+                hits.append(hit)
         return JSONResponse({"hits": hits, "more": len(hits) == MOST_HITS}, headers=HEADERS)
 
     async def _hits(self, wanted: str) -> AsyncGenerator[dict[str, object]]:
-        """One for each call that has the text, up to a bound."""
-        count = 0
+        """One for each call that has the text."""
         async with await Journal.open(self._run.journal, read_only=True) as journal:
             for session_id in await journal.session_ids():
                 for number, call in enumerate(await journal.calls(session_id), 1):
                     found = _found(call, wanted)
-                    if found is not None and count < MOST_HITS:
-                        count += 1
+                    if found is not None:
                         yield {"session_id": session_id, "call": number, "text": found}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from polar import config as configuration
 from polar import registry
 from polar.config import Config, PermitConfig
 from polar.data.source import EarlierSessions, TaskFileSource
-from polar.data.stored_tasks import PickedTasks, StoredTasks, set_origin
+from polar.data.stored_tasks import PickedTasks, StoredTasks
 from polar.data.tasks import check_tasks, read_tasks
 from polar.errors import (
     ConfigError,
@@ -30,13 +29,13 @@ from polar.harnesses.programs.install import cached, install
 from polar.node import Node, open_node, sweep
 from polar.runs.event_loop import allow_open_files, run_apart
 from polar.runs.resume import write_tasks
-from polar.runs.state import held
+from polar.runs.state import held, record_of
 from polar.runs.stored import StoredRun, read_run_async
 from polar.runs.task_sources import check_sources, shown_ids
 from polar.runtimes.builtin import BuiltinRuntime
 from polar.runtimes.options import RuntimeOptions
 from polar.session.base import SessionSource, Watcher
-from polar.store.paths import RunPaths, RunRecord
+from polar.store.paths import RunPaths
 from polar.types import SessionResult, Spec, Stage, TaskRequest, Trajectory
 
 Tasks = str | Path | Sequence[TaskRequest | Mapping[str, Any]]
@@ -166,16 +165,7 @@ async def serve_source(
 ) -> None:
     """All sessions of the source, on a node in this process. `tasks`: what its sessions are of. `journalled`: how
     many sessions the journal has at the end."""
-    before = paths.read_record() if paths.record.exists() else None
-    record = RunRecord(
-        run_id=paths.run_id,
-        config=config,
-        tasks=len(tasks),
-        task_set=set_origin(tasks) or (before.task_set if before else ""),
-        started=before.started if before else time.time(),
-        versions={},
-    )
-    with held(paths, record) as run:
+    with held(paths, record_of(paths, config, tasks)) as run:
         await sweep(paths.root.parent)
         await prepare_machine(tasks, config.permits, observer.phase)
         observer.phase(f"Starting the engine {config.engine.name}{to_download(config)}")

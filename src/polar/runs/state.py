@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
+from polar.config import Config
+from polar.data.stored_tasks import set_origin
 from polar.node.leftovers import Holder, claim, holder_of, release
 from polar.runtimes.files.folders import remove_tree
 from polar.store.paths import RunPaths, RunRecord
+from polar.types import TaskRequest
 
 
 class RunState(StrEnum):
@@ -40,6 +43,19 @@ def state_of(paths: RunPaths, record: RunRecord) -> RunState:
     if record.finished is not None:
         return RunState.INTERRUPTED if record.interrupted else RunState.FINISHED
     return _OF_HOLDER[holder_of(paths.owner)]
+
+
+def record_of(paths: RunPaths, config: Config, tasks: Sequence[TaskRequest]) -> RunRecord:
+    """Of a run that begins, or goes on: then when it began, and what ran it, stay."""
+    before = paths.read_record() if paths.record.exists() else None
+    return RunRecord(
+        run_id=paths.run_id,
+        config=config,
+        tasks=len(tasks),
+        task_set=set_origin(tasks) or (before.task_set if before else ""),
+        started=before.started if before else time.time(),
+        versions=before.versions if before else {},
+    )
 
 
 class HeldRun:

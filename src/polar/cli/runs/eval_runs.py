@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from polar.cli.service.remote import check_server
 from polar.config import Config
 from polar.errors import PolarError
 from polar.runs.event_loop import run_served
-from polar.runs.state import held
+from polar.runs.state import held, record_of
 from polar.runs.stored import load_run
-from polar.store.paths import RunPaths, RunRecord, write_whole
+from polar.store.paths import RunPaths, write_whole
 from polar.trainers.evaluation import EvalReport
 from polar.types import SessionResult, TaskRequest
 
@@ -63,19 +62,10 @@ async def _at_server(
     from polar.cli.service.processes import stop_requested
     from polar.cli.service.up_tasks import TasksElsewhere
     from polar.client import PolarClient
-    from polar.data.stored_tasks import set_origin
     from polar.store.journal import Journal
 
-    record = RunRecord(
-        run_id=paths.run_id,
-        config=config,
-        tasks=len(tasks),
-        task_set=set_origin(tasks),
-        started=time.time(),
-        versions={},
-    )
-    stop = stop_requested()
-    with held(paths, record) as run:
+    stop, interrupted = stop_requested(), True
+    with held(paths, record_of(paths, config, tasks)) as run:
         await check_server(server)
         async with await Journal.open(paths.journal) as journal, PolarClient(server) as client:
             served = TasksElsewhere(client, tasks, progress, stop)
@@ -83,8 +73,9 @@ async def _at_server(
             try:
                 await served.run()
                 await served.keep(paths, journal)
+                interrupted = stop.is_set()
             finally:
-                run.end(len(progress.results), interrupted=stop.is_set())
+                run.end(len(progress.results), interrupted=interrupted)
     return stop.is_set()
 
 

@@ -137,29 +137,18 @@ async def _serve(layout: Layout) -> None:
 
 async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress) -> bool:
     """Whether it was interrupted."""
-    import time
 
     from polar.cli.service.processes import ChildCrashed, stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
-    from polar.data.stored_tasks import set_origin
     from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine, to_download
-    from polar.runs.state import held
+    from polar.runs.state import held, record_of
     from polar.store.journal import Journal
-    from polar.store.paths import RunRecord
 
-    record = RunRecord(
-        run_id=paths.run_id,
-        config=layout.config,
-        tasks=len(tasks),
-        task_set=set_origin(tasks),
-        started=time.time(),
-        versions={},
-    )
     write_tasks(paths, tasks)
     stop, interrupted = stop_requested(), True
-    with held(paths, record) as run:
+    with held(paths, record_of(paths, layout.config, tasks)) as run:
         async with await Journal.open(paths.journal) as journal:
             await prepare_machine(tasks, layout.config.permits, progress.phase)
             progress.phase(f"Starting server and engine {layout.config.engine.name}{to_download(layout.config)}")

@@ -20,10 +20,10 @@ from polar.runs.generate.generate import GenerateObserver
 from polar.runs.generate.label import AttemptLabel, served_task
 from polar.runs.generate.source import AttemptSource
 from polar.runs.served import keep_session, same_task
-from polar.runs.state import held
+from polar.runs.state import held, record_of
 from polar.runtimes.host.threads import to_the_end
 from polar.store.journal import Journal
-from polar.store.paths import RunPaths, RunRecord
+from polar.store.paths import RunPaths
 from polar.types import Lease, SessionResult, Stage, TaskRequest
 
 
@@ -37,15 +37,7 @@ async def run_attempts_at(
     """Submits sessions until no task wants another one; `pools.running` of the config are under way at once."""
     if not any(account.wants_more for account in accounts):
         return
-    before = paths.read_record() if paths.record.exists() else None
-    record = RunRecord(
-        run_id=paths.run_id,
-        config=config,
-        tasks=len(accounts),
-        task_set=TasksOfAccounts(accounts).origin or (before.task_set if before else ""),
-        started=before.started if before else time.time(),
-        versions=before.versions if before else {},
-    )
+    record = record_of(paths, config, TasksOfAccounts(accounts))
     source = AttemptSource(accounts, observer.judged)
     observer.phase("")
     with held(paths, record) as run:
