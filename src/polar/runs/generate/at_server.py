@@ -82,9 +82,13 @@ class _Attempts:
         await self._submit(served)
         self.observer.stage_changed(session.session_id, Stage.RUNNING, time.time())
         result = await self._result(str(served.task_id))
+        # Else Ctrl-C would leave half a session in the journal, or one that the card does not count.
+        await to_the_end(self._keep(lease, served, result))
+
+    async def _keep(self, lease: Lease, served: TaskRequest, result: SessionResult) -> None:
+        session = lease.session
         if result.session_id not in self.known:
-            keeping = keep_session(self.client, self.paths, self.journal, served, result, time.time())
-            await to_the_end(keeping)  # else Ctrl-C would leave half a session in the journal
+            await keep_session(self.client, self.paths, self.journal, served, result, time.time())
             self.known.add(result.session_id)
         self.observer.stage_changed(session.session_id, result.stage, time.time())
         ids = {"session_id": session.session_id, "task_id": session.task_id, "index": session.index}
