@@ -48,7 +48,7 @@ from polar.types import (
     is_id,
 )
 from polar.types.codec import MSGPACK, decode
-from polar.types.service import MAX_POINTS
+from polar.types.service.training import MAX_POINTS
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 SUBMISSIONS_AT_ONCE = 8

@@ -21,6 +21,10 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 
+MAX_COUNT = 2**31 - 1
+"""The largest value of an integer column in the database."""
+MAX_CURSOR = 2**63 - 1
+
 
 def is_id(text: str) -> bool:
     return re.fullmatch(ID_PATTERN, text) is not None

@@ -8,7 +8,7 @@ from fastapi import Path, Query
 
 from polar.server.errors import ErrorBody
 from polar.types import ID_PATTERN
-from polar.types.service import MAX_CURSOR
+from polar.types.base import MAX_CURSOR
 
 PathId = Annotated[str, Path(pattern=ID_PATTERN)]
 QueryId = Annotated[str | None, Query(pattern=ID_PATTERN)]

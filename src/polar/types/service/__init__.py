@@ -1,0 +1,1 @@
+"""What server, nodes and clients send each other over HTTP."""
