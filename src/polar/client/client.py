@@ -48,6 +48,7 @@ from polar.types import (
     is_id,
 )
 from polar.types.codec import MSGPACK, decode
+from polar.types.service.overview import LogPage, Overview, SessionFilter, SessionListPage
 from polar.types.service.training import MAX_POINTS
 
 DEFAULT_URL = "http://127.0.0.1:8700"
@@ -255,6 +256,23 @@ class PolarClient:
     async def training_runs(self) -> list[TrainingRun]:
         """The last updated first."""
         return await self._ask("GET", "/v1/training", list[TrainingRun])
+
+    async def overview(self) -> Overview:
+        """The state of the service at a glance; see `polar top`."""
+        return await self._ask("GET", "/v1/overview", Overview)
+
+    async def session_list(
+        self, wanted: SessionFilter | None = None, *, before: int | None = None, limit: int | None = None
+    ) -> SessionListPage:
+        """Sessions with what a person wants to know of each, the newest submitted first. To continue, pass the
+        page's `before`."""
+        chosen = {} if wanted is None else wanted.model_dump(mode="json", exclude_none=True)
+        params = {name: str(value) for name, value in chosen.items()} | {"before": before, "limit": limit}
+        return await self._ask("GET", "/v1/overview/sessions", SessionListPage, params=params)
+
+    async def log(self, *, after: int | None = None, limit: int | None = None) -> LogPage:
+        """Lines of the service's log: the newest, or those after a cursor."""
+        return await self._ask("GET", "/v1/overview/log", LogPage, params={"after": after, "limit": limit})
 
     def events(self, after: int = 0) -> AsyncGenerator[Event]:
         """Every change after a cursor, endless."""

@@ -93,6 +93,9 @@ class SyncPolarClient:
     training = _blocking(PolarClient.training)
     training_page = _blocking(PolarClient.training_page)
     training_runs = _blocking(PolarClient.training_runs)
+    overview = _blocking(PolarClient.overview)
+    session_list = _blocking(PolarClient.session_list)
+    log = _blocking(PolarClient.log)
 
     def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
         """See `PolarClient.submit_many`. Reads `tasks` in the calling thread."""

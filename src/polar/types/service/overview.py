@@ -91,6 +91,8 @@ class Overview(Strict):
     """Unix seconds."""
     version: str
     """Of Polar."""
+    cursor: int = 0
+    """The newest event that these values contain: follow `/v1/events` after it to know when they change."""
     policy: Policy
     stages: dict[str, int]
     """Number of sessions in each stage, final ones too."""
