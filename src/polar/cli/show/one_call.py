@@ -11,7 +11,7 @@ from polar.cli.show.additions import added_to
 from polar.cli.show.conversation import new_turns, reply_title
 from polar.cli.show.messages import print_message
 from polar.cli.show.shown_session import ShownSession, short_id
-from polar.cli.show.tokens import spelling
+from polar.dashboard.spelling import spelling
 from polar.types import Call, token_ids
 
 if TYPE_CHECKING:
