@@ -24,6 +24,7 @@ from polar.dashboard.page import (
 )
 from polar.dashboard.spelled import SpelledTokens
 from polar.dashboard.spelling import Spelling
+from polar.tokens.chains import chains_of
 from polar.types import Call, Message, SessionFile, Trajectory
 
 PATCH = "patch.diff"
@@ -82,8 +83,9 @@ class _Calls:
         }
         self._spelled = SpelledTokens(spell)
         self._words, self._all_kinds, self._logprobs = array("I"), bytearray(), array("f")
-        self._chains: list[int] = []
-        self._went_on: set[int] = set()
+        self._chains = {
+            call.call_id: number for number, chain in enumerate(chains_of(calls)) for call in chain.calls
+        }
         reasons = {each.call_id: each.reason for each in trajectory.breaks}
         relations = Relations(calls, reasons, spell)
         self.pages = [self._page(index, call, relations.of(index)) for index, call in enumerate(calls)]
@@ -111,7 +113,7 @@ class _Calls:
             kind=call.kind,
             parent=parent,
             continues=call.continues,
-            chain=self._chain(call, relation, trace),
+            chain=self._chains[call.call_id],
             trace=trace,
             trace_start=trace_start,
             base=None if relation.base is None else relation.base + 1,
@@ -132,22 +134,9 @@ class _Calls:
             raw=_raw(call),
         )
 
-    def _chain(self, call: Call, relation: Relation, trace: int | None) -> int:
-        """The chain of its parent if no other call has gone on there, and both are in the same trace."""
-        parent = relation.base
-        if call.continues and parent is not None and parent not in self._went_on:
-            before = self._places.get(self._calls[parent].call_id, (None, 0))[0]
-            if trace is None or before is None or trace == before:
-                self._went_on.add(parent)
-                self._chains.append(self._chains[parent])
-                return self._chains[-1]
-        self._chains.append(max(self._chains, default=-1) + 1)
-        return self._chains[-1]
-
     def _messages(self, call: Call, parent: int | None) -> list[PageMessage]:
-        """The first new message after a parent is the harness's echo of its reply."""
         shown = [_message(each) for each in call.new_messages]
-        if parent is None or not shown or shown[0].role != "assistant":
+        if call.echo is None or parent is None:
             return shown
         same = shown[0] == _message(self._calls[parent - 1].response)
         return [msgspec.structs.replace(shown[0], echo="same" if same else "changed"), *shown[1:]]
