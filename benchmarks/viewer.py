@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from chromium import started_chromium  # noqa: E402 - of the tests
 from polar.dashboard.document import session_document  # noqa: E402
-from polar.dashboard.session_page import session_page  # noqa: E402
+from polar.dashboard.material import material_of_run  # noqa: E402
+from polar.dashboard.session_page import page_of  # noqa: E402
 from polar.types import Call, Message, TokenIds, token_ids  # noqa: E402
 from viewed_session import Conversation, store  # noqa: E402
 
@@ -89,7 +90,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, started_chromium() as browser:
         run = asyncio.run(store(Path(folder) / "runs", a_session(options.tokens, options.calls)))
         began = time.perf_counter()
-        document = session_document(asyncio.run(session_page(run, "add-0", spelled)))
+        document = session_document(page_of(asyncio.run(material_of_run(run, "add-0")), spelled))
         made_s = time.perf_counter() - began
         page = Path(folder) / "page.html"
         page.write_text(document)

@@ -52,6 +52,7 @@ from polar.types.result import (
     UntrainableReason,
     Waits,
 )
+from polar.types.service.log import LogLine
 from polar.types.service.nodes import (
     EngineUse,
     HandBack,
@@ -76,7 +77,6 @@ from polar.types.service.overview import (
     GroupListPage,
     GroupView,
     HarnessOutcomes,
-    LogLine,
     LogPage,
     Overview,
     SessionFilter,

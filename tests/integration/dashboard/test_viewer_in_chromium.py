@@ -10,7 +10,8 @@ import pytest
 
 from chromium import Chromium, started_chromium
 from polar.dashboard.document import session_document
-from polar.dashboard.session_page import session_page
+from polar.dashboard.material import material_of_run
+from polar.dashboard.session_page import page_of
 from polar.dashboard.site import RunSite
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory
@@ -36,7 +37,7 @@ async def shown(browser: Chromium, folder: Path, talk: Conversation, words: str 
     """The session's file, opened and put together."""
     run = await store(folder / "runs", talk, words=words)
     page = folder / "page.html"
-    page.write_text(session_document(await session_page(run, "add-0", spelled)))
+    page.write_text(session_document(page_of(await material_of_run(run, "add-0"), spelled)))
     browser.open(page)
     await until(lambda: browser.ask("document.querySelector('footer')"))
     return run

@@ -9,6 +9,7 @@ from pydantic import Field, FiniteFloat
 
 from polar.types.base import MAX_COUNT, Id, Strict
 from polar.types.call import Call
+from polar.types.service.log import LogLine
 from polar.types.service.policy import Policy
 from polar.types.session import Lease, Stage
 from polar.types.trace import Trajectory
@@ -43,6 +44,8 @@ class HeldSession(Strict):
     session_id: Id
     attempt: int = Field(ge=1)
     stage: Stage
+    waited_s: FiniteFloat = Field(default=0.0, ge=0)
+    """Time in RUNNING spent waiting for the model, which does not count against `budgets.run_s`."""
 
 
 NodePart = Literal["engine", "disk", "descriptors", "runtime"]
@@ -65,12 +68,18 @@ class EngineUse(Strict):
     """That have ended."""
     failed_calls: int = Field(default=0, ge=0)
     """Of these, how many failed through infrastructure."""
+    sampled_calls: int = Field(default=0, ge=0)
+    """Of these, how many sampled at least one token."""
     prompt_tokens: int = Field(default=0, ge=0)
     sampled_tokens: int = Field(default=0, ge=0)
     first_token_s: FiniteFloat = Field(default=0.0, ge=0)
-    """Time from request to first sampled token, over all calls that sampled one."""
+    """Time from request to first sampled token, summed over `sampled_calls`."""
     call_s: FiniteFloat = Field(default=0.0, ge=0)
-    """Time from request to last token, over the same calls."""
+    """Time from request to last token, summed over the same calls."""
+
+
+MAX_LINES = 50
+"""Log lines in one heartbeat."""
 
 
 class Heartbeat(Strict):
@@ -83,6 +92,10 @@ class Heartbeat(Strict):
     """Why the node leases nothing at the moment; None: it is well."""
     use: EngineUse | None = None
     """None: the node does not count."""
+    log: tuple[LogLine, ...] = Field(default=(), max_length=MAX_LINES)
+    """The oldest warnings and errors of the node that no heartbeat has delivered."""
+    log_number: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Of the first of these lines, counted since the node started: the server drops lines that it has already."""
 
 
 class HeartbeatReply(Strict):
@@ -90,6 +103,8 @@ class HeartbeatReply(Strict):
     """Sessions that the node must stop and report as CANCELLED."""
     lost: tuple[Id, ...] = ()
     """Sessions that no longer belong to the node: it must stop them and report nothing."""
+    watched: tuple[Id, ...] = ()
+    """Sessions that a person looks at: the node uploads what they have done so far."""
     policy: Policy
 
 

@@ -12,11 +12,10 @@ from pydantic import Field, FiniteFloat
 from polar.types.base import Id, Strict
 from polar.types.health import HealthVerdict
 from polar.types.result import UntrainableReason
+from polar.types.service.log import LogLine
 from polar.types.service.nodes import NodeStatus
 from polar.types.service.policy import Policy
 from polar.types.session import Stage
-
-LogLevelName = Literal["info", "warning", "error"]
 
 
 class EngineRate(Strict):
@@ -192,16 +191,6 @@ class GroupListPage(Strict):
     """The newest first."""
     before: int | None = None
     """Continue with the groups before this number. None: there are no more."""
-
-
-class LogLine(Strict):
-    at: float
-    """Unix seconds."""
-    level: LogLevelName
-    source: str = Field(default="", max_length=200)
-    """The server, or a node's name."""
-    message: str = Field(max_length=2000)
-    session_id: str | None = Field(default=None, max_length=200)
 
 
 class LogPage(Strict):
