@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from polar.cli.output import one_line
-from polar.cli.top.feed import Feed, Snapshot, View
+from polar.cli.top.feed import Feed, Snapshot, ServiceView
 from polar.cli.top.fitting import cut, folded, shared_rows
 from polar.cli.top.panes import SectionPane
 from polar.cli.top.screens import KEYS, QuestionScreen, TextScreen
@@ -35,6 +35,7 @@ class TopApp(App[None]):
     Screen { background: ansi_default; color: ansi_default; }
     Static { height: auto; }
     #banner, #hints { height: 1; }
+    #hints { dock: bottom; }
     DataTable { background: ansi_default; color: ansi_default; scrollbar-size-vertical: 0;
                 scrollbar-size-horizontal: 0; overflow-x: hidden; }
     DataTable > .datatable--header { background: ansi_default; color: ansi_default; text-style: none; }
@@ -62,7 +63,7 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self._client = client
         self._feed = Feed(client, self._receive)
-        self._view = View()
+        self._view = ServiceView()
         self._back: tuple[float, float] | None = None
         """When the server came back, and how long it was away."""
         self._panes = {name: SectionPane(name) for name in get_args(SectionName)}
@@ -99,7 +100,7 @@ class TopApp(App[None]):
     def on_data_table_row_selected(self) -> None:
         self.action_details()
 
-    def _receive(self, view: View) -> None:
+    def _receive(self, view: ServiceView) -> None:
         before, self._view = self._view, view
         now = time.monotonic()
         if before.away_since is not None and view.away_since is None:

@@ -37,7 +37,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class View:
+class ServiceView:
     """The newest look, and whether the server still answers."""
 
     snapshot: Snapshot | None = None
@@ -59,10 +59,10 @@ async def look(client: PolarClient) -> Snapshot:
 class Feed:
     """Calls `show` with each new view, until it is cancelled. The client must not retry: the feed does."""
 
-    def __init__(self, client: PolarClient, show: Callable[[View], None]) -> None:
+    def __init__(self, client: PolarClient, show: Callable[[ServiceView], None]) -> None:
         self._client = client
         self._show = show
-        self._view = View()
+        self._view = ServiceView()
         self._changed = asyncio.Event()
 
     def refresh(self) -> None:
@@ -85,10 +85,10 @@ class Feed:
                     async with asyncio.timeout(MOST_S - LEAST_S):
                         await self._changed.wait()
 
-    async def _next_view(self) -> View:
+    async def _next_view(self) -> ServiceView:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return View(await look(self._client))
+                return ServiceView(await look(self._client))
         except ServerError as error:
             why = str(error)
         except TimeoutError:

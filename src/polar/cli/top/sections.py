@@ -203,7 +203,8 @@ def outcome_section(overview: Overview) -> Section:
     rows = tuple(_outcome_row(one) for one in overview.harnesses)
     title = f"outcomes: newest {overview.window}" if overview.window else "outcomes"
     if overview.untrainable:
-        title += f"; not trainable: {counted(dict(overview.untrainable))}"
+        reasons: dict[str, int] = {**overview.untrainable}
+        title += f"; not trainable: {counted(reasons)}"
     optional = ("#calls", "run", "#trainable")
     return Section("outcomes", title, columns, rows, optional, "no session has ended yet")
 

@@ -84,13 +84,22 @@ def an_overview(**changes: Any) -> Overview:
         "busy": 2,
         "nodes": (a_node(1), a_node(2, sick=sick, sessions=()), a_node(3, draining=True)),
         "rate": EngineRate(
-            over_s=30, calls_per_s=3.25, prompt_tokens_per_s=20_100, sampled_tokens_per_s=1234.5, first_token_s=0.31
+            over_s=30,
+            calls_per_s=3.25,
+            prompt_tokens_per_s=20_100,
+            sampled_tokens_per_s=1234.5,
+            first_token_s=0.31,
         ),
         "window": 200,
         "ended_per_minute": 12.5,
         "harnesses": (
             HarnessOutcomes(
-                harness="codex", sessions=120, trainable=110, mean_reward=0.41, rows_per_session=1.02, merge_rate=0.99
+                harness="codex",
+                sessions=120,
+                trainable=110,
+                mean_reward=0.41,
+                rows_per_session=1.02,
+                merge_rate=0.99,
             ),
             HarnessOutcomes(harness="pi", sessions=80, trainable=80, mean_reward=0.25, rows_per_session=2.5),
         ),

@@ -49,9 +49,9 @@ async def test_a_terminal_of_80_by_24_shows_the_service_at_a_glance(screen: TopS
 async def test_more_room_shows_more(screen: TopScreen) -> None:
     assert "no_reward 8" in screen.text and "  pi  " not in screen.text
     await screen.pilot.resize_terminal(160, 50)
-    wide = await screen.shows("connection refused at 127.0.0.1:8000 since the last update")
-    for text in ("  pi  ", "draining", "budgets.run_s is 300", "0 registered"):
-        assert text in wide
+    whole = "connection refused at 127.0.0.1:8000 since the last update"
+    for text in (whole, "  pi  ", "draining", "budgets.run_s is 300", "0 registered"):
+        await screen.shows(text)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 5), (200, 60)])

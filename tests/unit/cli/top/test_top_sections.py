@@ -20,7 +20,9 @@ def test_ages(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (999, "999"), (12.4, "12"), (12_340, "12.3k"), (4e6, "4.0M")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (999, "999"), (12.4, "12"), (12_340, "12.3k"), (4e6, "4.0M")]
+)
 def test_short_numbers(value: float, text: str) -> None:
     assert short(value) == text
 
