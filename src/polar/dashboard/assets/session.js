@@ -78,12 +78,14 @@ function sessionFiles() {
 function drawPage() {
   const calls = CALLS.map(callSection);
   const map = el("details", { class: "mapbox", open: window.innerWidth > 900 }, el("summary", {}, counted(CALLS.length, "call")), forestMap());
+  const nav = el("nav", { "aria-label": "calls" }, map);
+  nav.addEventListener("scroll", () => followMap(nav), { passive: true });
   const help = el("button", { type: "button", id: "keys", title: "keys" }, "?");
   help.addEventListener("click", () => KEYS["?"][1]());
   document.getElementById("page").append(
     pageHead(),
     el("div", { class: "bar" }, legend(), searchBox(), help),
-    el("div", { class: "columns" }, el("nav", { "aria-label": "calls" }, map), el("main", {}, calls.length ? calls : el("p", { class: "quiet" }, "No model call was captured."))),
+    el("div", { class: "columns" }, nav, el("main", {}, calls.length ? calls : el("p", { class: "quiet" }, "No model call was captured."))),
     el("footer", {}, `${counted(WORDS.length, "token")} · made by Polar ${visible(VALUES.made_by)}`),
     el("aside", { id: "inspector", hidden: true, "aria-label": "token" }),
     helpDialog(),
