@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from polar.cli.output import one_line
-from polar.cli.top.feed import Feed, Snapshot, ServiceView
+from polar.cli.top.feed import Feed, ServiceView, Snapshot
 from polar.cli.top.fitting import cut, folded, shared_rows
 from polar.cli.top.panes import SectionPane
 from polar.cli.top.screens import KEYS, QuestionScreen, TextScreen
