@@ -44,15 +44,15 @@ async def audit_session(journal: Journal, run: RunPaths, session_id: str) -> Ses
     try:
         lease, calls = await journal.lease(session_id), await journal.calls(session_id)
         result = await journal.result(session_id)
-        _check_arrays(calls)
+        check_arrays(calls)
     except (JournalError, msgspec.MsgspecError, ValueError, KeyError) as error:
         unreadable = finding("journal", "journal_unreadable", "calls and result of the session", error)
         return SessionAudit(session_id, findings=(unreadable,))
     return await asyncio.to_thread(_audit, run, lease, calls, result)
 
 
-def _check_arrays(calls: Sequence[Call]) -> None:
-    """The stored form names the type of each array, and decoding accepts any."""
+def check_arrays(calls: Sequence[Call]) -> None:
+    """Raises ValueError. The stored form names the type of each array, and decoding accepts any."""
     for call in calls:
         types = [values.typecode for values in (call.new_prompt_ids, call.completion_ids, call.logprobs)]
         if types != ["i", "i", "f"]:
@@ -60,16 +60,24 @@ def _check_arrays(calls: Sequence[Call]) -> None:
 
 
 def _audit(run: RunPaths, lease: Lease, calls: list[Call], result: SessionResult | None) -> SessionAudit:
-    session_id = lease.session.session_id
-    found = tuple(result_findings(lease, result)) if result else _without_result(lease)
-    path = run.session(session_id).traces
-    if not path.exists():
-        return _without_traces(session_id, calls, result, found)
+    path = run.session(lease.session.session_id).traces
     try:
-        trajectory = read_trajectory(path)
+        trajectory = read_trajectory(path) if path.exists() else None
     except TrajectoryUnreadable as error:
         damage = finding("traces file", "traces_unreadable", "readable traces", error)
-        return SessionAudit(session_id, findings=(*found, damage), calls=calls)
+        found = (*_row_findings(lease, result), damage)
+        return SessionAudit(lease.session.session_id, findings=found, calls=calls)
+    return audit_values(lease, calls, result, trajectory)
+
+
+def audit_values(
+    lease: Lease, calls: Sequence[Call], result: SessionResult | None, trajectory: Trajectory | None
+) -> SessionAudit:
+    """What is stored of one session, wherever it was read. Slow with a long session: call it in a thread."""
+    session_id = lease.session.session_id
+    found = _row_findings(lease, result)
+    if trajectory is None:
+        return _without_traces(session_id, calls, result, found)
     certificate, against_calls = examine(calls, trajectory)
     found += against_calls
     if trajectory.session_id != session_id:
@@ -82,6 +90,10 @@ def _audit(run: RunPaths, lease: Lease, calls: list[Call], result: SessionResult
     return SessionAudit(session_id, note, certificate, found, calls, trajectory)
 
 
+def _row_findings(lease: Lease, result: SessionResult | None) -> tuple[Finding, ...]:
+    return tuple(result_findings(lease, result)) if result else _without_result(lease)
+
+
 def _without_result(lease: Lease) -> tuple[Finding, ...]:
     """Only a session that has not ended may have no result."""
     stage = lease.session.stage
@@ -91,7 +103,7 @@ def _without_result(lease: Lease) -> tuple[Finding, ...]:
 
 
 def _without_traces(
-    session_id: str, calls: list[Call], result: SessionResult | None, found: tuple[Finding, ...]
+    session_id: str, calls: Sequence[Call], result: SessionResult | None, found: tuple[Finding, ...]
 ) -> SessionAudit:
     """No traces are right if the result says why, and wrong if they were lost."""
     if result is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from polar.dashboard.page import RunPage, SessionPage
 
-SESSION_SCRIPTS = ("dom.js", "tokens.js", "map.js", "turns.js", "walk.js", "session.js")
+SESSION_SCRIPTS = ("dom.js", "lazy.js", "tokens.js", "map.js", "turns.js", "walk.js", "session.js")
 RUN_SCRIPTS = ("dom.js", "run.js")
 ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026"}
 """In JSON these stand only inside strings, where the escape means the same."""

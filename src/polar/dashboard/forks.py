@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polar.dashboard.page import PageFork
-from polar.dashboard.spelled import Spelling
+from polar.dashboard.spelling import Spelling
 from polar.tokens.sequences import first_difference
 from polar.types import Call, TokenIds, token_ids
 

@@ -117,9 +117,21 @@ class PageProof(msgspec.Struct, frozen=True):
     findings: list[str]
 
 
+class PageFile(msgspec.Struct, frozen=True):
+    """A log or kept file."""
+
+    path: str
+    size_bytes: int
+    text: str
+    """All of it, the end of it, or nothing."""
+    cut: bool
+    """The file is larger than `text`."""
+
+
 class SessionPage(msgspec.Struct, frozen=True):
     session_id: str
     run_id: str
+    """Empty: the session is a server's."""
     made_by: str
     """The version of Polar."""
     task: dict[str, Any]
@@ -132,6 +144,7 @@ class SessionPage(msgspec.Struct, frozen=True):
     proof: PageProof
     calls: list[PageCall]
     tokens: PackedTokens
+    files: list[PageFile]
     note: str = ""
     """Such as why tokens are shown as numbers."""
 

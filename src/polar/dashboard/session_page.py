@@ -1,4 +1,4 @@
-"""Makes the page of a stored session: calls, tokens with what became of each, and the proof of `polar.audit`."""
+"""Makes the page of a session: calls, tokens with what became of each, and the proof of `polar.audit`."""
 
 from __future__ import annotations
 
@@ -10,54 +10,45 @@ from typing import Any
 import msgspec
 
 from polar import __version__
-from polar.audit.run import SessionAudit, audit_session
+from polar.audit.run import SessionAudit
 from polar.dashboard.forks import Relation, Relations
-from polar.dashboard.page import PackedTokens, PageCall, PageMessage, PageProof, SessionPage, TokenKind
-from polar.dashboard.spelled import SpelledTokens, Spelling
-from polar.errors import PolarError
-from polar.store.journal import Journal
-from polar.store.paths import RunPaths
-from polar.types import Call, Lease, Message, SessionResult, Stage, Trajectory
+from polar.dashboard.material import PageMaterial
+from polar.dashboard.page import (
+    PackedTokens,
+    PageCall,
+    PageFile,
+    PageMessage,
+    PageProof,
+    SessionPage,
+    TokenKind,
+)
+from polar.dashboard.spelled import SpelledTokens
+from polar.dashboard.spelling import Spelling
+from polar.tokens.chains import chains_of
+from polar.types import Call, Message, SessionFile, Trajectory
 
+PATCH = "patch.diff"
 MISSING_TRACES = Trajectory(session_id="", builder="")
 
 
-async def session_page(run: RunPaths, session_id: str, spell: Spelling, note: str = "") -> SessionPage:
-    """Raises `PolarError` for a session of which not even the task can be read."""
-    async with await Journal.open(run.journal, read_only=True) as journal:
-        audit = await audit_session(journal, run, session_id)
-        try:
-            lease, result = await journal.lease(session_id), await journal.result(session_id)
-            stages = await journal.stages(session_id)
-        except (msgspec.MsgspecError, ValueError, KeyError) as error:
-            why = f"the journal's row of session {session_id} cannot be read; `polar audit` names the damage"
-            raise PolarError(why) from error
-    return page_of(run.run_id, lease, result, stages, audit, spell, note)
-
-
-def page_of(  # noqa: PLR0913 - all that is stored of a session
-    run_id: str,
-    lease: Lease,
-    result: SessionResult | None,
-    stages: Sequence[tuple[Stage, float]],
-    audit: SessionAudit,
-    spell: Spelling,
-    note: str = "",
-) -> SessionPage:
-    calls = _Calls(audit.calls, audit.trajectory or MISSING_TRACES, spell)
+def page_of(material: PageMaterial, spell: Spelling, note: str = "") -> SessionPage:
+    """Slow with a long session: call it in a thread. `note` stands at the head of the page."""
+    calls = _Calls(material.calls, material.trajectory or MISSING_TRACES, spell)
+    session, result = material.lease.session, material.result
     return SessionPage(
-        session_id=lease.session.session_id,
-        run_id=run_id,
+        session_id=session.session_id,
+        run_id=material.run_id,
         made_by=__version__,
-        task=lease.task.model_dump(mode="json"),
-        stage=lease.session.stage.value,
-        attempt=lease.session.attempt,
-        stages=[(stage.value, at) for stage, at in stages],
+        task=material.lease.task.model_dump(mode="json"),
+        stage=session.stage.value,
+        attempt=session.attempt,
+        stages=[(stage.value, at) for stage, at in material.stages],
         result=None if result is None else result.model_dump(mode="json"),
         reward=None if result is None else result.reward,
-        proof=proof_of(audit),
+        proof=proof_of(material.audit),
         calls=calls.pages,
         tokens=calls.packed(),
+        files=[_file(each) for each in material.files],
         note=note,
     )
 
@@ -92,8 +83,9 @@ class _Calls:
         }
         self._spelled = SpelledTokens(spell)
         self._words, self._all_kinds, self._logprobs = array("I"), bytearray(), array("f")
-        self._chains: list[int] = []
-        self._went_on: set[int] = set()
+        self._chains = {
+            call.call_id: number for number, chain in enumerate(chains_of(calls)) for call in chain.calls
+        }
         reasons = {each.call_id: each.reason for each in trajectory.breaks}
         relations = Relations(calls, reasons, spell)
         self.pages = [self._page(index, call, relations.of(index)) for index, call in enumerate(calls)]
@@ -121,7 +113,7 @@ class _Calls:
             kind=call.kind,
             parent=parent,
             continues=call.continues,
-            chain=self._chain(call, relation, trace),
+            chain=self._chains[call.call_id],
             trace=trace,
             trace_start=trace_start,
             base=None if relation.base is None else relation.base + 1,
@@ -142,22 +134,9 @@ class _Calls:
             raw=_raw(call),
         )
 
-    def _chain(self, call: Call, relation: Relation, trace: int | None) -> int:
-        """The chain of its parent if no other call has gone on there, and both are in the same trace."""
-        parent = relation.base
-        if call.continues and parent is not None and parent not in self._went_on:
-            before = self._places.get(self._calls[parent].call_id, (None, 0))[0]
-            if trace is None or before is None or trace == before:
-                self._went_on.add(parent)
-                self._chains.append(self._chains[parent])
-                return self._chains[-1]
-        self._chains.append(max(self._chains, default=-1) + 1)
-        return self._chains[-1]
-
     def _messages(self, call: Call, parent: int | None) -> list[PageMessage]:
-        """The first new message after a parent is the harness's echo of its reply."""
         shown = [_message(each) for each in call.new_messages]
-        if parent is None or not shown or shown[0].role != "assistant":
+        if call.echo is None or parent is None:
             return shown
         same = shown[0] == _message(self._calls[parent - 1].response)
         return [msgspec.structs.replace(shown[0], echo="same" if same else "changed"), *shown[1:]]
@@ -195,6 +174,13 @@ def _image(url: str) -> str:
     """An image may be megabytes, and an address may be anybody's."""
     head, comma, data = url.partition(",")
     return f"{head}, {len(data)} characters" if head.startswith("data:") and comma else url
+
+
+def _file(file: SessionFile) -> PageFile:
+    """An artefact may be anything, so only the texts of logs and of the patch are shown."""
+    readable = file.path.startswith("logs/") or file.path == PATCH
+    text = file.content.decode(errors="replace") if readable else ""
+    return PageFile(file.path, file.size_bytes, text, cut=readable and len(file.content) < file.size_bytes)
 
 
 def _notes(call: Call) -> list[str]:

@@ -5,6 +5,7 @@ Read-only. It reads the run again for each page, so a run that is still going sh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
@@ -17,9 +18,10 @@ from starlette.routing import Route
 
 from polar import __version__
 from polar.dashboard.document import run_document, session_document
+from polar.dashboard.material import material_of_run
 from polar.dashboard.page import ListedSession, RunPage
-from polar.dashboard.session_page import session_page
-from polar.dashboard.spelled import Spelling
+from polar.dashboard.session_page import page_of
+from polar.dashboard.spelling import Spelling
 from polar.errors import PolarError
 from polar.runs.stored import StoredSession, read_run_async
 from polar.store.journal import Journal
@@ -67,9 +69,10 @@ class RunSite:
         if not known:
             return PlainTextResponse("no such session in this run", status_code=404, headers=HEADERS)
         try:
-            page = await session_page(self._run, session_id, self._spell, self._note)
+            material = await material_of_run(self._run, session_id)
         except PolarError as error:
             return PlainTextResponse(str(error), status_code=500, headers=HEADERS)
+        page = await asyncio.to_thread(page_of, material, self._spell, self._note)
         return HTMLResponse(session_document(page, served=True), headers=HEADERS)
 
     async def _search(self, request: Request) -> Response:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from polar.dashboard.spelling import Spelling
 from polar.types import TokenIds, token_ids
-
-Spelling = Callable[[TokenIds], str]
 
 BROKEN = "\ufffd"
 LONGEST_CHARACTER = 8

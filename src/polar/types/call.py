@@ -115,3 +115,16 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: EndpointUsage | None = None
     """Set if the engine gives no token ids. The call is then only its messages: it has no ids, and whatever it has
     may not be trained on."""
+
+    @property
+    def echo(self) -> Message | None:
+        """The parent's reply as the harness repeats it. None: there is no parent, or the harness left the reply
+        out."""
+        if self.parent_id is None or not self.new_messages or self.new_messages[0].role != "assistant":
+            return None
+        return self.new_messages[0]
+
+    @property
+    def new_turns(self) -> tuple[Message, ...]:
+        """What the request adds to its parent's conversation: the new messages without the echo."""
+        return self.new_messages[self.echo is not None :]

@@ -10,7 +10,8 @@ import pytest
 
 from chromium import Chromium, started_chromium
 from polar.dashboard.document import session_document
-from polar.dashboard.session_page import session_page
+from polar.dashboard.material import material_of_run
+from polar.dashboard.session_page import page_of
 from polar.dashboard.site import RunSite
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory
@@ -36,10 +37,18 @@ async def shown(browser: Chromium, folder: Path, talk: Conversation, words: str 
     """The session's file, opened and put together."""
     run = await store(folder / "runs", talk, words=words)
     page = folder / "page.html"
-    page.write_text(session_document(await session_page(run, "add-0", spelled)))
+    page.write_text(session_document(page_of(await material_of_run(run, "add-0"), spelled)))
     browser.open(page)
-    await until(lambda: browser.ask("document.querySelector('footer')"))
+    first_call_is_there = "(s => !s || s.isFull)(document.querySelector('.call'))"
+    await until(lambda: browser.ask(f"document.querySelector('footer') && {first_call_is_there} && !WAITING.size"))
     return run
+
+
+def draw_all(browser: Chromium) -> None:
+    """Also what is far from the window."""
+    for parts in (".call", ".block"):
+        all_of_them = f"document.querySelectorAll('{parts}')"
+        browser.ask(f"{all_of_them}.forEach(each => {{ each.kept = true; fillNow(each); }})")
 
 
 def details(browser: Chromium) -> dict[str, str]:
@@ -61,7 +70,7 @@ async def test_it_loads_without_a_complaint(chromium: Chromium, tmp_path: Path) 
 async def test_mask_kinds_are_those_of_the_stored_traces(chromium: Chromium, tmp_path: Path) -> None:
     run = await shown(chromium, tmp_path, forked())
     trajectory = read_trajectory(run.session("add-0").traces)
-    chromium.ask("BLOCKS.forEach(drawBlock)")
+    draw_all(chromium)
     drawn = "document.querySelectorAll('main .block .t.{}').length"
     assert chromium.ask(drawn.format("trained")) == sum(trace.trainable_tokens for trace in trajectory.traces)
     assert chromium.ask(drawn.format("dropped")) == sum(drop.length for drop in trajectory.dropped)
@@ -91,7 +100,7 @@ async def test_kinds_differ_by_more_than_colour(chromium: Chromium, tmp_path: Pa
 async def test_hostile_text_is_only_text(chromium: Chromium, tmp_path: Path) -> None:
     await shown(chromium, tmp_path, hostile(), words=HOSTILE)
     chromium.ask("document.querySelectorAll('details').forEach(each => each.open = true)")
-    chromium.ask("BLOCKS.forEach(drawBlock)")
+    draw_all(chromium)
     await until(lambda: chromium.ask("document.querySelectorAll('.raw pre').length"))
     chromium.ask("goToken(3)")
     assert chromium.ask("window.hacked") is None
@@ -187,6 +196,51 @@ async def test_only_tokens_near_the_window_are_in_the_page(chromium: Chromium, t
     inside = "(r => r.top >= 0 && r.bottom <= innerHeight)(document.activeElement.getBoundingClientRect())"
     await until(lambda: chromium.ask(inside))
     assert chromium.ask(drawn) < 8_000
+
+
+def long_talk(calls: int = 400) -> Conversation:
+    talk, before = Conversation(), None
+    for number in range(calls):
+        before = talk.say(f"<question {number}>", f"answer {number}", parent=before)
+    return talk
+
+
+async def test_only_calls_near_the_window_are_in_the_page(chromium: Chromium, tmp_path: Path) -> None:
+    await shown(chromium, tmp_path, long_talk())
+    drawn = "document.querySelectorAll('.message').length"
+    await until(lambda: chromium.ask(drawn))
+    assert 0 < chromium.ask(drawn) < 200 and chromium.ask("document.querySelectorAll('.call').length") == 400
+    assert chromium.ask("document.querySelectorAll('.node').length") < 100
+    chromium.press("\ue010")  # End
+    last = "(s => s.isFull && s.textContent.includes('answer 399'))(document.getElementById('call-400'))"
+    await until(lambda: chromium.ask(last))
+    await until(lambda: not chromium.ask("document.getElementById('call-1').isFull"))
+    assert chromium.ask(drawn) < 200
+
+
+async def test_an_address_leads_to_a_far_call_and_marks_it_on_the_map(chromium: Chromium, tmp_path: Path) -> None:
+    await shown(chromium, tmp_path, long_talk())
+    chromium.open(f"{(tmp_path / 'page.html').as_uri()}#call-300")
+    top = "document.getElementById('call-300').getBoundingClientRect().top"
+    await until(lambda: 0 <= chromium.ask(top) < 300)
+    assert chromium.ask("document.querySelector('.node.here').dataset.map") == "300"
+    chromium.press("j")
+    assert "question 299" in chromium.ask("document.activeElement.parentElement.textContent")
+    for _ in range(3):
+        chromium.press("j")
+    assert chromium.ask("document.activeElement.closest('.call').id") == "call-301"
+    chromium.press("kkk")
+    assert chromium.ask("document.activeElement.closest('.call').id") == "call-300"
+
+
+async def test_what_a_reader_opened_stays_open(chromium: Chromium, tmp_path: Path) -> None:
+    await shown(chromium, tmp_path, long_talk())
+    await until(lambda: chromium.ask("document.querySelector('#call-2 .context')"))
+    chromium.ask("document.querySelector('#call-2 .context').open = true")
+    await until(lambda: chromium.ask("document.getElementById('call-2').kept"))
+    chromium.press("\ue010")
+    await until(lambda: not chromium.ask("document.getElementById('call-1').isFull"))
+    assert chromium.ask("document.querySelector('#call-2 .context').open")
 
 
 async def test_a_served_run_is_searched_and_opened(chromium: Chromium, tmp_path: Path) -> None:

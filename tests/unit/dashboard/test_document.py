@@ -9,13 +9,14 @@ import re
 from pathlib import Path
 
 from polar.dashboard.document import session_document
-from polar.dashboard.session_page import session_page
+from polar.dashboard.material import material_of_run
+from polar.dashboard.session_page import page_of
 from viewed_session import HOSTILE, forked, hostile, store
 
 
 async def a_document(tmp_path: Path, *, bad: bool) -> str:
     run = await store(tmp_path, hostile() if bad else forked(), words=HOSTILE if bad else "add")
-    return session_document(await session_page(run, "add-0", lambda ids: "".join(map(chr, ids))))
+    return session_document(page_of(await material_of_run(run, "add-0"), lambda ids: "".join(map(chr, ids))))
 
 
 def embedded(document: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
+from polar.dashboard.material import material_of_run
 from polar.dashboard.page import PageCall, SessionPage, TokenKind
-from polar.dashboard.session_page import session_page
+from polar.dashboard.session_page import page_of
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory, write_trajectory
 from polar.types import EndpointUsage, Message, TokenIds, Trajectory
@@ -23,7 +24,7 @@ def traces_of(run: RunPaths) -> Trajectory:
 
 async def a_page(tmp_path: Path, talk: Conversation | None = None) -> tuple[SessionPage, RunPaths]:
     run = await store(tmp_path, talk or forked())
-    return await session_page(run, "add-0", spelled), run
+    return page_of(await material_of_run(run, "add-0"), spelled), run
 
 
 def text_of(page: SessionPage, start: int, size: int) -> str:
@@ -92,7 +93,7 @@ async def test_the_light_is_the_audit_s(tmp_path: Path) -> None:
     trajectory = traces_of(run)
     trajectory.traces[0].loss_mask[1] = 1  # the token without a logprob
     write_trajectory(run.session("add-0").traces, trajectory)
-    page = await session_page(run, "add-0", spelled)
+    page = page_of(await material_of_run(run, "add-0"), spelled)
     assert page.proof.light == "wrong"
     assert any("logprob" in finding or "mask" in finding for finding in page.proof.findings)
 
@@ -100,7 +101,7 @@ async def test_the_light_is_the_audit_s(tmp_path: Path) -> None:
 async def test_a_session_without_traces_still_has_a_page(tmp_path: Path) -> None:
     run = await store(tmp_path, forked())
     run.session("add-0").traces.unlink()
-    page = await session_page(run, "add-0", spelled)
+    page = page_of(await material_of_run(run, "add-0"), spelled)
     assert page.proof.light == "wrong", "the result says that there were traces"
     assert page.tokens.kinds.count(TokenKind.UNPLACED) == sum(call.sampled for call in page.calls)
 

@@ -249,7 +249,7 @@ async def _score(audit: SessionAudit, scorer: Scorer, limit: int) -> list[Rescor
 
 async def _texts(run: RunPaths, worst: tuple[RescoredToken, ...]) -> list[str]:
     """For each token the text before it, and the token itself in brackets."""
-    from polar.cli.show.tokens import spelling
+    from polar.dashboard.spelling import spelling
     from polar.store.trajectories import read_trajectory
 
     if not worst:

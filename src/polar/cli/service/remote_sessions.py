@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 from polar import config
 from polar.client import PolarClient, ServerError
+from polar.dashboard.stage_times import Stages, stages_of
 from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Spec, Stage, Trace
 
 EVENTS_S = 2.0
 """How long to search the server's events, which begin with its first, for a session that has not ended."""
-ORDER = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN)
-
-Stages = list[tuple[Stage, float]]
 
 
 @dataclass(frozen=True)
@@ -82,23 +80,6 @@ async def results_of(client: PolarClient, task_id: str) -> dict[str, SessionResu
         found |= {entry.result.session_id: entry.result for entry in page.results}
         page = await client.result_page(task_id=task_id, after=page.cursor)
     return found
-
-
-def stages_of(result: SessionResult, submitted: float, calls: Sequence[Call]) -> Stages:
-    """From the seconds its node measured. These are durations: the stages are placed from the submission on, and
-    moved if that would put a call outside of RUNNING."""
-    took = [(stage, result.stage_s[stage.value]) for stage in ORDER if stage.value in result.stage_s]
-    start = submitted
-    if calls:
-        before_s = sum(seconds for stage, seconds in took if ORDER.index(stage) < ORDER.index(Stage.RUNNING))
-        latest = min(call.times.arrived for call in calls)
-        earliest = max(call.times.sampled for call in calls) - result.stage_s.get(Stage.RUNNING.value, 0.0)
-        start = min(max(submitted + before_s, earliest), latest) - before_s
-    stages: Stages = []
-    for stage, seconds in took:
-        stages.append((stage, start))
-        start += seconds
-    return [*stages, (result.stage, start)]
 
 
 async def _upload(client: PolarClient, session_id: str) -> SessionUpload | None:

@@ -6,53 +6,17 @@ so no message is printed twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from polar.cli.output import console, number, visible
 from polar.cli.show.additions import added_to
 from polar.cli.show.messages import print_message
 from polar.cli.show.shown_session import ShownSession, short_id
-from polar.types import Call, Message
+from polar.tokens.chains import Chain, chains_of
+from polar.types import Call
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class Chain(NamedTuple):
-    """Calls of which each follows the reply of the one before."""
-
-    calls: tuple[Call, ...]
-    parent: Call | None
-    """The call of another chain that its first call follows."""
-
-
-def chains_of(calls: Sequence[Call]) -> list[Chain]:
-    """In the order of their first calls. Where several calls follow one reply, the longest continuation stays in
-    its chain; the others begin chains. `calls`: parents before children."""
-    by_id = {call.call_id: call for call in calls}
-    length: dict[str, int] = {}
-    heir: dict[str, str] = {}
-    for call in reversed(calls):
-        length[call.call_id] = 1 + length.get(heir.get(call.call_id, ""), 0)
-        parent = call.parent_id
-        # `>=`: of equal ones the earliest, which stands last in this order
-        if parent in by_id and length[call.call_id] >= length.get(heir.get(parent, ""), 0):
-            heir[parent] = call.call_id
-    heirs = set(heir.values())
-    chains: list[Chain] = []
-    for first in (call for call in calls if call.call_id not in heirs):
-        chain = [first]
-        while (after := heir.get(chain[-1].call_id)) is not None:
-            chain.append(by_id[after])
-        chains.append(Chain(tuple(chain), by_id.get(first.parent_id or "")))
-    return chains
-
-
-def new_turns(call: Call) -> tuple[Message, ...]:
-    """What the request added to its parent's conversation, without the echo of the parent's reply."""
-    echoed = call.parent_id is not None and bool(call.new_messages) and call.new_messages[0].role == "assistant"
-    return call.new_messages[echoed:]
 
 
 def print_conversation(session: ShownSession, *, full: bool) -> None:
@@ -76,7 +40,7 @@ def _print_chain(out: Console, session: ShownSession, chain: Chain, *, full: boo
     for call in chain.calls:
         if added := added_to(session, call):
             out.print(f"[{added}]", style="magenta", soft_wrap=True)
-        for message in new_turns(call):
+        for message in call.new_turns:
             print_message(out, message, full=full)
         print_message(out, call.response, title=reply_title(call, session.session_id), full=full)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from polar.cli.output import console, number, seconds, visible
 from polar.cli.show.additions import added_to
-from polar.cli.show.conversation import new_turns, reply_title
+from polar.cli.show.conversation import reply_title
 from polar.cli.show.messages import print_message
 from polar.cli.show.shown_session import ShownSession, short_id
-from polar.cli.show.tokens import spelling
+from polar.dashboard.spelling import spelling
 from polar.types import Call, token_ids
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def print_call(session: ShownSession, call: Call, *, full: bool, with_tokens: bo
     out.print()
     if added := added_to(session, call):
         out.print(f"[{added}]", style="magenta", soft_wrap=True)
-    for message in new_turns(call):
+    for message in call.new_turns:
         print_message(out, message, full=full)
     print_message(out, call.response, title=reply_title(call, session.session_id), full=full)
     if with_tokens:

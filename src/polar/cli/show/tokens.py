@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import groupby
 from typing import Literal
 
 from rich.text import Text
 
-from polar import registry
 from polar.cli.output import console, visible
-from polar.tokens.base import Renderer
+from polar.dashboard.spelling import Spelling, spelling
 from polar.types import Spec, TokenIds, Trace
 
 Role = Literal["context", "trainable", "sampled"]
@@ -24,18 +22,6 @@ MEANINGS: dict[Role, str] = {
     "trainable": "sampled, trainable",
     "sampled": "sampled, dropped: no usable logprob, or not received",
 }
-
-
-Spelling = Callable[[TokenIds], str]
-
-
-async def spelling(renderer: Spec | None) -> Spelling:
-    """Decodes tokens to text; to numbers without a renderer, where only the engine knows the text."""
-    if renderer is None:
-        return lambda ids: " ".join(map(str, ids))
-    loaded: Renderer = registry.make("renderer", renderer)
-    await loaded.load()
-    return loaded.decode
 
 
 def print_traces(renderer: Spec | None, traces: tuple[Trace, ...]) -> None:

@@ -12,7 +12,7 @@ from polar.cli.options import RunOption
 from polar.cli.output import console
 
 if TYPE_CHECKING:
-    from polar.cli.show.tokens import Spelling
+    from polar.dashboard.spelling import Spelling
     from polar.store.paths import RunPaths
 
 HOST = "127.0.0.1"
@@ -41,7 +41,8 @@ def view(
 
 def _write(ctx: typer.Context, session: str | None, run: str | None, file: Path) -> None:
     from polar.dashboard.document import session_document
-    from polar.dashboard.session_page import session_page
+    from polar.dashboard.material import material_of_run
+    from polar.dashboard.session_page import page_of
     from polar.errors import PolarError
     from polar.runs.stored import load_session, runs_dir_of
     from polar.store.paths import write_whole
@@ -51,8 +52,9 @@ def _write(ctx: typer.Context, session: str | None, run: str | None, file: Path)
     stored = load_session(runs_dir_of(ctx.obj), run, session)
 
     async def made() -> str:
-        spell, note = await spelling_or_numbers(stored.run)
-        return session_document(await session_page(stored.run, stored.session_id, spell, note))
+        spell, note = await _spelling_of(stored.run)
+        material = await material_of_run(stored.run, stored.session_id)
+        return session_document(page_of(material, spell, note))
 
     document = asyncio.run(made())
     try:
@@ -62,19 +64,10 @@ def _write(ctx: typer.Context, session: str | None, run: str | None, file: Path)
     console().print(f"{file}: session {stored.session_id}, {len(document.encode()) / 1e6:.2f} MB", soft_wrap=True)
 
 
-async def spelling_or_numbers(run: RunPaths) -> tuple[Spelling, str]:
-    """How tokens are spelled; without the model's vocabulary as numbers, with the reason."""
-    from polar.cli.show.tokens import spelling
-    from polar.errors import PolarError
+async def _spelling_of(run: RunPaths) -> tuple[Spelling, str]:
+    from polar.dashboard.spelling import spelling_or_numbers
 
-    renderer = run.read_record().config.model.spelling
-    numbers = await spelling(None)
-    if renderer is None:
-        return numbers, "Tokens are shown as numbers: only the engine of this run can spell them."
-    try:
-        return await spelling(renderer), ""
-    except PolarError as error:
-        return numbers, f"Tokens are shown as numbers: {error}"
+    return await spelling_or_numbers(run.read_record().config.model.spelling)
 
 
 def _choose(ctx: typer.Context, what: str | None, run: str | None) -> tuple[RunPaths, str | None]:
@@ -104,7 +97,7 @@ async def _serve(run: RunPaths, session_id: str | None, port: int) -> None:
         listening = listen(HOST, port)
     except OSError as error:
         raise PolarError(f"cannot serve at port {port}: {error.strerror}; --port 0 takes a free one") from error
-    spell, note = await spelling_or_numbers(run)
+    spell, note = await _spelling_of(run)
     server = UvicornServer(RunSite(run, spell, note).app())
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

@@ -22,25 +22,48 @@ function columnsOfCalls() {
   return { columns, width: Math.min(width, MOST_COLUMNS + 1) };
 }
 
+// Only the rows near the visible part of the map are drawn: a session may have thousands.
+const MAP = { drawing: null, here: 0, from: 0, to: 0 };
+const MAP_MARGIN = 12;
+
 function forestMap() {
   const { columns, width } = columnsOfCalls();
-  const at = (number) => [LEFT + columns[number - 1] * COLUMN, 14 + (number - 1) * ROW];
-  const labels = LEFT + width * COLUMN + 2;
-  const drawing = svg("svg", {
-    class: "map",
-    width: labels + 190,
-    height: 12 + CALLS.length * ROW,
-    role: "group",
-    "aria-label": "Map of the calls",
-  });
+  MAP.at = (number) => [LEFT + columns[number - 1] * COLUMN, 14 + (number - 1) * ROW];
+  MAP.labels = LEFT + width * COLUMN + 2;
   const broken = (call) => !call.continues || call.fork !== null;
   const children = CALLS.filter((call) => call.parent !== null);
   // Breaks first: where lines share a column, the one that continues is on top.
-  for (const call of [...children.filter(broken), ...children.filter((call) => !broken(call))]) {
-    drawing.append(edge(at(call.parent), at(call.number), broken(call)));
+  MAP.edges = [...children.filter(broken), ...children.filter((call) => !broken(call))].map((call) => [call.parent, call.number, broken(call)]);
+  MAP.drawing = svg("svg", { class: "map", width: MAP.labels + 190, height: 12 + CALLS.length * ROW, role: "group", "aria-label": "Map of the calls" });
+  drawMap(1, 60);
+  return MAP.drawing;
+}
+
+function drawMap(from, to) {
+  MAP.from = Math.max(1, from);
+  MAP.to = Math.min(CALLS.length, to);
+  const rows = document.createDocumentFragment();
+  for (const [parent, number, broken] of MAP.edges) {
+    if (number >= MAP.from && parent <= MAP.to) rows.append(edge(MAP.at(parent), MAP.at(number), broken));
   }
-  for (const call of CALLS) drawing.append(mapNode(call, at(call.number), labels));
-  return drawing;
+  for (const call of CALLS.slice(MAP.from - 1, MAP.to)) rows.append(mapNode(call, MAP.at(call.number), MAP.labels));
+  MAP.drawing.replaceChildren(rows);
+}
+
+function followMap(nav) {
+  const first = Math.floor(nav.scrollTop / ROW) + 1;
+  const last = Math.ceil((nav.scrollTop + nav.clientHeight) / ROW) + 1;
+  const missing = (first < MAP.from + 5 && MAP.from > 1) || (last > MAP.to - 5 && MAP.to < CALLS.length);
+  if (missing) drawMap(first - MAP_MARGIN, last + MAP_MARGIN);
+}
+
+function markOnMap(number) {
+  MAP.here = number;
+  const nav = MAP.drawing.closest("nav");
+  const y = MAP.at(number)[1];
+  if (y < nav.scrollTop + ROW || y > nav.scrollTop + nav.clientHeight - 3 * ROW) nav.scrollTop = y - nav.clientHeight / 2;
+  followMap(nav);
+  for (const node of MAP.drawing.querySelectorAll(".node")) node.classList.toggle("here", Number(node.dataset.map) === number);
 }
 
 function edge([x, y], [toX, toY], broken) {
@@ -56,7 +79,7 @@ function mapNode(call, [x, y], labels) {
   const title = `call ${call.number}, ${call.kind}, ${call.finish_reason}` + (call.fork ? `, break: ${call.fork.reason}` : "");
   return svg(
     "a",
-    { href: "#call-" + call.number, class: "node" + (call.trace === null ? " untrained" : ""), "data-map": call.number },
+    { href: "#call-" + call.number, class: "node" + (call.trace === null ? " untrained" : "") + (call.number === MAP.here ? " here" : ""), "data-map": call.number },
     svg("title", {}, visible(title)),
     svg("rect", { class: "row", x: 0, y: y - ROW / 2, width: labels + 190, height: ROW }),
     shape,

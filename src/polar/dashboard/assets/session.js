@@ -1,4 +1,5 @@
 // Puts the page of one session together.
+const SERVED = location.protocol.startsWith("http");
 const LIGHTS = { exact: ["●", "exact"], inexact: ["◐", "not exact"], wrong: ["✕", "disagree"], none: ["○", "nothing to prove"] };
 
 function light() {
@@ -15,9 +16,15 @@ function scoreLines(score, name) {
   return el("div", { class: "score" }, el("p", {}, el("b", {}, visible(name) + " " + shownNumber(score.reward)), visible(metrics)), items.length + parts.length ? el("ul", {}, items, parts) : null);
 }
 
+function unfinished() {
+  const reload = el("button", { type: "button", id: "reload" }, "load again");
+  reload.addEventListener("click", () => location.reload());
+  return el("p", { class: "quiet" }, `The session has no result yet: it is ${visible(VALUES.stage)}, with ${counted(CALLS.length, "call")} so far. `, SERVED ? reload : null);
+}
+
 function verdict() {
   const result = VALUES.result;
-  if (!result) return el("p", { class: "quiet" }, "The session has no result yet.");
+  if (!result) return unfinished();
   const lines = [];
   if (result.failure) {
     const cause = result.failure.policy ? "caused by the agent" : "infrastructure";
@@ -42,7 +49,8 @@ function legend() {
 
 function pageHead() {
   const task = VALUES.task;
-  const home = location.protocol === "http:" ? el("a", { href: "/" }, "run " + visible(VALUES.run_id)) : "run " + visible(VALUES.run_id);
+  const origin = VALUES.run_id ? "run " + visible(VALUES.run_id) : "all sessions";
+  const home = SERVED ? el("a", { href: "/" }, origin) : VALUES.run_id ? origin : "at a server";
   const plugins = ["harness", "runtime", "builder", "evaluator"].map((kind) => `${kind} ${(task[kind] || {}).name || "–"}`);
   return el(
     "header",
@@ -54,18 +62,30 @@ function pageHead() {
     light(),
     verdict(),
     timeline(),
+    sessionFiles(),
   );
+}
+
+function sessionFiles() {
+  if (!VALUES.files.length) return null;
+  const items = VALUES.files.map((file) => {
+    const title = `${visible(file.path)}  ${counted(file.size_bytes, "byte")}` + (file.cut ? (file.text ? ", its end" : ", not here") : "");
+    return el("li", {}, file.text ? el("details", {}, el("summary", {}, title), longText(file.text)) : title);
+  });
+  return el("details", { class: "files" }, el("summary", {}, counted(VALUES.files.length, "file")), el("ul", {}, items));
 }
 
 function drawPage() {
   const calls = CALLS.map(callSection);
   const map = el("details", { class: "mapbox", open: window.innerWidth > 900 }, el("summary", {}, counted(CALLS.length, "call")), forestMap());
+  const nav = el("nav", { "aria-label": "calls" }, map);
+  nav.addEventListener("scroll", () => followMap(nav), { passive: true });
   const help = el("button", { type: "button", id: "keys", title: "keys" }, "?");
   help.addEventListener("click", () => KEYS["?"][1]());
   document.getElementById("page").append(
     pageHead(),
     el("div", { class: "bar" }, legend(), searchBox(), help),
-    el("div", { class: "columns" }, el("nav", { "aria-label": "calls" }, map), el("main", {}, calls.length ? calls : el("p", { class: "quiet" }, "No model call was captured."))),
+    el("div", { class: "columns" }, nav, el("main", {}, calls.length ? calls : el("p", { class: "quiet" }, "No model call was captured."))),
     el("footer", {}, `${counted(WORDS.length, "token")} · made by Polar ${visible(VALUES.made_by)}`),
     el("aside", { id: "inspector", hidden: true, "aria-label": "token" }),
     helpDialog(),

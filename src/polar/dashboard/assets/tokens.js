@@ -5,7 +5,6 @@ const KIND_CLASSES = ["given", "trained", "dropped", "unplaced", "echoed"];
 const SURPRISE = [0.05, 0.2, 0.7, 1.5, 3, 6]; // of -logprob: the bounds of the seven tints
 const BLOCK = 160;
 const LONGEST_BLOCK = 240;
-const FRAME_MS = 5; // spent on drawing within one frame
 
 function unpacked(base64) {
   const text = atob(base64);
@@ -73,17 +72,17 @@ function tint(logprob) {
 }
 
 function drawnToken(token, inContext) {
-  const call = callOf(token);
   const sampled = KINDS[token] !== KIND.GIVEN;
   const kind = inContext && sampled ? KIND.ECHOED : KINDS[token];
-  const text = textOf(token);
   const span = document.createElement("span");
-  span.className = "t " + KIND_CLASSES[kind] + (inContext ? "" : tint(logprobOf(call, token)));
-  span.dataset.token = token;
-  span.dataset.kind = kind;
-  span.tabIndex = -1;
-  span.textContent = text === "" ? "\u00b7" : visible(text).replace(/\n/g, "\u23ce\n");
+  span.className = "t " + KIND_CLASSES[kind] + (inContext || !sampled ? "" : tint(logprobOf(callOf(token), token)));
+  span.token = token;
+  span.textContent = shownText(textOf(token));
   return span;
+}
+
+function shownText(text) {
+  return text === "" ? "\u00b7" : visible(text).replace(/\n/g, "\u23ce\n");
 }
 
 // Blocks end after a line if one ends nearby, so that their borders do not show.
@@ -95,54 +94,6 @@ function bordersOf(tokens) {
   }
   if (borders[borders.length - 1] !== tokens.length) borders.push(tokens.length);
   return borders;
-}
-
-const BLOCKS = []; // those of own tokens, by their first token
-const WAITING = new Set();
-const NEAR = new IntersectionObserver(noticed, { rootMargin: "900px 0px" });
-let drawing = false;
-
-function noticed(entries) {
-  for (const entry of entries) {
-    const block = entry.target;
-    if (entry.isIntersecting) WAITING.add(block);
-    else {
-      WAITING.delete(block);
-      emptied(block, entry.boundingClientRect.height);
-    }
-  }
-  drawSoon();
-}
-
-function drawSoon() {
-  if (drawing || !WAITING.size) return;
-  drawing = true;
-  requestAnimationFrame(() => {
-    const started = performance.now();
-    for (const block of WAITING) {
-      WAITING.delete(block);
-      drawBlock(block);
-      if (performance.now() - started > FRAME_MS) break;
-    }
-    drawing = false;
-    drawSoon();
-  });
-}
-
-function drawBlock(block) {
-  if (block.drawn) return;
-  block.drawn = true;
-  const spans = document.createDocumentFragment();
-  for (const token of block.tokens) spans.append(drawnToken(token, block.inContext));
-  block.style.minHeight = "";
-  block.replaceChildren(spans);
-}
-
-function emptied(block, height) {
-  if (!block.drawn || block.contains(document.activeElement)) return;
-  block.drawn = false;
-  block.style.minHeight = (height || estimatedHeight(block.tokens)) + "px"; // a section that is skipped has none
-  block.replaceChildren();
 }
 
 function estimatedHeight(tokens) {
@@ -167,13 +118,16 @@ function tokenFlow(tokens, inContext) {
   for (let i = 0; i + 1 < borders.length; i++) {
     const block = el("div", { class: "block" });
     block.tokens = tokens.subarray(borders[i], borders[i + 1]);
-    block.inContext = inContext;
-    block.style.minHeight = estimatedHeight(block.tokens) + "px";
-    if (!inContext) BLOCKS.push(block);
-    NEAR.observe(block);
+    filledWhenNear(block, () => drawnTokens(block.tokens, inContext), estimatedHeight(block.tokens));
     flow.append(block);
   }
   return flow;
+}
+
+function drawnTokens(tokens, inContext) {
+  const spans = document.createDocumentFragment();
+  for (const token of tokens) spans.append(drawnToken(token, inContext));
+  return spans;
 }
 
 function tokenRange(start, size) {
@@ -182,15 +136,14 @@ function tokenRange(start, size) {
 
 // The element of a token, drawn if it was not.
 function elementOf(token) {
-  let low = 0;
-  let high = BLOCKS.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (BLOCKS[middle].tokens[0] <= token) low = middle;
-    else high = middle - 1;
+  if (!(token >= 0 && token < WORDS.length)) return null;
+  const section = document.getElementById("call-" + callOf(token).number);
+  fillNow(section);
+  for (const block of section.querySelectorAll(".tokens > .flow > .block")) {
+    const at = token - block.tokens[0];
+    if (at < 0 || at >= block.tokens.length) continue;
+    fillNow(block);
+    return block.children[at];
   }
-  const block = BLOCKS[low];
-  if (!block || !block.tokens.includes(token)) return null;
-  drawBlock(block);
-  return block.querySelector('[data-token="' + token + '"]');
+  return null;
 }

@@ -3,11 +3,25 @@ const LONG_TEXT = 6000;
 
 function callSection(call) {
   const section = el("section", { class: "call", id: "call-" + call.number, tabindex: -1, "data-call": call.number });
-  section.append(callHead(call));
-  if (call.fork) section.append(forkBox(call));
-  section.append(el("div", { class: "conversation" }, call.messages.map((each) => message(each, call)), message(call.reply, call, "reply")));
-  section.append(tokensOf(call), captured(call));
-  return section;
+  section.addEventListener("toggle", () => (section.kept = true), true);
+  return filledWhenNear(section, () => callContent(call), sectionHeight(call));
+}
+
+function callContent(call) {
+  const content = document.createDocumentFragment();
+  content.append(callHead(call));
+  if (call.fork) content.append(forkBox(call));
+  content.append(el("div", { class: "conversation" }, call.messages.map((each) => message(each, call)), message(call.reply, call, "reply")));
+  content.append(tokensOf(call), captured(call));
+  return content;
+}
+
+// In pixels, before it is drawn.
+function sectionHeight(call) {
+  const tokens = (start, size) => (size ? 30 + estimatedHeight(tokenRange(start, size)) : 0);
+  const text = (each) => (each.echo === "same" ? 30 : 40 + Math.min(416, 20 * Math.ceil((each.content + each.reasoning).length / 110)));
+  const messages = [...call.messages, call.reply].reduce((sum, each) => sum + 12 + text(each), 0);
+  return 130 + (call.fork ? 120 : 0) + messages + tokens(call.start, call.prompt) + tokens(call.start + call.prompt, call.sampled);
 }
 
 function callLink(number) {

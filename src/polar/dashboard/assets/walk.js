@@ -27,8 +27,7 @@ function detailsOf(token, inContext) {
 
 function inspect(span) {
   const panel = document.getElementById("inspector");
-  const inContext = Number(span.dataset.kind) === KIND.ECHOED || span.closest(".context") !== null;
-  const pairs = detailsOf(Number(span.dataset.token), inContext);
+  const pairs = detailsOf(span.token, span.closest(".context") !== null);
   panel.replaceChildren(el("dl", {}, pairs.map(([name, value]) => el("div", { "data-name": name }, el("dt", {}, name), el("dd", {}, visible(value))))));
   panel.hidden = false;
 }
@@ -37,28 +36,26 @@ function choose(span, withAddress) {
   if (chosen) chosen.classList.remove("chosen");
   chosen = span;
   span.classList.add("chosen");
+  span.tabIndex = -1;
   span.focus({ preventScroll: true });
   inspect(span);
-  if (withAddress) history.replaceState(null, "", "#token-" + span.dataset.token);
+  if (withAddress) history.replaceState(null, "", "#token-" + span.token);
 }
 
 function goToken(token) {
   const span = elementOf(token);
   if (!span) return false;
-  span.scrollIntoView({ block: "center" });
   choose(span, true);
-  // Blocks above are drawn now and may move it.
-  requestAnimationFrame(() => span.isConnected && span.scrollIntoView({ block: "center" }));
+  showAt(span, { block: "center" });
   return true;
 }
 
 function goCall(number) {
   const section = document.getElementById("call-" + number);
   if (!section) return false;
-  for (const node of document.querySelectorAll(".node.here")) node.classList.remove("here");
-  const node = document.querySelector('[data-map="' + number + '"]');
-  if (node) node.classList.add("here");
-  section.scrollIntoView();
+  markOnMap(number);
+  fillNow(section);
+  showAt(section);
   section.focus({ preventScroll: true });
   history.replaceState(null, "", "#call-" + number);
   return true;
@@ -70,24 +67,37 @@ function followAddress() {
   if (what === "token") goToken(Number(number));
 }
 
-// The element of a list at which the window stands now.
+// The element of a list, all beneath each other, at which the window stands now.
 function current(elements) {
   const active = document.activeElement;
   const focused = elements.findIndex((each) => each === active || each.contains(active));
   if (focused >= 0) return focused;
-  let at = -1;
-  elements.forEach((each, i) => {
-    if (each.getBoundingClientRect().top <= 120) at = i;
-  });
-  return at;
+  let low = -1;
+  let high = elements.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (elements[middle].getBoundingClientRect().top <= 120) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+function turnsOf(section) {
+  if (!section) return [];
+  fillNow(section);
+  return [...section.querySelectorAll(".message")];
 }
 
 function stepTurn(by) {
-  const turns = [...document.querySelectorAll(".message")];
-  const next = turns[Math.min(turns.length - 1, Math.max(0, current(turns) + by))];
-  if (!next) return;
-  next.scrollIntoView({ block: "nearest" });
-  next.focus();
+  const sections = [...document.querySelectorAll(".call")];
+  const at = Math.max(0, current(sections));
+  const turns = turnsOf(sections[at]);
+  const next = current(turns) + by;
+  const beyond = next < 0 ? turnsOf(sections[at - 1]).at(-1) : turnsOf(sections[at + 1])[0];
+  const turn = turns[next] || beyond;
+  if (!turn) return;
+  turn.focus({ preventScroll: true });
+  showAt(turn, { block: "nearest" });
 }
 
 function stepCall(by) {
@@ -97,7 +107,7 @@ function stepCall(by) {
 }
 
 function stepToken(by) {
-  goToken(chosen ? Math.min(WORDS.length - 1, Math.max(0, Number(chosen.dataset.token) + by)) : 0);
+  goToken(chosen ? Math.min(WORDS.length - 1, Math.max(0, chosen.token + by)) : 0);
 }
 
 const KEYS = {

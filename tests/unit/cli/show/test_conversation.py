@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from polar.cli.show.conversation import chains_of
 from polar.cli.show.messages import Fold, folded
 from polar.config import Config
 from polar.store.journal import Journal
@@ -140,15 +139,6 @@ def test_worked_examples_of_the_renderer_are_marked(spoken: RunPaths, polar: Pol
 
 def test_a_session_without_calls_says_so(run: RunPaths, polar: Polar) -> None:
     assert "session add-1 has no calls" in polar("show", "add-1", "--messages").stdout
-
-
-def test_where_a_chain_forks_the_longest_continuation_stays_in_it() -> None:
-    root = a_call("1", "a", "b")
-    short, long = a_call("2", "c", "d", parent=root), a_call("3", "e", "f", parent=root)
-    last = a_call("4", "g", "h", parent=long)
-    found = chains_of([root, short, long, last])
-    assert [[call.call_id[-1] for call in chain.calls] for chain in found] == [["1", "3", "4"], ["2"]]
-    assert found[1].parent is root
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from polar.cli.service.remote_sessions import stages_of
+from polar.dashboard.stage_times import stages_of
 from polar.types import CallTimes, SessionResult, Stage
-
-from ..conftest import a_call
+from viewed_session import Conversation
 
 STAGE_S = {"QUEUED": 1.0, "INIT": 2.0, "READY": 3.0, "RUNNING": 10.0, "POSTRUN": 4.0}
 
@@ -17,7 +16,8 @@ STAGE_S = {"QUEUED": 1.0, "INIT": 2.0, "READY": 3.0, "RUNNING": 10.0, "POSTRUN":
 def walk(stage_s: dict[str, float], *times: tuple[float, float], submitted: float = 100.0) -> dict[str, float]:
     values: dict[str, Any] = {"session_id": "add-0", "task_id": "add", "index": 0, "attempt": 1}
     result = SessionResult(stage=Stage.COMPLETED, stage_s=stage_s, **values)
-    calls = [a_call(str(n), "p", "c", times=CallTimes(at, at, end)) for n, (at, end) in enumerate(times)]
+    talk = Conversation()
+    calls = [talk.say("p", "c", times=CallTimes(at, at, end)) for at, end in times]
     return {stage.value: at for stage, at in stages_of(result, submitted, calls)}
 
 
