@@ -127,13 +127,12 @@ class BoundedHttp(HttpToolsProtocol):
 
     def is_idle(self) -> bool:
         """It waits for the next request of its client."""
-        return not self.is_incomplete() and (self.cycle is None or self.cycle.response_complete)
+        return not self._incomplete and self.cycle.response_complete
 
     def has_stalled(self, progress_bytes: int) -> bool:
         """Called at each look: whether too little arrived since the last two."""
         arrived, self._arrived_bytes = self._arrived_bytes, 0
-        waits_for_us = self.flow is not None and self.flow.read_paused
-        slow = self._incomplete and not waits_for_us and arrived < progress_bytes
+        slow = self._incomplete and not self.flow.read_paused and arrived < progress_bytes
         self._strikes = self._strikes + 1 if slow else 0
         return self._strikes >= 2
 

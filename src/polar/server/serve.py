@@ -12,7 +12,7 @@ import time
 
 from polar.bounded_http import HttpLimits
 from polar.config import ServerConfig
-from polar.server.app import make_app
+from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
 from polar.server.callback_delivery import CallbackDelivery
 from polar.server.records import leases, nodes
@@ -27,11 +27,18 @@ class RolloutServer:
     """`async with RolloutServer(config, control_token=..., node_token=...) as server:` or start and stop."""
 
     def __init__(
-        self, config: ServerConfig, *, control_token: str, node_token: str, clock: Clock = time.time
+        self,
+        config: ServerConfig,
+        *,
+        control_token: str,
+        node_token: str,
+        clock: Clock = time.time,
+        pages: Pages | None = None,
     ) -> None:
         self._config = config
         self._tokens = ServiceTokens(control_token, node_token)
         self._clock = clock
+        self._pages = pages
         self._socket: socket.socket | None = None
         self._server: UvicornServer | None = None
         self._state: State | None = None
@@ -60,7 +67,8 @@ class RolloutServer:
         try:
             self._state = await State.open(self._config, self._clock)
             limits = HttpLimits(self._config.max_connections, self._config.stalled_request_s)
-            self._server = UvicornServer(make_app(self._state, self._tokens), limits=limits)
+            app = make_app(self._state, self._tokens, self._pages)
+            self._server = UvicornServer(app, limits=limits)
             self._work = asyncio.create_task(self._run(self._server, self._socket))
             await self._server.until_started(self._work)
         except BaseException:
