@@ -15,6 +15,7 @@ from polar.config import ServerConfig
 from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
 from polar.server.callback_delivery import CallbackDelivery
+from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
 from polar.server.state import Change, Clock, State
 from polar.store.database import StoreError
@@ -100,6 +101,7 @@ class RolloutServer:
             background = [
                 group.create_task(self._expire_leases()),
                 group.create_task(CallbackDelivery(self.state).run()),
+                group.create_task(ServerLog(self.state).run()),
             ]
             try:
                 await server.serve(sockets=[listening])

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, select
 
 from polar import __version__
 from polar.server.overview import group_list, outcomes
+from polar.server.overview.engine_rate import rate_now
 from polar.server.overview.stage_counts import sessions_by_stage
 from polar.server.records import nodes, policy
 from polar.server.records.tables import IS_HELD, IS_WAITING, events, sessions, tasks
@@ -29,6 +30,7 @@ def snapshot(connection: Connection, now: float, alive_since: float) -> Overview
         slots=sum(node.slots for node in known if node.alive and node.sick is None and not node.draining),
         busy=_busy(connection, known),
         nodes=tuple(known),
+        rate=rate_now(connection, alive_since),
         window=len(rows),
         ended_per_minute=outcomes.ended_per_minute(rows, now),
         harnesses=outcomes.by_harness(rows),
