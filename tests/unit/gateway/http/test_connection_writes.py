@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from polar.gateway.http.connection import TRANSPORT, GatewayHttp, Connection
+from polar.gateway.http.connection import TRANSPORT, Connection, GatewayHttp
 from waiting import hang_limit
 
 KEPT = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
