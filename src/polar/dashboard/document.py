@@ -13,10 +13,18 @@ from importlib.resources import files
 
 import msgspec
 
-from polar.dashboard.page import RunPage, SessionPage
+from polar.dashboard.page import ComparisonPage, RunPage, SessionPage
 
-SESSION_SCRIPTS = ("dom.js", "lazy.js", "tokens.js", "map.js", "turns.js", "walk.js", "session.js")
+SESSION_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "tokens.js", "map.js", "turns.js", "walk.js"),
+    *("compare_form.js", "session.js"),
+)
+COMPARISON_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "align.js", "compare.js"),
+    *("compare_form.js", "compare_page.js"),
+)
 RUN_SCRIPTS = ("dom.js", "run.js")
+AnyPage = SessionPage | ComparisonPage | RunPage
 ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026"}
 """In JSON these stand only inside strings, where the escape means the same."""
 
@@ -25,11 +33,16 @@ def session_document(page: SessionPage, *, served: bool = False) -> str:
     return _document(f"session {page.session_id}", page, SESSION_SCRIPTS, served=served)
 
 
+def comparison_document(page: ComparisonPage, *, served: bool = False) -> str:
+    names = " and ".join(dict.fromkeys((page.left.session_id, page.right.session_id)))
+    return _document(f"{names} compared", page, COMPARISON_SCRIPTS, served=served)
+
+
 def run_document(page: RunPage) -> str:
     return _document(f"run {page.run_id}", page, RUN_SCRIPTS, served=True)
 
 
-def _document(title: str, page: SessionPage | RunPage, scripts: tuple[str, ...], *, served: bool) -> str:
+def _document(title: str, page: AnyPage, scripts: tuple[str, ...], *, served: bool) -> str:
     style = _asset("page.css")
     script = "\n".join(['"use strict";', *map(_asset, scripts)])
     return "\n".join(
@@ -73,7 +86,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _embedded(page: SessionPage | RunPage) -> str:
+def _embedded(page: AnyPage) -> str:
     encoded = msgspec.json.encode(page)
     for character, escaped in ESCAPES.items():
         encoded = encoded.replace(character, escaped)

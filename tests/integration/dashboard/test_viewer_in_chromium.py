@@ -12,7 +12,8 @@ from chromium import Chromium, started_chromium
 from polar.dashboard.document import session_document
 from polar.dashboard.material import material_of_run
 from polar.dashboard.session_page import page_of
-from polar.dashboard.site import RunSite
+from polar.dashboard.site import ViewerSite
+from polar.dashboard.source import RunSource
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory
 from polar.types import TokenIds
@@ -248,7 +249,7 @@ async def test_a_served_run_is_searched_and_opened(chromium: Chromium, tmp_path:
     other.say("<find the Needle here>", "no")
     run = await store(tmp_path, forked(), other)
     listening = listen("127.0.0.1", 0)
-    server = UvicornServer(RunSite(run, spelled).app())
+    server = UvicornServer(ViewerSite(RunSource(run), spelled).app())
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.until_started(serving)

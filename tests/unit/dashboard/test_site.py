@@ -9,13 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from polar.dashboard.site import RunSite
+from polar.dashboard.site import ViewerSite
+from polar.dashboard.source import RunSource
 from polar.store.paths import RunPaths
 from viewed_session import Conversation, forked, store
 
 
 def browser_of(run: RunPaths) -> httpx.AsyncClient:
-    app = RunSite(run, lambda ids: "".join(map(chr, ids))).app()
+    app = ViewerSite(RunSource(run), lambda ids: "".join(map(chr, ids))).app()
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:1")
 
 
