@@ -46,6 +46,7 @@ from polar.cli.service.train import train
 from polar.cli.service.up import up
 from polar.cli.show.fetch import fetch
 from polar.cli.show.show import show
+from polar.cli.top.top import top
 from polar.cli.view.view import view
 
 EXIT_REFUSED = 2
@@ -150,6 +151,7 @@ app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("drain")(drain)
 app.command("events")(events)
+app.command("top")(top)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)

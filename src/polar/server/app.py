@@ -19,6 +19,7 @@ from polar.server.errors import ApiError
 from polar.server.routes.events import EventRoutes
 from polar.server.routes.groups import GroupRoutes
 from polar.server.routes.nodes import NodeRoutes
+from polar.server.routes.overview import OverviewRoutes
 from polar.server.routes.sessions import SessionRoutes
 from polar.server.routes.tasks import TaskRoutes
 from polar.server.routes.training import TrainingRoutes
@@ -42,6 +43,7 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
         SessionRoutes(state).router(access),
         EventRoutes(state).router(access),
         TrainingRoutes(state).router(access),
+        OverviewRoutes(state).router(access),
         *NodeRoutes(state).routers(access),
     ]
     for router in routers:

@@ -10,7 +10,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar, get_args
 from sqlalchemy import Connection
 
 from polar.config import ServerConfig
-from polar.server.records.tables import prepare
+from polar.server.migrations import prepare
 from polar.store.server_database import database_of
 from polar.store.writer import DatabaseWriter
 

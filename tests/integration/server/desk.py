@@ -40,7 +40,21 @@ HEARTBEAT_S = 10.0
 LEASE_S = 40.0
 
 
+AS_IN_SCHEMA_6 = (
+    *(f"DROP TABLE {name}" for name in ("outcomes", "stage_counts", "log_lines", "watched", "watched_parts")),
+    *(f"DROP INDEX sessions_open_{name}" for name in ("newest", "in_stage", "of_harness")),
+    "DROP INDEX groups_newest",
+    "ALTER TABLE groups DROP COLUMN number",
+    "ALTER TABLE tasks DROP COLUMN budgets",
+    *(
+        f"ALTER TABLE sessions DROP COLUMN {name}"
+        for name in ("harness", "runtime", "since", "leased", "waited_s", "cancelled")
+    ),
+    "ALTER TABLE nodes DROP COLUMN uses",
+    "ALTER TABLE nodes DROP COLUMN log_number",
+)
 AS_IN_SCHEMA_4 = (
+    *AS_IN_SCHEMA_6,
     "ALTER TABLE nodes DROP COLUMN draining_since",
     "DROP TABLE groups",
     "DROP TABLE training_points",

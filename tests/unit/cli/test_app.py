@@ -23,7 +23,7 @@ from waiting import HANG_S
 
 Polar = Callable[..., Result]
 
-HEAVY = {"aiohttp", "numpy", "sqlalchemy", "starlette", "tokenizers", "uvicorn"}
+HEAVY = {"aiohttp", "numpy", "sqlalchemy", "starlette", "textual", "tokenizers", "uvicorn"}
 SHOW_HELP = """
 import sys
 from polar.cli.app import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
 from polar.server.errors import not_found
 from polar.server.records.results import finish, server_result
@@ -22,7 +22,8 @@ def cancel(change: Change, kind: Literal["session", "task", "group"], name: str)
     wanted = (named, sessions.c.stage.not_in(sorted(FINAL_STAGES)))
     rows = rows_of(change.connection, select(sessions).where(*wanted).order_by(sessions.c.number))
     finish(change, [server_result(row, Stage.CANCELLED) for row in rows if row.lease_expires is None])
-    change.connection.execute(update(sessions).where(*wanted).values(cancel_requested=True))
+    first = func.coalesce(sessions.c.cancelled, change.now)
+    change.connection.execute(update(sessions).where(*wanted).values(cancel_requested=True, cancelled=first))
     return len(rows)
 
 

@@ -41,7 +41,9 @@ def grow(change: Change, group_id: str, count: int) -> None:
         .values(sessions=groups.c.sessions + count, unfinished=groups.c.unfinished + count, cursor=None)
     )
     if not change.connection.execute(grown).rowcount:
-        change.connection.execute(insert(groups).values(group_id=group_id, sessions=count, unfinished=count))
+        last = change.connection.execute(select(func.max(groups.c.number))).scalar_one_or_none() or 0
+        row = {"group_id": group_id, "sessions": count, "unfinished": count, "number": last + 1}
+        change.connection.execute(insert(groups).values(**row))
 
 
 def shrink(change: Change, group_ids: Iterable[str]) -> None:

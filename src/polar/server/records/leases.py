@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server.errors import Conflict
+from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
 from polar.server.records.nodes import is_draining, name_of, note_heartbeat, touch
@@ -81,7 +82,7 @@ def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
     change.connection.execute(
         update(sessions)
         .where(sessions.c.session_id == bindparam("this"))
-        .values(node_id=node_id, lease_expires=change.lease_expires),
+        .values(node_id=node_id, lease_expires=change.lease_expires, leased=change.now),
         [{"this": row.session_id} for row in rows],
     )
     append(change, [_stage_event(row, Stage.QUEUED, row.attempt, node_id) for row in rows])
@@ -110,13 +111,21 @@ def _renew(change: Change, ours: Sequence[tuple[SessionRow, HeldSession]]) -> No
     if not ours:
         return
     moved = [(row, one.stage) for row, one in ours if _is_later(one.stage, Stage(row.stage))]
-    stages = {row.session_id: stage for row, stage in moved}
     change.connection.execute(
         update(sessions)
         .where(sessions.c.session_id == bindparam("this"))
-        .values(lease_expires=change.lease_expires, stage=bindparam("now_in")),
-        [{"this": row.session_id, "now_in": stages.get(row.session_id, row.stage)} for row, _ in ours],
+        .values(lease_expires=change.lease_expires, waited_s=bindparam("waited")),
+        [{"this": row.session_id, "waited": one.waited_s} for row, one in ours],
     )
+    if not moved:
+        return
+    change.connection.execute(
+        update(sessions)
+        .where(sessions.c.session_id == bindparam("this"))
+        .values(stage=bindparam("now_in"), since=change.now),
+        [{"this": row.session_id, "now_in": stage.value} for row, stage in moved],
+    )
+    count_moves(change, [(row.stage, stage.value) for row, stage in moved])
     append(change, [_stage_event(row, stage, row.attempt, row.node_id) for row, stage in moved])
 
 
@@ -191,6 +200,9 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
         .where(sessions.c.session_id == bindparam("this"))
         .values(
             stage=Stage.QUEUED.value,
+            since=change.now,
+            leased=None,
+            waited_s=0.0,
             attempt=sessions.c.attempt + 1,
             losses=sessions.c.losses + losses,
             node_id=None,
@@ -199,6 +211,7 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
         ),
         [{"this": row.session_id, "so_far": _earlier_with(change, row, reason)} for row in again],
     )
+    count_moves(change, [(row.stage, Stage.QUEUED.value) for row in again])
     why = f"{reason.where}: {reason.why}"
     append(change, [_stage_event(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
     change.wakes.add("queue")

@@ -110,8 +110,9 @@ def forget(change: Change) -> None:
 def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
     revision = policy.current(connection).revision
     held: dict[str, list[str]] = {}
-    query = select(sessions.c.node_id, sessions.c.session_id).where(IS_HELD).order_by(sessions.c.number)
-    for node_id, session_id in connection.execute(query):
+    # Sorted here: to have them in order, SQLite would look through all sessions.
+    query = select(sessions.c.number, sessions.c.node_id, sessions.c.session_id).where(IS_HELD)
+    for _, node_id, session_id in sorted(connection.execute(query), key=lambda row: row[0]):
         held.setdefault(node_id, []).append(session_id)
     rows = connection.execute(select(nodes).order_by(nodes.c.registered, nodes.c.node_id))
     return [

@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, union, update
 
 from polar.server.errors import Conflict, Invalid
+from polar.server.overview import outcomes
+from polar.server.overview.stage_counts import count_moves
 from polar.server.records import callbacks, groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.sessions import SessionRow, row_of
@@ -86,10 +88,12 @@ def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None
     if not endings:
         return
     change.connection.execute(insert(results), [_result_row(row, result) for row, result in endings])
+    outcomes.record(change, endings, node_id)
+    count_moves(change, [(row.stage, result.stage.value) for row, result in endings])
     change.connection.execute(
         update(sessions)
         .where(sessions.c.session_id == bindparam("this"))
-        .values(stage=bindparam("final"), node_id=node_id, lease_expires=None),
+        .values(stage=bindparam("final"), since=change.now, node_id=node_id, lease_expires=None, leased=None),
         [{"this": row.session_id, "final": result.stage.value} for row, result in endings],
     )
     if node_id is None:

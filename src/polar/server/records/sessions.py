@@ -32,6 +32,12 @@ class SessionRow:
     priority: int
     earlier: str
     """As JSON."""
+    harness: str
+    runtime: str
+    since: float | None
+    leased: float | None
+    waited_s: float
+    cancelled: float | None
 
     @property
     def group(self) -> str:

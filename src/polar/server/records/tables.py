@@ -1,4 +1,5 @@
-"""The server's tables, the same in SQLite and PostgreSQL. A change of their shape raises `SCHEMA_VERSION`."""
+"""The server's tables, the same in SQLite and PostgreSQL. A change of their shape raises `SCHEMA_VERSION` and has
+its step in `server/migrations.py`."""
 
 from __future__ import annotations
 
@@ -23,19 +24,13 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     any_,
-    case,
     func,
-    insert,
-    inspect,
     literal,
     select,
     text,
-    update,
 )
 
-from polar.store.database import StoreError
-
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 METADATA = MetaData()
 
@@ -44,6 +39,7 @@ _GROWING = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows o
 IS_WAITING = text("stage = 'QUEUED' AND lease_expires IS NULL")
 IS_HELD = text("lease_expires IS NOT NULL")
 IS_OPEN = text("stage NOT IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED')")
+HAS_FAILED = text("failed_by <> ''")
 """Literal SQL, not bound values: a partial index serves only a query that repeats its condition exactly."""
 
 
@@ -71,6 +67,7 @@ tasks = Table(
     Column("callback_url", Text),
     Column("submitted", Float, nullable=False),
     Column("body", Text, nullable=False),  # the TaskRequest as JSON
+    Column("budgets", Text, nullable=False, server_default="{}"),  # its `Budgets` as JSON: the body may be large
 )
 
 sessions = Table(
@@ -89,6 +86,12 @@ sessions = Table(
     Column("cancel_requested", Boolean, nullable=False, default=False),
     Column("priority", Integer, nullable=False),
     Column("earlier", Text, nullable=False, default="[]", server_default="[]"),  # `EarlierAttempt`s as JSON
+    Column("harness", Text, nullable=False, server_default=""),  # by name, as `runtime`
+    Column("runtime", Text, nullable=False, server_default=""),
+    Column("since", Float),  # when it came into its stage; null: before the database knew
+    Column("leased", Float),  # when its node got it; null: no node holds it
+    Column("waited_s", Float, nullable=False, server_default="0"),  # for the model, in RUNNING
+    Column("cancelled", Float),  # when a client asked to cancel it
 )
 Index(
     "sessions_waiting",
@@ -98,7 +101,7 @@ Index(
     postgresql_where=IS_WAITING,
 )
 Index("sessions_held", sessions.c.lease_expires, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
-_SESSIONS_OPEN = Index(
+SESSIONS_OPEN = Index(
     "sessions_open",
     sessions.c.task_id,
     sessions.c.stage,  # so that the index alone answers; SQLite would take the one of all sessions of a task
@@ -106,6 +109,23 @@ _SESSIONS_OPEN = Index(
     postgresql_where=IS_OPEN,
 )
 Index("sessions_of_node", sessions.c.node_id, sqlite_where=IS_HELD, postgresql_where=IS_HELD)
+OPEN_INDEXES = tuple(
+    Index(f"sessions_open_{name}", *columns, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
+    for name, columns in {
+        "newest": (sessions.c.number,),
+        "in_stage": (sessions.c.stage, sessions.c.number),
+        "of_harness": (sessions.c.harness, sessions.c.number),
+    }.items()
+)
+"""For lists of sessions without a result; those of the others are in the indexes of `outcomes`. An index of all
+sessions by stage or node would mislead SQLite's planner when it looks for sessions to lease."""
+
+stage_counts = Table(
+    "stage_counts",
+    METADATA,
+    Column("stage", Text, primary_key=True),
+    Column("sessions", BigInteger, nullable=False),
+)
 
 results = Table(
     "results",
@@ -120,6 +140,47 @@ results = Table(
 Index("results_of_task", results.c.task_id, results.c.cursor)
 Index("results_of_group", results.c.group_id, results.c.cursor)
 
+outcomes = Table(
+    "outcomes",
+    METADATA,
+    # The session's, so that a list by outcome is in the order of submission.
+    Column("number", _GROWING, ForeignKey("sessions.number"), primary_key=True, autoincrement=False),
+    Column("cursor", BigInteger, nullable=False, unique=True),  # of the result
+    Column("session_id", Text, nullable=False),
+    Column("group_id", Text, nullable=False),  # of the task, or its id
+    Column("node_id", Text),
+    Column("harness", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("reward", Float),
+    Column("untrainable_reason", Text, nullable=False),
+    Column("failed_by", Text, nullable=False),  # agent, infrastructure, or empty
+    Column("failure_where", Text, nullable=False),
+    Column("failure_type", Text, nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("traces", BigInteger, nullable=False),
+    Column("sampled_tokens", BigInteger, nullable=False),
+    Column("append_only_pairs", BigInteger, nullable=False),
+    Column("merged_pairs", BigInteger, nullable=False),
+    Column("policy_updates", BigInteger, nullable=False),
+    Column("stale", Boolean, nullable=False),
+    Column("health", Text),
+    Column("run_s", Float),  # null: it never ran
+    Column("at", Float),  # null: recorded before this table existed
+)
+Index("outcomes_of_group", outcomes.c.group_id, outcomes.c.cursor)
+Index("outcomes_failed", outcomes.c.number, sqlite_where=HAS_FAILED, postgresql_where=HAS_FAILED)
+Index(
+    "outcomes_of_failure",
+    outcomes.c.failure_type,
+    outcomes.c.number,
+    sqlite_where=HAS_FAILED,
+    postgresql_where=HAS_FAILED,
+)
+Index("outcomes_untrainable", outcomes.c.untrainable_reason, outcomes.c.number)
+Index("outcomes_in_stage", outcomes.c.stage, outcomes.c.number)
+Index("outcomes_of_harness", outcomes.c.harness, outcomes.c.number)
+Index("outcomes_at_node", outcomes.c.node_id, outcomes.c.number)
+
 groups = Table(
     "groups",
     METADATA,
@@ -127,7 +188,9 @@ groups = Table(
     Column("sessions", Integer, nullable=False),
     Column("unfinished", Integer, nullable=False),  # sessions without a result
     Column("cursor", BigInteger, unique=True),  # of its last result; null while a session is unfinished
+    Column("number", BigInteger),  # the order in which groups began; null only while migrating
 )
+GROUPS_NEWEST = Index("groups_newest", groups.c.number, unique=True)
 
 training_runs = Table(
     "training_runs",
@@ -181,6 +244,8 @@ nodes = Table(
     Column("heard_revision", Integer),  # of the policy it follows; null: not reported yet
     Column("sick", Text),  # its `Sickness` as JSON; null: it is well
     Column("draining_since", Float),  # null: it gets sessions
+    Column("uses", Text, nullable=False, server_default="[]"),  # its newest `EngineUse`s with their times, as JSON
+    Column("log_number", Integer, nullable=False, server_default="0"),  # of the next log line it has to send
 )
 
 callbacks = Table(
@@ -211,6 +276,37 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
+log_lines = Table(
+    "log_lines",
+    METADATA,
+    _growing("cursor"),
+    Column("at", Float, nullable=False),
+    Column("level", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("session_id", Text),
+    sqlite_autoincrement=True,
+)
+
+watched = Table(
+    "watched",
+    METADATA,
+    _session_id(primary_key=True),
+    Column("until", Float, nullable=False),  # when its node need not upload any more
+    Column("attempt", Integer),  # of the upload; null: there is none yet
+    Column("version", BigInteger, nullable=False, server_default="0"),  # of the upload
+    Column("parts", Integer, nullable=False, server_default="0"),
+)
+
+watched_parts = Table(
+    "watched_parts",
+    METADATA,
+    _session_id(primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("part", LargeBinary, nullable=False),
+)
+
 policy = Table(
     "policy",
     METADATA,
@@ -224,68 +320,3 @@ def among(connection: Connection, column: Column[str], ids: Collection[str]) -> 
     if connection.dialect.name == "postgresql":
         return column == any_(literal(list(ids), ARRAY(Text)))
     return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
-
-
-def prepare(connection: Connection) -> None:
-    """Creates the tables in an empty database and migrates those of an older Polar. Refuses other databases."""
-    found = inspect(connection).get_table_names()
-    if schema.name not in found:
-        if found:
-            raise StoreError("the database holds tables of another program; give the rollout server an empty one")
-        METADATA.create_all(connection)
-        connection.execute(insert(schema).values(version=SCHEMA_VERSION))
-        return
-    version = connection.execute(select(schema.c.version)).scalar_one()
-    while version in _MIGRATIONS:
-        _MIGRATIONS[version](connection)
-        version += 1
-        connection.execute(update(schema).values(version=version))
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"the database has schema version {version}, this Polar needs {SCHEMA_VERSION}; use the Polar that "
-            "wrote it, or another database"
-        )
-
-
-def _add_drain(connection: Connection) -> None:
-    for column in ("generating INTEGER NOT NULL DEFAULT 0", "heard_revision INTEGER"):
-        connection.execute(text(f"ALTER TABLE nodes ADD COLUMN {column}"))
-
-
-def _add_upload_parts(connection: Connection) -> None:
-    """Uploads stored in one piece stay as they are, without parts."""
-    upload_parts.create(connection, checkfirst=True)
-
-
-def _add_earlier_attempts(connection: Connection) -> None:
-    connection.execute(text("ALTER TABLE sessions ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]'"))
-    connection.execute(text("ALTER TABLE nodes ADD COLUMN sick TEXT"))
-
-
-def _add_groups_and_training(connection: Connection) -> None:
-    connection.execute(text("UPDATE results SET group_id = task_id WHERE group_id IS NULL"))
-    _SESSIONS_OPEN.create(connection, checkfirst=True)
-    for table in (groups, training_runs, training_points):
-        table.create(connection, checkfirst=True)
-    group_id = func.coalesce(sessions.c.group_id, sessions.c.task_id)
-    unfinished = func.count() - func.count(results.c.cursor)
-    counted = (
-        select(group_id, func.count(), unfinished, case((unfinished == 0, func.max(results.c.cursor))))
-        .select_from(sessions.outerjoin(results, results.c.session_id == sessions.c.session_id))
-        .group_by(group_id)
-    )
-    connection.execute(insert(groups).from_select(["group_id", "sessions", "unfinished", "cursor"], counted))
-
-
-def _add_draining_nodes(connection: Connection) -> None:
-    connection.execute(text("ALTER TABLE nodes ADD COLUMN draining_since FLOAT"))
-
-
-_MIGRATIONS = {
-    1: _add_drain,
-    2: _add_upload_parts,
-    3: _add_earlier_attempts,
-    4: _add_groups_and_training,
-    5: _add_draining_nodes,
-}
-"""From each older schema version to the next."""

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, insert, select
 
 from polar.server.errors import Conflict, not_found
+from polar.server.overview.outcome_columns import storable
+from polar.server.overview.stage_counts import count_moves
 from polar.server.records import groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import sessions, tasks
@@ -26,7 +28,9 @@ def submit(change: Change, task: TaskRequest) -> TaskStatus:
     if change.connection.execute(known).first() is not None:
         raise Conflict(f"task_id: a task {task.task_id!r} already exists; choose another id, or none")
     change.connection.execute(insert(tasks).values(**_task_row(task), submitted=change.now))
-    change.connection.execute(insert(sessions), [_session_row(task, index) for index in range(task.num_samples)])
+    rows = [{**_session_row(task, index), "since": change.now} for index in range(task.num_samples)]
+    change.connection.execute(insert(sessions), rows)
+    count_moves(change, [(None, Stage.QUEUED.value)] * task.num_samples)
     groups.grow(change, task.group, task.num_samples)
     data = {"num_samples": task.num_samples, "group_id": task.group_id}
     append(change, [NewEvent("task", task.task_id, data=data)])
@@ -36,7 +40,7 @@ def submit(change: Change, task: TaskRequest) -> TaskStatus:
 
 def _task_row(task: TaskRequest) -> dict[str, Any]:
     columns = task.model_dump(include={"task_id", "group_id", "num_samples", "callback_url"})
-    return {**columns, "body": json.dumps(task.model_dump(mode="json"))}
+    return {**columns, "body": json.dumps(task.model_dump(mode="json")), "budgets": task.budgets.model_dump_json()}
 
 
 def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
@@ -46,6 +50,8 @@ def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
         "group_id": task.group_id,
         "index": index,
         "priority": task.priority,
+        "harness": storable(task.harness.name),
+        "runtime": storable(task.runtime.name),
     }
 
 

@@ -1,0 +1,1 @@
+"""`polar top`: a rollout service at a glance, in a terminal."""

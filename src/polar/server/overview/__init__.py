@@ -1,0 +1,1 @@
+"""What a person watches: the values behind the dashboard and `polar top`."""

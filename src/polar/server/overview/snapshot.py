@@ -1,0 +1,66 @@
+"""The state of the service at a glance, read in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, func, select
+
+from polar import __version__
+from polar.server.overview import group_list, outcomes
+from polar.server.overview.stage_counts import sessions_by_stage
+from polar.server.records import nodes, policy
+from polar.server.records.tables import IS_HELD, IS_WAITING, events, sessions, tasks
+from polar.types import NodeStatus, Overview, Stage
+
+
+def snapshot(connection: Connection, now: float, alive_since: float) -> Overview:
+    # Read first: with two servers on one database, a change in between is then shown again and not missed.
+    cursor = connection.execute(select(func.max(events.c.cursor))).scalar_one_or_none() or 0
+    known = nodes.listing(connection, alive_since)
+    rows = outcomes.newest(connection)
+    return Overview(
+        at=now,
+        version=__version__,
+        cursor=cursor,
+        policy=policy.current(connection),
+        stages=sessions_by_stage(connection),
+        oldest_queued_s=_oldest_queued_s(connection, now),
+        slots=sum(node.slots for node in known if node.alive and node.sick is None and not node.draining),
+        busy=_busy(connection, known),
+        nodes=tuple(known),
+        window=len(rows),
+        ended_per_minute=outcomes.ended_per_minute(rows, now),
+        harnesses=outcomes.by_harness(rows),
+        failures=outcomes.failures(rows),
+        untrainable=outcomes.count_by(
+            (row for row in rows if row.untrainable_reason), lambda r: r.untrainable_reason
+        ),
+        policy_updates=outcomes.count_by(rows, lambda row: row.policy_updates),
+        stale=sum(row.stale for row in rows),
+        contrast=group_list.contrast(connection),
+    )
+
+
+def _oldest_queued_s(connection: Connection, now: float) -> float | None:
+    """How long the session that a node would lease next has waited."""
+    since = func.coalesce(sessions.c.since, tasks.c.submitted)
+    query = (
+        select(since)
+        .join_from(sessions, tasks, tasks.c.task_id == sessions.c.task_id)
+        .where(IS_WAITING)
+        .order_by(sessions.c.priority.desc(), sessions.c.number)
+        .limit(1)
+    )
+    found = connection.execute(query).scalar_one_or_none()
+    return None if found is None else max(0.0, now - found)
+
+
+def _busy(connection: Connection, known: Sequence[NodeStatus]) -> int:
+    alive = {node.node_id for node in known if node.alive}
+    query = (
+        select(sessions.c.node_id, func.count())
+        .where(IS_HELD, sessions.c.stage == Stage.RUNNING.value)
+        .group_by(sessions.c.node_id)
+    )
+    return sum(count for node_id, count in connection.execute(query) if node_id in alive)

@@ -1,0 +1,50 @@
+"""Routes of what a person watches: the service at a glance, its sessions and its groups."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from polar.server.auth import Access, guarded_router
+from polar.server.overview import group_list, session_list
+from polar.server.overview.snapshot import snapshot
+from polar.server.routes.parameters import MAX_CURSOR
+from polar.server.state import State
+from polar.types import GroupListPage, Overview, SessionFilter, SessionListPage
+
+Before = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
+
+
+class SessionListQuery(SessionFilter):
+    before: int | None = Field(default=None, ge=0, le=MAX_CURSOR)
+    """The `before` of the page that this one follows."""
+    limit: int = Field(default=50, ge=1, le=1000)
+
+
+class OverviewRoutes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def router(self, access: Access) -> APIRouter:
+        router = guarded_router(access.control, "overview")
+        router.get("/v1/overview", summary="Show the service at a glance")(self.overview)
+        router.get("/v1/overview/sessions", summary="List sessions, the newest first")(self.sessions)
+        router.get("/v1/overview/groups", summary="List groups, the newest first")(self.groups)
+        return router
+
+    async def overview(self) -> Overview:
+        """Stages, nodes, and what the newest results amount to. `/v1/events` after its cursor says when to ask
+        again."""
+        return await self._state.read(snapshot, self._state.clock(), self._state.alive_since)
+
+    async def sessions(self, wanted: Annotated[SessionListQuery, Query()]) -> SessionListPage:
+        """Those for which every given filter holds. Continue with the page's `before`."""
+        return await self._state.read(session_list.page, wanted, wanted.before, wanted.limit)
+
+    async def groups(
+        self, before: Before = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
+    ) -> GroupListPage:
+        """With the rewards so far, and whether they differ. Continue with the page's `before`."""
+        return await self._state.read(group_list.page, before, limit)
