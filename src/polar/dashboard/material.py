@@ -96,8 +96,8 @@ def material_of_upload(
 
 
 def rebuilt(material: PageMaterial, builder: str) -> PageMaterial:
-    """With the traces of a builder, by its name: the task's own has the task's options. Empty: the stored traces; of
-    a session that has none, those that the task's builder makes of its calls so far."""
+    """With the traces of the named builder; the task's own has the task's options. Empty: the stored traces, or
+    if there are none, those that the task's builder makes of the calls so far."""
     own = material.lease.task.builder
     if builder:
         return replayed(material, own if builder == own.name else Spec(name=builder))

@@ -19,7 +19,7 @@ from polar.dashboard.comparison import comparison_of
 from polar.dashboard.document import comparison_document, run_document, session_document
 from polar.dashboard.material import PageMaterial, rebuilt
 from polar.dashboard.session_page import page_of
-from polar.dashboard.source import SessionSource, UnknownSession
+from polar.dashboard.source import PageSource, UnknownSession
 from polar.dashboard.spelling import Spelling
 from polar.errors import PolarError
 from polar.types import Call, Message
@@ -41,7 +41,7 @@ AROUND = 60
 class ViewerSite:
     """`note` stands on the page of each session."""
 
-    def __init__(self, source: SessionSource, spell: Spelling, note: str = "") -> None:
+    def __init__(self, source: PageSource, spell: Spelling, note: str = "") -> None:
         self._source = source
         self._spell = spell
         self._note = note

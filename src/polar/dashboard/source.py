@@ -19,7 +19,7 @@ class UnknownSession(PolarError):
     """The source has no such session."""
 
 
-class SessionSource(Protocol):
+class PageSource(Protocol):
     """Sessions that can be shown. Read anew at each question, so a session that runs shows what it has by then."""
 
     async def listed(self) -> RunPage: ...
