@@ -40,6 +40,27 @@ async def test_a_session_has_its_page(browser: httpx.AsyncClient) -> None:
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
 
 
+async def test_two_sessions_are_compared(browser: httpx.AsyncClient) -> None:
+    page = await browser.get(
+        "/compare", params={"left": "add-0", "right": "add-1", "right_builder": "per_request"}
+    )
+    assert page.status_code == 200 and "<title>add-0 and add-1 compared" in page.text
+    assert '"builders":["per_request","prefix_merging","tree"]' in page.text
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        {"left": "add-0", "right": "other-9"},
+        {"left": "add-0"},
+        {"left": "add-0", "right": "add-1", "left_builder": "os:system"},
+    ],
+)
+async def test_what_cannot_be_compared_is_not_found(browser: httpx.AsyncClient, sides: dict[str, str]) -> None:
+    """An address names no module to import."""
+    assert (await browser.get("/compare", params=sides)).status_code == 404
+
+
 async def test_an_unknown_session_is_not_found(browser: httpx.AsyncClient) -> None:
     assert (await browser.get("/session/other-9")).status_code == 404
 
