@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from polar.dashboard.live.pages import dashboard
 from polar.server.api_reference import ApiField, ApiOperation, ApiSchema, by_tag, operations_of, schemas_of
 from polar.server.app import openapi_document
 
@@ -17,7 +18,7 @@ programs.
 
 
 def api_page() -> str:
-    document = openapi_document()
+    document = openapi_document(dashboard())
     parts = [INTRODUCTION]
     for tag, operations in by_tag(operations_of(document)):
         parts += [f"## {tag}\n", *map(_operation, operations)]

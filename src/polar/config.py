@@ -131,6 +131,8 @@ class ServerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
     """0: any free port."""
+    names: tuple[str, ...] = ()
+    """Further names under which browsers reach a server that listens on loopback, such as that of a proxy."""
     database: str = "sqlite:///polar-server.db"
     """An SQLAlchemy URL; `postgresql+psycopg://...` needs the extra `postgres`."""
     heartbeat_s: float = Field(default=3.0, gt=0)

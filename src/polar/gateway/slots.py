@@ -186,6 +186,9 @@ class CallWait:
         self.state: Literal["engine", "paused", "sampled"] = "engine"
         self.heard_s = now_s
         """When it arrived or its last token came."""
+        self.arrived_s = now_s
+        self.first_s: float | None = None
+        """When its first token came."""
 
     @property
     def has_tokens(self) -> bool:
@@ -193,6 +196,8 @@ class CallWait:
 
     def tokens_came(self) -> None:
         self.heard_s = self._clock.now_s()
+        if self.first_s is None:
+            self.first_s = self.heard_s
         if self.state != "sampled":
             self._clock.count()
             self.state = "sampled"
@@ -289,6 +294,11 @@ class SlotTable:
 
     def waits(self, session_id: str) -> Waits:
         return self._by_session[session_id].waits.read()
+
+    def waited_s(self, session_id: str) -> float:
+        """So far; 0.0 if the session has no slot, not yet or no longer."""
+        slot = self._by_session.get(session_id)
+        return 0.0 if slot is None else slot.waits.read().total_s
 
     async def close(self, session_id: str) -> None:
         slot = self._by_session.pop(session_id, None)

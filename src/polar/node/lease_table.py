@@ -6,7 +6,7 @@ at a time, because folders, slots and the journal know a session by its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -80,12 +80,12 @@ class LeaseTable:
         """Forgets leases that did not begin: the given ones, or all."""
         self._waiting = [lease for lease in self._waiting if lost is not None and _key(lease) not in lost]
 
-    def held_sessions(self) -> tuple[HeldSession, ...]:
+    def held_sessions(self, waited_s: Callable[[str], float] = lambda _: 0.0) -> tuple[HeldSession, ...]:
         """For the heartbeat: every session that the server has not taken away."""
         running = [(e.session_id, e.attempt, e.stage) for e in self._entries.values() if not e.lost]
         waiting = [(*_key(lease), Stage.QUEUED) for lease in self._waiting]
         return tuple(
-            HeldSession(session_id=session_id, attempt=attempt, stage=stage)
+            HeldSession(session_id=session_id, attempt=attempt, stage=stage, waited_s=waited_s(session_id))
             for session_id, attempt, stage in (*running, *waiting)
         )
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from polar.back_off import BackOff
+from polar.log_buffer import LogBuffer
 from polar.node.lease_table import Disposition, LeaseEntry, LeaseTable
 from polar.node.retries import unless
 from polar.node.uplink import (
@@ -33,6 +34,7 @@ from polar.store.session_files import read_files
 from polar.types import (
     Call,
     EarlierAttempt,
+    EngineUse,
     HandBack,
     Heartbeat,
     HeartbeatReply,
@@ -46,6 +48,7 @@ from polar.types import (
     Stage,
     Trajectory,
 )
+from polar.types.service.nodes import MAX_LINES
 
 LEASE_WAIT_S = 20.0
 SHORT_WAIT_S = 0.5
@@ -70,6 +73,10 @@ class Controls:
     sickness: Callable[[], Sickness | None] = lambda: None
     files: Callable[[str], tuple[SessionFile, ...]] = lambda _: ()
     """Logs and kept files of a session, as much as may be uploaded. Reads from disk: call it in a thread."""
+    use: Callable[[], EngineUse | None] = lambda: None
+    """What the node's calls did so far."""
+    waited_s: Callable[[str], float] = lambda _: 0.0
+    """How long a session has waited for the model."""
 
 
 class ServerSource:
@@ -79,6 +86,8 @@ class ServerSource:
 
     def __init__(self, uplink: Uplink, registration: Registration, *, give_up_s: float = 20.0) -> None:
         self.stopping = asyncio.Event()
+        self.log = LogBuffer(lambda record: not record.name.startswith("polar.server"))
+        """What the heartbeats deliver; a server may run in the same process."""
         self._uplink = uplink
         self._registration = registration
         self._give_up_s = give_up_s
@@ -207,11 +216,15 @@ class ServerSource:
                 self._cancel(entry, Disposition.LOST)
 
     def _heartbeat(self) -> Heartbeat:
+        number, lines = self.log.pending(MAX_LINES)
         return Heartbeat(
-            sessions=self._leases.held_sessions(),
+            sessions=self._leases.held_sessions(self.controls.waited_s),
             generating=self.controls.generating(),
             revision=self._policy.revision if self._policy else None,
             sick=self.controls.sickness(),
+            use=self.controls.use(),
+            log=lines,
+            log_number=number,
         )
 
     def _follow(self, policy: Policy) -> None:
@@ -224,6 +237,7 @@ class ServerSource:
     def _apply(self, beat: Heartbeat, reply: HeartbeatReply) -> None:
         """The reply names sessions by id, and concerns the attempts in the heartbeat: a later one may have been
         leased meanwhile."""
+        self.log.delivered(beat.log_number + len(beat.log))
         self._follow(reply.policy)
         if reply.policy.paused and beat.generating:
             self._beat_early.set()  # a client may wait until the last generation has ended
@@ -319,6 +333,8 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
             calls=node.journal.calls,
             sickness=lambda: node.health.sick,
             files=lambda session_id: read_files(node.paths.session(session_id), node.config.node.upload_bytes),
+            use=node.use.read,
+            waited_s=node.slots.waited_s,
         )
     )
 
@@ -328,7 +344,8 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
 
     beside = [asyncio.create_task(source.beat()), asyncio.create_task(stop_source())]
     try:
-        await pipeline.serve()
+        with source.log.listening():
+            await pipeline.serve()
         await source.leave()
     finally:
         for task in beside:

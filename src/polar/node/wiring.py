@@ -19,7 +19,7 @@ from polar.config import Config
 from polar.engines.base import ChatEngine, Engine, EngineInfo, TextEngine
 from polar.engines.remote.proof import prove_chat
 from polar.errors import ConfigError, failure_of
-from polar.gateway.calls.call_service import CallService, Mode
+from polar.gateway.calls.call_service import CallService, Mode, UseCounter
 from polar.gateway.calls.chat_mode import ChatMode
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.text_mode import TextMode
@@ -134,6 +134,7 @@ class Node:
     gate: PolicyGate
     launcher: Launcher
     health: NodeHealth
+    use: UseCounter
 
     @property
     def versions(self) -> dict[str, str]:
@@ -192,7 +193,7 @@ async def open_node(
             health = NodeHealth(probes_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health)
+                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health, calls.use)
             finally:
                 await health.close()
                 await server.stop()

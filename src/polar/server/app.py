@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
@@ -18,6 +19,7 @@ from polar.server.body_limit import BodyLimit
 from polar.server.errors import ApiError
 from polar.server.routes.events import EventRoutes
 from polar.server.routes.groups import GroupRoutes
+from polar.server.routes.login import LoginRoutes
 from polar.server.routes.nodes import NodeRoutes
 from polar.server.routes.overview import OverviewRoutes
 from polar.server.routes.sessions import SessionRoutes
@@ -30,12 +32,14 @@ from polar.store.writer import DatabaseWriter
 
 log = logging.getLogger("polar.server")
 NO_OTHER_HOST = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"}
+Pages = Callable[[State, Access], Sequence[APIRouter]]
+"""Makes the routes of the dashboard, which stands above the server."""
 
 
-def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
+def make_app(state: State, tokens: ServiceTokens, pages: Pages | None = None) -> FastAPI:
     # FastAPI's own pages load scripts from another host.
-    pages: dict[str, Any] = {"docs_url": None, "redoc_url": None}
-    app = FastAPI(title="Polar rollout server", version=__version__, redirect_slashes=False, **pages)
+    own: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+    app = FastAPI(title="Polar rollout server", version=__version__, redirect_slashes=False, **own)
     access = Access(tokens, state)
     routers = [
         TaskRoutes(state).router(access),
@@ -45,6 +49,8 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
         TrainingRoutes(state).router(access),
         OverviewRoutes(state).router(access),
         *NodeRoutes(state).routers(access),
+        LoginRoutes(access).router(),
+        *(pages(state, access) if pages else ()),
     ]
     for router in routers:
         app.include_router(router)
@@ -58,11 +64,11 @@ def make_app(state: State, tokens: ServiceTokens) -> FastAPI:
     return app
 
 
-def openapi_document() -> dict[str, Any]:
+def openapi_document(pages: Pages | None = None) -> dict[str, Any]:
     """The API of a server that need not run."""
     config = ServerConfig(database="sqlite://")
     state = State(DatabaseWriter(database_of(config.database)), config, time.time)
-    return make_app(state, ServiceTokens("control", "node")).openapi()
+    return make_app(state, ServiceTokens("control", "node"), pages).openapi()
 
 
 async def healthz() -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Access control: trainers use the control token, new nodes the node token, registered nodes their own key.
+"""Access control: trainers use the control token, new nodes the node token, registered nodes their own key. A
+browser that has logged in with the control token has a cookie in its place.
 
 The check runs before the body is read. No secret appears in a message or a log.
 """
@@ -16,7 +17,9 @@ from fastapi import APIRouter, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
-from polar.server.errors import ErrorBody, Unauthorized
+from polar.config import is_loopback
+from polar.server.errors import ErrorBody, Forbidden, Unauthorized
+from polar.server.login import LOOPBACK_NAMES, SAFE_METHODS, LoginCookies, cookie_name, from_own_page, known_host
 from polar.server.records.nodes import key_sha256_of, sha256
 from polar.server.state import State
 
@@ -40,9 +43,30 @@ class Access:
     def __init__(self, tokens: ServiceTokens, state: State) -> None:
         self._tokens = tokens
         self._state = state
+        self._cookies = LoginCookies(tokens.control)
+        config = state.config
+        self._names = (*LOOPBACK_NAMES, config.host, *config.names) if is_loopback(config.host) else ()
 
     async def control(self, request: Request) -> None:
-        _check(request, self._tokens.control, "control")
+        """The control token; from a browser the cookie. Of the two, a token that is given decides."""
+        if "authorization" in request.headers or not self.logged_in(request):
+            _check(request, self._tokens.control, "control")
+        elif request.method not in SAFE_METHODS and not from_own_page(request):
+            raise Forbidden("a browser may change something only from a page of this server")
+
+    def logged_in(self, request: Request) -> bool:
+        """Whether the request has the cookie of a login, under a name of this server."""
+        value = request.cookies.get(cookie_name(request), "")
+        return self.named(request) and self._cookies.valid(value, self._state.clock())
+
+    def named(self, request: Request) -> bool:
+        """Whether the request uses a name of this server. One that does not listen on loopback has any name."""
+        return known_host(request, self._names)
+
+    def login(self, token: str) -> str | None:
+        """The value of a new cookie; None: the token is wrong."""
+        right = hmac.compare_digest(sha256(token), sha256(self._tokens.control))
+        return self._cookies.make(self._state.clock()) if right else None
 
     async def registration(self, request: Request) -> None:
         _check(request, self._tokens.node, "node")
@@ -67,8 +91,9 @@ def _check(request: Request, token: str, kind: str) -> None:
         raise Unauthorized(f"this needs the {kind} token: Authorization: Bearer <POLAR_{kind.upper()}_TOKEN>")
 
 
-def guarded_router(check: Check, tag: str) -> APIRouter:
-    """A router whose routes run `check` first and accept strict JSON only."""
+def guarded_router(check: Check, tag: str, *, token: bool = True) -> APIRouter:
+    """A router whose routes run `check` first and accept strict JSON only. `token`: the OpenAPI page says that
+    they take a bearer token; `check` decides."""
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -82,9 +107,9 @@ def guarded_router(check: Check, tag: str) -> APIRouter:
 
     return APIRouter(
         route_class=GuardedRoute,
-        dependencies=[Security(HTTPBearer(auto_error=False))],  # for the OpenAPI page; `check` decides
+        dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
         tags=[tag],
-        responses={401: {"model": ErrorBody}, 413: {"model": ErrorBody}, 422: {"model": ErrorBody}},
+        responses={status: {"model": ErrorBody} for status in (401, 403, 413, 422)},
     )
 
 

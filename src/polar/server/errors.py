@@ -14,6 +14,10 @@ class Unauthorized(ApiError):
     status = 401
 
 
+class Forbidden(ApiError):
+    status = 403
+
+
 class NotFound(ApiError):
     status = 404
 
@@ -28,6 +32,10 @@ class Conflict(ApiError):
 
 class Invalid(ApiError):
     status = 422
+
+
+class TooManyTries(ApiError):
+    status = 429
 
 
 class ErrorBody(Strict):

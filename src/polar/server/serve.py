@@ -11,9 +11,10 @@ import socket
 import time
 
 from polar.config import ServerConfig
-from polar.server.app import make_app
+from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
 from polar.server.callback_delivery import CallbackDelivery
+from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
 from polar.server.state import Change, Clock, State
 from polar.store.database import StoreError
@@ -26,11 +27,18 @@ class RolloutServer:
     """`async with RolloutServer(config, control_token=..., node_token=...) as server:` or start and stop."""
 
     def __init__(
-        self, config: ServerConfig, *, control_token: str, node_token: str, clock: Clock = time.time
+        self,
+        config: ServerConfig,
+        *,
+        control_token: str,
+        node_token: str,
+        clock: Clock = time.time,
+        pages: Pages | None = None,
     ) -> None:
         self._config = config
         self._tokens = ServiceTokens(control_token, node_token)
         self._clock = clock
+        self._pages = pages
         self._socket: socket.socket | None = None
         self._server: UvicornServer | None = None
         self._state: State | None = None
@@ -58,7 +66,7 @@ class RolloutServer:
         self._socket = listen(self._config.host, self._config.port)
         try:
             self._state = await State.open(self._config, self._clock)
-            self._server = UvicornServer(make_app(self._state, self._tokens))
+            self._server = UvicornServer(make_app(self._state, self._tokens, self._pages))
             self._work = asyncio.create_task(self._run(self._server, self._socket))
             await self._server.until_started(self._work)
         except BaseException:
@@ -90,6 +98,7 @@ class RolloutServer:
             background = [
                 group.create_task(self._expire_leases()),
                 group.create_task(CallbackDelivery(self.state).run()),
+                group.create_task(ServerLog(self.state).run()),
             ]
             try:
                 await server.serve(sockets=[listening])

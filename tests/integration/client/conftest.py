@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from fake_node import CONTROL, FakeNode, Service
 
+from fake_node import CONTROL, FakeNode, Service
 from polar.client import PolarClient, Retry
 
 

@@ -7,8 +7,8 @@ import threading
 from contextlib import aclosing
 
 import pytest
-from fake_node import FakeNode, Service
 
+from fake_node import FakeNode, Service
 from polar.client import PolarClient, ServerError, SyncPolarClient
 from polar.errors import ConfigError
 from polar.types import Policy, ResultEntry, Score, Stage, TaskRequest, TrainingPoint

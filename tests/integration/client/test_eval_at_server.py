@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_node import FakeNode, Service
 from typer.testing import CliRunner
 
 import polar
+from fake_node import FakeNode, Service
 from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.trainers.evaluation import EvalReport

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from atif import Trajectory
-from fake_node import FakeNode, Service
 from typer.testing import CliRunner
 
+from fake_node import FakeNode, Service
 from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.data.export.jsonl import read_traces

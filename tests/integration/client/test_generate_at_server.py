@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node import FakeNode, Service
 from typer.testing import CliRunner
 
 import polar
+from fake_node import FakeNode, Service
 from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.types import Stage

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_node import FakeNode, Service
 
+from fake_node import FakeNode, Service
 from polar.client import SyncPolarClient
 
 ROOT = Path(__file__).parents[3]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_node import FakeNode, Service
 from typer.testing import CliRunner, Result
 
+from fake_node import FakeNode, Service
 from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.types import Failure, Stage, Strict

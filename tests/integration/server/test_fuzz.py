@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+from polar.dashboard.live.pages import dashboard
 from polar.server.app import openapi_document
 from polar.server.serve import RolloutServer
 from waiting import HANG_S
@@ -30,7 +31,8 @@ BOUNDED = settings(
 def base_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """A server on an event loop of its own: the fuzzer is not asynchronous."""
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    server = RolloutServer(config_of(f"sqlite:///{folder / 'server.db'}"), control_token=CONTROL, node_token=NODE)
+    config = config_of(f"sqlite:///{folder / 'server.db'}")
+    server = RolloutServer(config, control_token=CONTROL, node_token=NODE, pages=dashboard())
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -55,7 +57,7 @@ def node(base_url: str) -> dict[str, str]:
 
 
 # Without the event stream, which has no end.
-schema = schemathesis.openapi.from_dict(openapi_document()).exclude(path="/v1/events")
+schema = schemathesis.openapi.from_dict(openapi_document(dashboard())).exclude(path="/v1/events")
 
 
 @schemathesis.serializer("application/vnd.msgpack")

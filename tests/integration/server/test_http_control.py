@@ -34,6 +34,7 @@ CONTROL_ROUTES = [
     ("GET", "/v1/overview"),
     ("GET", "/v1/overview/sessions"),
     ("GET", "/v1/overview/groups"),
+    ("GET", "/v1/overview/log"),
     ("GET", "/v1/events"),
     ("GET", "/v1/policy"),
     ("PUT", "/v1/policy"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from polar.cli.options import ConfigOption
 
 if TYPE_CHECKING:
     from polar.cli.service.processes import ChildProgram
-    from polar.config import ServerConfig
+    from polar.config import ModelConfig, ServerConfig
+    from polar.types import Spec
 
 POLL_S = 0.02
 
@@ -44,14 +46,16 @@ def server(  # noqa: PLR0913
     LogOptions(log_level, log_json).apply()
     options = {"host": host, "port": port, "database": database}
     given = {name: value for name, value in options.items() if value is not None}
-    chosen = configuration.load(config).server.model_dump()
-    run_served(_serve(ServerConfig.model_validate(chosen | given), address_file))
+    loaded = configuration.load(config)
+    chosen = ServerConfig.model_validate(loaded.server.model_dump() | given)
+    run_served(_serve(chosen, loaded.model, address_file))
 
 
-async def _serve(config: ServerConfig, address_file: Path | None) -> None:
+async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | None) -> None:
     from polar.cli.output import console
     from polar.cli.service.processes import stop_requested
     from polar.config import config_dir, make_secret
+    from polar.dashboard.live.pages import dashboard
     from polar.errors import PolarError
     from polar.server.serve import RolloutServer
     from polar.store.paths import write_whole
@@ -59,7 +63,8 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
 
     stop = stop_requested()
     control_token, node_token = make_secret("control-token"), make_secret("node-token")
-    rollout = RolloutServer(config, control_token=control_token, node_token=node_token)
+    pages = dashboard(_spelling(model))
+    rollout = RolloutServer(config, control_token=control_token, node_token=node_token, pages=pages)
     try:
         await rollout.start()
     except OSError as error:
@@ -69,6 +74,7 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
         out = console()
         out.print(f"rollout server at {rollout.base_url}")
         out.print(f"its tokens are in {config_dir()}: control-token for trainers, node-token for gateway nodes")
+        out.print(f"dashboard at {rollout.base_url}/: {login_advice()}")
         if address_file is not None:
             write_whole(address_file, rollout.base_url.encode())
         ended = asyncio.create_task(rollout.wait())
@@ -82,6 +88,22 @@ async def _serve(config: ServerConfig, address_file: Path | None) -> None:
             shutil.rmtree(address_file.parent, ignore_errors=True)
     finally:
         await rollout.stop()
+
+
+def _spelling(model: ModelConfig) -> Spec | None:
+    """What can spell tokens for the dashboard, without a download."""
+    from polar.store.weights import weights_to_download
+
+    return model.renderer or (None if weights_to_download() else model.spelling)
+
+
+def login_advice() -> str:
+    """Where a person finds the token for the dashboard."""
+    from polar.config import config_dir
+
+    if os.environ.get("POLAR_CONTROL_TOKEN"):
+        return "log in with the value of POLAR_CONTROL_TOKEN"
+    return f"log in with the content of {config_dir() / 'control-token'}"
 
 
 @dataclass

@@ -123,12 +123,14 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
 async def _serve(layout: Layout) -> None:
     from polar.cli.output import console
     from polar.cli.service.processes import stop_requested
+    from polar.cli.service.server import login_advice
     from polar.config import config_dir
 
     stop = stop_requested()
     async with service(layout) as address:
         out = console()
         out.print(f"rollout server  {address}  (tokens in {config_dir()})")
+        out.print(f"dashboard       {address}/  ({login_advice()})")
         out.print(f"gateway nodes   {layout.workers}  (runs in {layout.runs_dir})")
         out.print(f"submit          polar submit TASKS --server {address}")
         out.print("Ctrl-C stops everything.")

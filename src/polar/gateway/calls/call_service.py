@@ -25,7 +25,7 @@ from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
 from polar.tokens.forest import Prompt
 from polar.tokens.replies.reply_text import message_of
-from polar.types import Call, CallKind, CallTimes, EndpointUsage, FinishReason, Message, Sampling
+from polar.types import Call, CallKind, CallTimes, EndpointUsage, EngineUse, FinishReason, Message, Sampling
 
 LONGEST_TOKEN_CHARACTERS = 512
 """No published vocabulary has a longer token; the longest known are runs of one character, 256 at most."""
@@ -47,6 +47,41 @@ class Mode(Protocol):
         ...
 
 
+class UseCounter:
+    """What the calls of a gateway did since it started, in numbers that only grow."""
+
+    def __init__(self) -> None:
+        self._calls = self._failed = self._sampled = 0
+        self._prompt_tokens = self._sampled_tokens = 0
+        self._first_token_s = self._call_s = 0.0
+
+    def count(self, call: ModelCall) -> None:
+        """When it has ended. A request that was refused, or answered without the engine, is none of its calls."""
+        has_failed = call.problem is not None and call.problem.failure is not None
+        if not has_failed and (call.reply is None or not call.reply.captured):
+            return
+        self._calls += 1
+        self._failed += has_failed
+        if call.wait.first_s is None or call.reply is None:
+            return
+        self._sampled += 1
+        self._prompt_tokens += call.reply.prompt_tokens
+        self._sampled_tokens += call.given or (call.usage and call.usage.completion_tokens) or 0
+        self._first_token_s += call.wait.first_s - call.wait.arrived_s
+        self._call_s += call.wait.heard_s - call.wait.arrived_s
+
+    def read(self) -> EngineUse:
+        return EngineUse(
+            calls=self._calls,
+            failed_calls=self._failed,
+            sampled_calls=self._sampled,
+            prompt_tokens=self._prompt_tokens,
+            sampled_tokens=self._sampled_tokens,
+            first_token_s=self._first_token_s,
+            call_s=self._call_s,
+        )
+
+
 class CallService:
     """Serves the model calls of every slot of one gateway."""
 
@@ -57,6 +92,7 @@ class CallService:
         self._journal = journal
         self.model = model
         self.context_tokens = info.context_tokens
+        self.use = UseCounter()
 
     def receive(
         self,
@@ -92,6 +128,7 @@ class CallService:
             if call.problem is not None:
                 slot.failed(call, call.problem)
                 slot.forget(call)
+            self.use.count(call)
 
     async def _answer(self, call: ModelCall) -> Reply:
         try:

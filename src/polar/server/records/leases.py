@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server.errors import Conflict
+from polar.server.overview import log_lines
+from polar.server.overview.engine_rate import note_use
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
@@ -91,6 +93,9 @@ def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
 def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
     touch(change, node_id)
     note_heartbeat(change, node_id, beat)
+    log_lines.take(change, node_id, beat)
+    if beat.use is not None:
+        note_use(change, node_id, beat.use)
     held = {row.session_id: row for row in held_by(change, node_id)}
     ours = [(held[one.session_id], one) for one in beat.sessions if _is_current(held.get(one.session_id), one)]
     current = {one.session_id for _, one in ours}

@@ -1,4 +1,4 @@
-"""Routes of what a person watches: the service at a glance, its sessions and its groups."""
+"""Routes of what a person watches: the service at a glance, its sessions, its groups and its log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from polar.server.auth import Access, guarded_router
-from polar.server.overview import group_list, session_list
+from polar.server.overview import group_list, log_lines, session_list
 from polar.server.overview.snapshot import snapshot
-from polar.server.routes.parameters import MAX_CURSOR
+from polar.server.routes.parameters import MAX_CURSOR, Cursor, QueryId
 from polar.server.state import State
-from polar.types import GroupListPage, Overview, SessionFilter, SessionListPage
+from polar.types import GroupListPage, LogPage, Overview, SessionFilter, SessionListPage
 
 Before = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
 
@@ -32,6 +32,7 @@ class OverviewRoutes:
         router.get("/v1/overview", summary="Show the service at a glance")(self.overview)
         router.get("/v1/overview/sessions", summary="List sessions, the newest first")(self.sessions)
         router.get("/v1/overview/groups", summary="List groups, the newest first")(self.groups)
+        router.get("/v1/overview/log", summary="Read warnings and errors")(self.log)
         return router
 
     async def overview(self) -> Overview:
@@ -42,6 +43,12 @@ class OverviewRoutes:
     async def sessions(self, wanted: Annotated[SessionListQuery, Query()]) -> SessionListPage:
         """Those for which every given filter holds. Continue with the page's `before`."""
         return await self._state.read(session_list.page, wanted, wanted.before, wanted.limit)
+
+    async def log(
+        self, after: Cursor = 0, session_id: QueryId = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    ) -> LogPage:
+        """Of the server and its nodes: the newest lines after the cursor."""
+        return await self._state.read(log_lines.page, after, session_id, limit)
 
     async def groups(
         self, before: Before = None, limit: Annotated[int, Query(ge=1, le=200)] = 50

@@ -51,6 +51,8 @@ class LossConfig(Strict):
 class OptimizerConfig(Strict):
     learning_rate: float = Field(default=3e-5, gt=0)
     warmup_steps: int = Field(default=3, ge=0)
+    decay_to: float = Field(default=1.0, ge=0, le=1)
+    """Share of the learning rate at the last step of the schedule, to which it falls step by step. 1: it stays."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)

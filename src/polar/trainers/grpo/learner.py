@@ -38,6 +38,7 @@ class LearnStats:
     clipped: float = 0.0
     loss: float = 0.0
     grad_norm: float = 0.0
+    learning_rate: float = 0.0
 
     def means(self) -> dict[str, float]:
         per_target = {"gap", "entropy", "clipped"}
@@ -62,16 +63,18 @@ class Learner:
     def learn(self, step: int, batch: Sequence[CreditedTrace]) -> LearnStats:
         """Traces without an advantage teach nothing and are left out."""
         useful = [item for item in batch if any(item.advantages)]
-        stats = LearnStats()
+        stats = LearnStats(learning_rate=self._learning_rate(step))
         for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate(step)
+            group["lr"] = stats.learning_rate
         for part in self._parts(useful):
             self._update(part, stats)
         return stats
 
     def _learning_rate(self, step: int) -> float:
-        chosen = self._config.optimizer
-        return chosen.learning_rate * min(1.0, (step + 1) / max(1, chosen.warmup_steps))
+        chosen, last = self._config.optimizer, self._config.schedule.steps - 1
+        warmup = min(1.0, (step + 1) / max(1, chosen.warmup_steps))
+        decay = 1.0 - (1.0 - chosen.decay_to) * min(1.0, step / max(1, last))
+        return chosen.learning_rate * warmup * decay
 
     def _parts(self, batch: list[CreditedTrace]) -> list[list[CreditedTrace]]:
         """One for each optimizer update, in a random order."""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from pydantic import Field, FiniteFloat
 
-from polar.types.base import MAX_COUNT, Id, Strict
+from polar.types.base import MAX_COUNT, MAX_CURSOR, Id, Strict
 from polar.types.call import Call
 from polar.types.service.log import LogLine
 from polar.types.service.policy import Policy
@@ -64,17 +64,17 @@ class Sickness(Strict):
 class EngineUse(Strict):
     """What a node's calls did since the node started."""
 
-    calls: int = Field(default=0, ge=0)
+    calls: int = Field(default=0, ge=0, le=MAX_CURSOR)
     """That have ended."""
-    failed_calls: int = Field(default=0, ge=0)
+    failed_calls: int = Field(default=0, ge=0, le=MAX_CURSOR)
     """Of these, how many failed through infrastructure."""
-    sampled_calls: int = Field(default=0, ge=0)
+    sampled_calls: int = Field(default=0, ge=0, le=MAX_CURSOR)
     """Of these, how many sampled at least one token."""
-    prompt_tokens: int = Field(default=0, ge=0)
-    sampled_tokens: int = Field(default=0, ge=0)
-    first_token_s: FiniteFloat = Field(default=0.0, ge=0)
+    prompt_tokens: int = Field(default=0, ge=0, le=MAX_CURSOR)
+    sampled_tokens: int = Field(default=0, ge=0, le=MAX_CURSOR)
+    first_token_s: FiniteFloat = Field(default=0.0, ge=0, le=MAX_CURSOR)
     """Time from request to first sampled token, summed over `sampled_calls`."""
-    call_s: FiniteFloat = Field(default=0.0, ge=0)
+    call_s: FiniteFloat = Field(default=0.0, ge=0, le=MAX_CURSOR)
     """Time from request to last token, summed over the same calls."""
 
 

@@ -55,6 +55,13 @@ def test_a_step_makes_good_tokens_more_likely_and_bad_ones_less(folder: Path) ->
     assert logprob(learner, bad) < before[1]
 
 
+def test_the_learning_rate_rises_and_then_falls_to_its_share(folder: Path) -> None:
+    chosen = {"learning_rate": 1.0, "warmup_steps": 2, "decay_to": 0.2}
+    learner = a_learner(folder, optimizer=chosen, schedule={"steps": 5})
+    rates = [learner.learn(step, []).learning_rate for step in range(6)]
+    assert rates == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2, 0.2])
+
+
 @pytest.mark.parametrize("pack_tokens", [6, 1000])
 @pytest.mark.parametrize("share", [True, False])
 def test_the_gradient_does_not_depend_on_packing(folder: Path, pack_tokens: int, share: bool) -> None:

@@ -18,6 +18,7 @@ from polar.audit.certificate import certify
 from polar.builders.labels import labelled
 from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
+from polar.server.app import Pages
 from polar.server.serve import RolloutServer
 from polar.tokens.sequences import digest_of
 from polar.types import (
@@ -48,7 +49,9 @@ T = TypeVar("T")
 class Service:
     """The real server, away from the thread that is synchronous. Stopped and started it keeps its address."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pages: Pages | None = None, heartbeat_s: float = 60.0) -> None:
+        self._pages = pages
+        self._heartbeat_s = heartbeat_s
         self._database = f"sqlite:///{folder / 'server.db'}"
         self._port = port_to_come_back_to()
         self._loop = asyncio.new_event_loop()
@@ -58,8 +61,8 @@ class Service:
         self.url = ""
 
     def start(self) -> Service:
-        config = ServerConfig(port=self._port, database=self._database, heartbeat_s=60)
-        self._server = RolloutServer(config, control_token=CONTROL, node_token=NODE)
+        config = ServerConfig(port=self._port, database=self._database, heartbeat_s=self._heartbeat_s)
+        self._server = RolloutServer(config, control_token=CONTROL, node_token=NODE, pages=self._pages)
         self._do(self._server.start())
         self.url = self._server.base_url
         return self
@@ -89,9 +92,9 @@ class Service:
 
 
 class FakeNode:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, name: str = "fake:1", slots: int = 8) -> None:
         self._url = url
-        given = orjson.loads(self._send("POST", "/v1/nodes", {"name": "fake:1", "slots": 8}, NODE))
+        given = orjson.loads(self._send("POST", "/v1/nodes", {"name": name, "slots": slots}, NODE))
         self.node_id, self._key = given["node_id"], given["key"]
         self.held: dict[str, Lease] = {}
 
@@ -107,6 +110,14 @@ class FakeNode:
         held = {"session_id": session_id, "attempt": self.held[session_id].session.attempt, "stage": stage}
         reply = self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": [held]})
         return orjson.loads(reply)["cancel"]
+
+    def report(self, stages: dict[str, Stage] | None = None, **fields: Any) -> None:
+        """A heartbeat with all that a node may say."""
+        held = [
+            {"session_id": each, "attempt": self.held[each].session.attempt, "stage": stage}
+            for each, stage in (stages or {}).items()
+        ]
+        self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": held, **fields})
 
     def fall_sick(self, part: str, why: str) -> None:
         sick = {"part": part, "why": why, "since": 1.0}
