@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node import FakeNode, Service
 from typer.testing import CliRunner
 
+from fake_node import FakeNode, Service
 from polar.cli.app import app
 from polar.cli.top.app import TopApp
 from polar.client import PolarClient, Retry, SyncPolarClient
