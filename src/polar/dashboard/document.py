@@ -56,6 +56,8 @@ class DocumentParts:
     """The page may ask the server that it came from."""
     icon: str = ""
     """Its address; empty: the page has none."""
+    version: int = 0
+    """Of what a session that runs has done so far; 0: the page shows none of that."""
 
     def html(self, values: object) -> str:
         icon = [f'<link rel="icon" href="{escape(self.icon)}">'] if self.icon else []
@@ -74,7 +76,7 @@ class DocumentParts:
                 "</head>",
                 "<body>",
                 "<noscript>This page needs its script to show anything.</noscript>",
-                '<div id="page"></div>',
+                f'<div id="page" data-version="{self.version}"></div>',
                 f'<script type="application/json" id="values">{_embedded(values)}</script>',
                 *(f"<script>{script}</script>" for script in self.scripts),
                 "</body>",
