@@ -15,9 +15,16 @@ from importlib.resources import files
 
 import msgspec
 
-from polar.dashboard.page import RunPage, SessionPage
+from polar.dashboard.page import ComparisonPage, RunPage, SessionPage
 
-SESSION_SCRIPTS = ("dom.js", "lazy.js", "tokens.js", "map.js", "turns.js", "walk.js", "session.js")
+SESSION_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "tokens.js", "map.js", "turns.js", "walk.js"),
+    *("compare_form.js", "session.js"),
+)
+COMPARISON_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "align.js", "compare.js"),
+    *("compare_form.js", "compare_page.js"),
+)
 RUN_SCRIPTS = ("dom.js", "run.js")
 ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026"}
 """In JSON these stand only inside strings, where the escape means the same."""
@@ -25,6 +32,11 @@ ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026"}
 
 def session_document(page: SessionPage, *, served: bool = False) -> str:
     return DocumentParts(f"session {page.session_id}", (joined(SESSION_SCRIPTS),), connects=served).html(page)
+
+
+def comparison_document(page: ComparisonPage, *, served: bool = False) -> str:
+    names = " and ".join(dict.fromkeys((page.left.session_id, page.right.session_id)))
+    return DocumentParts(f"{names} compared", (joined(COMPARISON_SCRIPTS),), connects=served).html(page)
 
 
 def run_document(page: RunPage) -> str:
