@@ -18,7 +18,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Clock = Callable[[], float]
 """Unix seconds."""
-Topic = Literal["queue", "results", "groups", "events", "callbacks", "policy"]
+Topic = Literal["queue", "results", "groups", "events", "callbacks", "policy", "live"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 
 
