@@ -126,7 +126,9 @@ class FakeNode:
             {"session_id": each, "attempt": self.held[each].session.attempt, "stage": stage}
             for each, stage in stages.items()
         ]
-        return orjson.loads(self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": held}))["watched"]
+        return orjson.loads(self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": held}))[
+            "watched"
+        ]
 
     def show_calls(self, session_id: str, count: int) -> None:
         """Uploads the first calls of a session that runs."""

@@ -34,9 +34,7 @@ def live_page(name: LivePageName) -> HTMLResponse:
 def session_frame(page: SessionPage, version: int) -> HTMLResponse:
     """The trace viewer inside the dashboard. `version`: of what is shown of a session that runs."""
     scripts = (joined(SESSION_SCRIPTS), _scripts("session"))
-    parts = DocumentParts(
-        f"session {page.session_id}", scripts, STYLES, connects=True, icon=ICON, version=version
-    )
+    parts = DocumentParts(f"session {page.session_id}", scripts, STYLES, connects=True, icon=ICON, version=version)
     return _answer(parts, page)
 
 
