@@ -20,6 +20,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.app import Pages
 from polar.server.serve import RolloutServer
+from polar.store.seal import sealed
 from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
@@ -138,6 +139,7 @@ class FakeNode:
         }
         result = SessionResult.model_validate(values | fields)
         trajectory = labelled(trajectory, self.held[session_id], result.score, result.failure)
+        result = sealed(result, self.held[session_id].task)
         upload = SessionUpload(result.model_dump_json().encode(), trajectory, tuple(calls))
         path = f"/v1/nodes/{self.node_id}/sessions/{session_id}/attempts/{session.attempt}/result"
         self._send("PUT", path, encode(upload))

@@ -166,6 +166,8 @@ def _page(
 
 
 async def _serve(run: RunPaths, page: str, port: int) -> None:
+    from polar.cli.view.new_addresses import at_enter
+    from polar.dashboard.access import CodesRequired, OneTimeCodes
     from polar.dashboard.site import ViewerSite
     from polar.dashboard.source import RunSource
     from polar.errors import PolarError
@@ -176,12 +178,20 @@ async def _serve(run: RunPaths, page: str, port: int) -> None:
     except OSError as error:
         raise PolarError(f"cannot serve at port {port}: {error.strerror}; --port 0 takes a free one") from error
     spell, note = await _spelling_of(run)
-    server = UvicornServer(ViewerSite(RunSource(run), spell, note).app())
+    codes = OneTimeCodes()
+    server = UvicornServer(CodesRequired(ViewerSite(RunSource(run), spell, note).app(), codes))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
+
+    def print_address(end: str = "") -> None:
+        address = f"{address_of(listening)}{codes.address(page)}"
+        console().print(f"run {run.run_id}: {address}{end}", soft_wrap=True)
+
     try:
         await server.until_started(serving)
-        console().print(f"run {run.run_id}: {address_of(listening)}{page}  (Ctrl-C ends)", soft_wrap=True)
-        await serving
+        with at_enter(print_address) as has_terminal:
+            again = "Enter prints another, " if has_terminal else ""
+            print_address(f"  (opens once; {again}Ctrl-C ends)")
+            await serving
     finally:
         server.should_exit = True
         await serving

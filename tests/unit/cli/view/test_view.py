@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -92,9 +93,32 @@ def test_a_run_is_served_until_ctrl_c(run: RunPaths, what: list[str], page: str)
         line = serving.stdout.readline()
         try:
             [address] = re.findall(r"http://127\.0\.0\.1:\d+/\S*", line)
-            assert address.endswith(page)
-            with urllib.request.urlopen(address, timeout=HANG_S) as answer:
-                assert b'id="values"' in answer.read()
+            clean, _, _ = address.partition("code=")
+            assert clean.rstrip("?&").endswith(page)
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(address, timeout=HANG_S) as answer:
+                assert b'id="values"' in answer.read() and "code" not in answer.url
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(address, timeout=HANG_S)
         finally:
             serving.send_signal(signal.SIGINT)
         assert serving.wait(HANG_S) == 130
+
+
+def test_enter_prints_another_address(run: RunPaths) -> None:
+    command = [sys.executable, "-c", MAIN, "--runs-dir", str(run.root.parent), "view"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    terminal, its_side = os.openpty()
+    with subprocess.Popen(command, stdin=its_side, stdout=subprocess.PIPE, text=True, env=environment) as serving:
+        assert serving.stdout is not None
+        try:
+            first = serving.stdout.readline()
+            os.write(terminal, b"\n")
+            second = serving.stdout.readline()
+            codes = [re.findall(r"code=(\S+)", line) for line in (first, second)]
+            assert "Enter prints another" in first and len(codes[0]) == len(codes[1]) == 1 and codes[0] != codes[1]
+        finally:
+            serving.send_signal(signal.SIGINT)
+            assert serving.wait(HANG_S) == 130
+            os.close(its_side)
+            os.close(terminal)

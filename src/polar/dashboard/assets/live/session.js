@@ -20,7 +20,7 @@ function sessionBar({ status }) {
 
 async function drawSession() {
   const status = await read("/v1/sessions/" + encodeURIComponent(SESSION.id));
-  const log = await read("/v1/overview/log", { session_id: SESSION.id });
+  const log = await readLog({ session_id: SESSION.id });
   redraw(HEAD, { status: { ...status, result: status.result === null ? null : true } }, sessionBar);
   LOG_BOX.querySelector("summary").textContent = `log of this session (${counted(log.lines.length, "line")})`;
   redraw(LOG_BOX.lastChild, log.lines, (lines) => (lines.length ? [el("ol", { class: "log" }, lines.map(logLine))] : [el("p", { class: "quiet" }, "No line.")]));
