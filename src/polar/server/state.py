@@ -39,7 +39,7 @@ class Change:
 
 
 class ClockJumps:
-    """Notices that the wall clock was set: between two looks it then moved by more or less than the steady clock."""
+    """Notices that the wall clock was set: between two looks it did not move as the steady clock did."""
 
     def __init__(self, steady: Clock, tolerance_s: float) -> None:
         self._steady = steady
