@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server.errors import Conflict
 from polar.server.overview import log_lines
@@ -173,15 +173,17 @@ def _lost_node(row: SessionRow) -> Failure:
 
 
 def extend_all(change: Change) -> None:
-    """After a time in which no node could renew: every lease has its full length again, and no more, because the
-    clock may have been set back meanwhile."""
-    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
+    """After a time in which no node could renew: every lease gets its full length again."""
+    late = case(
+        (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
+    )
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=late))
 
 
 def renew_all(change: Change) -> None:
     """After the clock was set: old times of expiry mean nothing, so that every lease has its full length from now
     on, and every node counts as just heard of. A lost node is noticed one lease later."""
-    extend_all(change)
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
     heard_now(change)
 
 
