@@ -13,7 +13,7 @@ import time
 from polar.config import ServerConfig
 from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
-from polar.server.callback_delivery import CallbackDelivery
+from polar.server.callbacks.delivery import CallbackDelivery
 from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
 from polar.server.state import Change, Clock, ClockJumps, State
