@@ -40,7 +40,7 @@ def comparison_document(page: ComparisonPage, *, served: bool = False) -> str:
 
 
 def run_document(page: RunPage) -> str:
-    return DocumentParts(f"run {page.run_id}", (joined(RUN_SCRIPTS),), connects=True).html(page)
+    return DocumentParts(page.title or f"run {page.run_id}", (joined(RUN_SCRIPTS),), connects=True).html(page)
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,9 @@ class ListedSession(msgspec.Struct, frozen=True):
 
 class RunPage(msgspec.Struct, frozen=True):
     run_id: str
+    """Or what else has the sessions, if there is a `title`."""
     made_by: str
     started: float
     sessions: list[ListedSession]
+    title: str = ""
+    """In place of `run` and its id."""

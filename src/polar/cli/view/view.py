@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from polar.cli.options import RunOption
+from polar.cli.options import RunOption, ServerOption
 from polar.cli.output import console
 
 if TYPE_CHECKING:
+    from polar.dashboard.site import ViewerSite
     from polar.dashboard.spelling import Spelling
     from polar.runs.stored import StoredSession
     from polar.store.paths import RunPaths
@@ -32,6 +33,20 @@ class Comparison(NamedTuple):
     def wanted(self) -> bool:
         return any((self.against, self.builder, self.against_builder))
 
+    def address(self, session_id: str, other_id: str) -> str:
+        """Of the page within the site."""
+        from urllib.parse import urlencode
+
+        from polar.dashboard.site import BUILDERS
+        from polar.errors import PolarError
+
+        for builder in filter(None, (self.builder, self.against_builder)):
+            if builder not in BUILDERS:
+                why = f"served pages build with {', '.join(BUILDERS)}"
+                raise PolarError(f"{why}; write a file with --html to use {builder!r}")
+        left = {"left": session_id, "left_builder": self.builder}
+        return "/compare?" + urlencode(left | {"right": other_id, "right_builder": self.against_builder})
+
 
 def view(  # noqa: PLR0913 - each is an option of the command
     ctx: typer.Context,
@@ -43,17 +58,24 @@ def view(  # noqa: PLR0913 - each is an option of the command
     builder: Annotated[str, typer.Option(help="Build its traces again with this builder.")] = "",
     against_builder: Annotated[str, typer.Option(help="The builder of the traces beside it.")] = "",
     run: RunOption = None,
+    server: ServerOption = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to serve; 0: a free port.")] = 0,
 ) -> None:
     """Look at sessions in a browser: calls, tokens and why they broke.
 
     Serves a run of this machine at 127.0.0.1 until Ctrl-C. With --html it
     writes one session into a file that needs no server and no network.
+    With --server it shows a session of a rollout server, by its whole id.
 
         polar view word-0 --against word-1           # where they part
         polar view word-0 --against-builder tree     # other traces, same calls
     """
     comparison = Comparison(against, builder, against_builder)
+    if server is not None and run is None:
+        from polar.cli.view.server_view import view_at_server
+
+        view_at_server(server, what, html, comparison, port)
+        return
     if html is not None:
         _write(ctx, what, run, html, comparison)
         return
@@ -65,19 +87,25 @@ def view(  # noqa: PLR0913 - each is an option of the command
 def _write(ctx: typer.Context, session: str | None, run: str | None, file: Path, comparison: Comparison) -> None:
     from polar.errors import PolarError
     from polar.runs.stored import load_session, runs_dir_of
-    from polar.store.paths import write_whole
 
     if session is None:
         raise PolarError("--html writes one session: name it, as in `polar view SESSION --html page.html`")
     stored = load_session(runs_dir_of(ctx.obj), run, session)
     other = _other(ctx, run, stored, comparison) if comparison.wanted else None
-    document = asyncio.run(_document(stored, other, comparison)).encode()
+    shown = " and ".join(dict.fromkeys(each.session_id for each in (stored, other) if each))
+    write_document(file, asyncio.run(_document(stored, other, comparison)), shown)
+
+
+def write_document(file: Path, document: str, sessions: str) -> None:
+    from polar.errors import PolarError
+    from polar.store.paths import write_whole
+
+    content = document.encode()
     try:
-        write_whole(file, document)
+        write_whole(file, content)
     except OSError as error:
         raise PolarError(f"cannot write {file}: {error.strerror}") from error
-    shown = " and ".join(dict.fromkeys(each.session_id for each in (stored, other) if each))
-    console().print(f"{file}: session {shown}, {len(document) / 1e6:.2f} MB", soft_wrap=True)
+    console().print(f"{file}: session {sessions}, {len(content) / 1e6:.2f} MB", soft_wrap=True)
 
 
 def _other(ctx: typer.Context, run: str | None, stored: StoredSession, comparison: Comparison) -> StoredSession:
@@ -138,9 +166,6 @@ def _page(
     ctx: typer.Context, run: str | None, paths: RunPaths, session_id: str | None, comparison: Comparison
 ) -> str:
     """The address to begin with, within the site."""
-    from urllib.parse import urlencode
-
-    from polar.dashboard.site import BUILDERS
     from polar.errors import PolarError
     from polar.runs.stored import load_run, runs_dir_of
 
@@ -148,28 +173,25 @@ def _page(
         return f"/session/{session_id}" if session_id else "/"
     if session_id is None:
         raise PolarError("name the session to compare, as in `polar view SESSION --against OTHER`")
-    for builder in filter(None, (comparison.builder, comparison.against_builder)):
-        if builder not in BUILDERS:
-            why = f"served pages build with {', '.join(BUILDERS)}"
-            raise PolarError(f"{why}; write a file with --html to use {builder!r}")
     other = session_id
     if comparison.against is not None:
         stored = load_run(paths.root, runs_dir=runs_dir_of(ctx.obj))
         other = stored[comparison.against].session_id
-    sides = {
-        "left": session_id,
-        "left_builder": comparison.builder,
-        "right": other,
-        "right_builder": comparison.against_builder,
-    }
-    return f"/compare?{urlencode(sides)}"
+    return comparison.address(session_id, other)
 
 
 async def _serve(run: RunPaths, page: str, port: int) -> None:
-    from polar.cli.view.new_addresses import at_enter
-    from polar.dashboard.access import CodesRequired, OneTimeCodes
     from polar.dashboard.site import ViewerSite
     from polar.dashboard.source import RunSource
+
+    spell, note = await _spelling_of(run)
+    await serve(ViewerSite(RunSource(run), spell, note), f"run {run.run_id}", page, port)
+
+
+async def serve(site: ViewerSite, name: str, page: str, port: int) -> None:
+    """Until Ctrl-C. `page`: the address to begin with, within the site."""
+    from polar.cli.view.new_addresses import at_enter
+    from polar.dashboard.access import CodesRequired, OneTimeCodes
     from polar.errors import PolarError
     from polar.uvicorn_server import UvicornServer, address_of, listen
 
@@ -177,14 +199,12 @@ async def _serve(run: RunPaths, page: str, port: int) -> None:
         listening = listen(HOST, port)
     except OSError as error:
         raise PolarError(f"cannot serve at port {port}: {error.strerror}; --port 0 takes a free one") from error
-    spell, note = await _spelling_of(run)
     codes = OneTimeCodes()
-    server = UvicornServer(CodesRequired(ViewerSite(RunSource(run), spell, note).app(), codes))
+    server = UvicornServer(CodesRequired(site.app(), codes))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
 
     def print_address(end: str = "") -> None:
-        address = f"{address_of(listening)}{codes.address(page)}"
-        console().print(f"run {run.run_id}: {address}{end}", soft_wrap=True)
+        console().print(f"{name}: {address_of(listening)}{codes.address(page)}{end}", soft_wrap=True)
 
     try:
         await server.until_started(serving)

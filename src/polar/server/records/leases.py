@@ -18,7 +18,7 @@ from polar.server.overview.engine_rate import note_use
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
-from polar.server.records.nodes import is_draining, name_of, note_heartbeat, touch
+from polar.server.records.nodes import heard_now, is_draining, name_of, note_heartbeat, touch
 from polar.server.records.results import finish, server_result
 from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
@@ -180,6 +180,13 @@ def extend_all(change: Change) -> None:
         (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
     )
     change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=late))
+
+
+def renew_all(change: Change) -> None:
+    """After the clock was set: old times of expiry mean nothing, so that every lease has its full length from now
+    on, and every node counts as just heard of. A lost node is noticed one lease later."""
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
+    heard_now(change)
 
 
 def held_by(change: Change, node_id: str) -> list[SessionRow]:
