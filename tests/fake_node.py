@@ -20,6 +20,7 @@ from polar.builders.prefix_merging import PrefixMerging
 from polar.config import ServerConfig
 from polar.server.app import Pages
 from polar.server.serve import RolloutServer
+from polar.store.seal import sealed
 from polar.tokens.sequences import digest_of
 from polar.types import (
     Call,
@@ -119,6 +120,23 @@ class FakeNode:
         ]
         self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": held, **fields})
 
+    def watched(self, stages: dict[str, Stage]) -> list[str]:
+        """The sessions that somebody looks at, by the reply to a heartbeat."""
+        held = [
+            {"session_id": each, "attempt": self.held[each].session.attempt, "stage": stage}
+            for each, stage in stages.items()
+        ]
+        return orjson.loads(self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sessions": held}))[
+            "watched"
+        ]
+
+    def show_calls(self, session_id: str, count: int) -> None:
+        """Uploads the first calls of a session that runs."""
+        upload = SessionUpload(b"", None, tuple(two_calls(session_id)[:count]))
+        attempt = self.held[session_id].session.attempt
+        path = f"/v1/nodes/{self.node_id}/sessions/{session_id}/attempts/{attempt}/live"
+        self._send("PUT", path, encode(upload))
+
     def fall_sick(self, part: str, why: str) -> None:
         sick = {"part": part, "why": why, "since": 1.0}
         self._send("POST", f"/v1/nodes/{self.node_id}/heartbeat", {"sick": sick})
@@ -138,6 +156,7 @@ class FakeNode:
         }
         result = SessionResult.model_validate(values | fields)
         trajectory = labelled(trajectory, self.held[session_id], result.score, result.failure)
+        result = sealed(result, self.held[session_id].task)
         upload = SessionUpload(result.model_dump_json().encode(), trajectory, tuple(calls))
         path = f"/v1/nodes/{self.node_id}/sessions/{session_id}/attempts/{session.attempt}/result"
         self._send("PUT", path, encode(upload))

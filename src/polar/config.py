@@ -6,7 +6,7 @@ import os
 import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -145,6 +145,9 @@ class ServerConfig(Strict):
     """A lease expires after this many missed heartbeats of its node."""
     max_attempts: int = Field(default=10, ge=1)
     """A session is given up after this many lost nodes: it may be what kills them."""
+    callback_networks: tuple[str, ...] = ()
+    """Networks that callbacks may go to besides public addresses, as `10.0.0.0/8`. Loopback is allowed while
+    `host` is a loopback address."""
     max_task_bytes: int = Field(default=8 * 2**20, gt=0)
     max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
     max_connections: int = Field(default=4096, ge=1)
@@ -152,6 +155,13 @@ class ServerConfig(Strict):
     has waited longest for its client is closed."""
     stalled_request_s: float = Field(default=30.0, gt=0)
     """A request of which less than 16 KiB arrives in this time, and not its end, is answered with status 408."""
+
+    @field_validator("callback_networks")
+    @classmethod
+    def _are_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            ip_network(network)
+        return networks
 
 
 class Config(Strict):

@@ -14,7 +14,7 @@ from targets import trainer
 from polar.client import PolarClient
 from polar.config import GatewayConfig, ServerConfig
 from polar.errors import PolarError
-from polar.server import callback_delivery as delivery
+from polar.server.callbacks import delivery
 from polar.server.errors import ApiError
 from polar.server.records.tables import tasks
 from polar.server.state import State

@@ -15,9 +15,16 @@ from importlib.resources import files
 
 import msgspec
 
-from polar.dashboard.page import RunPage, SessionPage
+from polar.dashboard.page import ComparisonPage, RunPage, SessionPage
 
-SESSION_SCRIPTS = ("dom.js", "lazy.js", "tokens.js", "map.js", "turns.js", "walk.js", "session.js")
+SESSION_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "tokens.js", "map.js", "turns.js", "walk.js"),
+    *("compare_form.js", "session.js"),
+)
+COMPARISON_SCRIPTS = (
+    *("dom.js", "lazy.js", "flow.js", "align.js", "compare.js"),
+    *("compare_form.js", "compare_page.js"),
+)
 RUN_SCRIPTS = ("dom.js", "run.js")
 ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026"}
 """In JSON these stand only inside strings, where the escape means the same."""
@@ -27,8 +34,13 @@ def session_document(page: SessionPage, *, served: bool = False) -> str:
     return DocumentParts(f"session {page.session_id}", (joined(SESSION_SCRIPTS),), connects=served).html(page)
 
 
+def comparison_document(page: ComparisonPage, *, served: bool = False) -> str:
+    names = " and ".join(dict.fromkeys((page.left.session_id, page.right.session_id)))
+    return DocumentParts(f"{names} compared", (joined(COMPARISON_SCRIPTS),), connects=served).html(page)
+
+
 def run_document(page: RunPage) -> str:
-    return DocumentParts(f"run {page.run_id}", (joined(RUN_SCRIPTS),), connects=True).html(page)
+    return DocumentParts(page.title or f"run {page.run_id}", (joined(RUN_SCRIPTS),), connects=True).html(page)
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,8 @@ class DocumentParts:
     """The page may ask the server that it came from."""
     icon: str = ""
     """Its address; empty: the page has none."""
+    version: int = 0
+    """Of what a session that runs has done so far; 0: the page shows none of that."""
 
     def html(self, values: object) -> str:
         icon = [f'<link rel="icon" href="{escape(self.icon)}">'] if self.icon else []
@@ -62,7 +76,7 @@ class DocumentParts:
                 "</head>",
                 "<body>",
                 "<noscript>This page needs its script to show anything.</noscript>",
-                '<div id="page"></div>',
+                f'<div id="page" data-version="{self.version}"></div>',
                 f'<script type="application/json" id="values">{_embedded(values)}</script>',
                 *(f"<script>{script}</script>" for script in self.scripts),
                 "</body>",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from polar import registry
+from polar.audit.certificate import examine
 from polar.audit.run import SessionAudit, audit_session, audit_values, check_arrays
-from polar.errors import PolarError
+from polar.builders.labels import WrongRewards, labelled
+from polar.errors import PolarError, boundary
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
 from polar.store.session_files import read_files
-from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Stage, Trajectory
+from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Spec, Stage, Trajectory
 
 ROOM_BYTES = 256 * 2**10
 """How much of a stored session's logs, patch and artefacts a page holds; a node uploads as much by default."""
@@ -35,6 +38,13 @@ class PageMaterial:
     """Logs and kept files, as far as they were read or uploaded."""
     run_id: str = ""
     """Empty: the session is a server's."""
+    built_now: bool = False
+    """The traces are not the stored ones: `replayed` built them."""
+
+    @property
+    def failure(self) -> str:
+        failure = self.result.failure if self.result else None
+        return f"{failure.where}: {failure.type}" if failure else ""
 
     @property
     def session_id(self) -> str:
@@ -83,3 +93,35 @@ def material_of_upload(
         raise PolarError(f"the upload of session {lease.session.session_id} cannot be read: {error}") from error
     audit = audit_values(lease, upload.calls, result, upload.trajectory)
     return PageMaterial(lease, result, stages, audit, upload.files)
+
+
+def rebuilt(material: PageMaterial, builder: str) -> PageMaterial:
+    """With the traces of the named builder; the task's own has the task's options. Empty: the stored traces, or
+    if there are none, those that the task's builder makes of the calls so far."""
+    own = material.lease.task.builder
+    if builder:
+        return replayed(material, own if builder == own.name else Spec(name=builder))
+    return replayed(material, own) if material.trajectory is None and material.calls else material
+
+
+def replayed(material: PageMaterial, builder: Spec) -> PageMaterial:
+    """The same calls with the traces that this builder makes of them now. Slow with a long session: call it in a
+    thread. Raises `PolarError` for a builder that is unknown or fails."""
+    made = registry.make("builder", builder)
+    with boundary("builder"):
+        trajectory: Trajectory = made.build(material.session_id, material.calls)
+    certificate, findings = examine(material.calls, trajectory)
+    note = f"the traces were built now by {builder.name}"
+    audit = SessionAudit(
+        material.session_id, note, certificate, findings, material.calls, _rewarded(material, trajectory)
+    )
+    return replace(material, audit=audit, built_now=True)
+
+
+def _rewarded(material: PageMaterial, trajectory: Trajectory) -> Trajectory:
+    """With the rewards of the session's score. A reward for each trace fits the stored traces only."""
+    result = material.result
+    try:
+        return labelled(trajectory, material.lease, result and result.score, result and result.failure)
+    except WrongRewards:
+        return trajectory

@@ -147,6 +147,74 @@ class SessionPage(msgspec.Struct, frozen=True):
     files: list[PageFile]
     note: str = ""
     """Such as why tokens are shown as numbers."""
+    others: list[str] = []
+    """Ids of sessions that it can be compared with."""
+    builders: list[str] = []
+    """Names of builders that can build its calls again; empty: where the page is, nothing is compared."""
+
+
+class PageRow(msgspec.Struct, frozen=True):
+    """A trace: prompt, then response."""
+
+    kind: str
+    prompt: int
+    """Number of its tokens, as the next two."""
+    response: int
+    trainable: int
+    exact: bool
+    reward: float | None
+    spans: list[tuple[int, int, int]]
+    """Sampled tokens: number of the call, where they begin in the row, and how many they are."""
+    kinds: list[tuple[int, int]]
+    """Tokens from first to last: how many in a row are of which `TokenKind`."""
+    base: int | None
+    """Which row of the page, the left ones first, has the tokens that it begins with."""
+    common: int
+    """How many tokens of `base` that are; they are not stored again."""
+    start: int
+    """Its first own token among all tokens of the page."""
+
+
+class ComparedSide(msgspec.Struct, frozen=True):
+    """A session with the traces that one builder made of it."""
+
+    session_id: str
+    run_id: str
+    builder: str
+    built_now: bool
+    """The traces are not the stored ones."""
+    stage: str
+    reward: float | None
+    failure: str
+    light: str
+    """As in `PageProof`."""
+    calls: int
+    statistics: dict[str, Any]
+    """`TrajectoryStatistics`."""
+    rows: list[PageRow]
+    breaks: list[tuple[int | None, int | None, str]]
+    """Number of the call, of its parent, and the reason."""
+    drops: list[tuple[int | None, int, str]]
+    """Number of the call, number of tokens, and the reason."""
+
+
+class ComparisonPage(msgspec.Struct, frozen=True):
+    """Two sessions, or two builders of one, side by side."""
+
+    made_by: str
+    left: ComparedSide
+    right: ComparedSide
+    partners: list[int]
+    """For each row of the left the row of the right that begins like it for longest."""
+    vocabulary: list[str]
+    vocabulary_ids: bytes
+    """As in `PackedTokens`."""
+    words: bytes
+    """As in `PackedTokens`: the own tokens of all rows."""
+    note: str = ""
+    others: list[str] = []
+    """This and the next as in `SessionPage`."""
+    builders: list[str] = []
 
 
 class ListedSession(msgspec.Struct, frozen=True):
@@ -163,6 +231,9 @@ class ListedSession(msgspec.Struct, frozen=True):
 
 class RunPage(msgspec.Struct, frozen=True):
     run_id: str
+    """Or what else has the sessions, if there is a `title`."""
     made_by: str
     started: float
     sessions: list[ListedSession]
+    title: str = ""
+    """In place of `run` and its id."""

@@ -1,7 +1,4 @@
-"""A run on disk as pages: the list of its sessions, the page of each, and search over all of them.
-
-Read-only. It reads the run again for each page, so a run that is still going shows what it has by then.
-"""
+"""Sessions as pages: their list, the page of each, two side by side, and search over all of them. Read-only."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -16,16 +14,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from polar import __version__
-from polar.dashboard.document import run_document, session_document
-from polar.dashboard.material import material_of_run
-from polar.dashboard.page import ListedSession, RunPage
+from polar import registry
+from polar.dashboard.comparison import comparison_of
+from polar.dashboard.document import comparison_document, run_document, session_document
+from polar.dashboard.material import PageMaterial, rebuilt
 from polar.dashboard.session_page import page_of
+from polar.dashboard.source import PageSource, UnknownSession
 from polar.dashboard.spelling import Spelling
 from polar.errors import PolarError
-from polar.runs.stored import StoredSession, read_run_async
-from polar.store.journal import Journal
-from polar.store.paths import RunPaths
 from polar.types import Call, Message
 
 HEADERS = {
@@ -33,16 +29,20 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
+BUILDERS = sorted(registry.BUILT_IN["builder"])
+"""That an address may name. Another builder would be a module to import."""
 MOST_HITS = 200
+MOST_OTHERS = 2000
+"""Sessions that a page suggests for a comparison."""
 AROUND = 60
 """Characters shown before and after what was found."""
 
 
-class RunSite:
-    """The pages of one run. `note` stands on the page of each session."""
+class ViewerSite:
+    """`note` stands on the page of each session."""
 
-    def __init__(self, run: RunPaths, spell: Spelling, note: str = "") -> None:
-        self._run = run
+    def __init__(self, source: PageSource, spell: Spelling, note: str = "") -> None:
+        self._source = source
         self._spell = spell
         self._note = note
 
@@ -50,30 +50,38 @@ class RunSite:
         routes = [
             Route("/", self._list),
             Route("/session/{session_id}", self._session),
+            Route("/compare", self._compare),
             Route("/search", self._search),
         ]
         # A page of another site that has its name resolved to this machine sends its own name.
         local = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-        return Starlette(routes=routes, middleware=[local])
+        refusals = {UnknownSession: _not_found, PolarError: _refused}
+        return Starlette(routes=routes, middleware=[local], exception_handlers=refusals)
 
     async def _list(self, request: Request) -> Response:
-        run = await read_run_async(self._run)
-        sessions = [_listed(session) for session in run]
-        page = RunPage(run.run_id, __version__, run.record.started, sessions)
-        return HTMLResponse(run_document(page), headers=HEADERS)
+        return HTMLResponse(run_document(await self._source.listed()), headers=HEADERS)
 
     async def _session(self, request: Request) -> Response:
-        session_id = request.path_params["session_id"]
-        async with await Journal.open(self._run.journal, read_only=True) as journal:
-            known = session_id in await journal.session_ids()
-        if not known:
-            return PlainTextResponse("no such session in this run", status_code=404, headers=HEADERS)
-        try:
-            material = await material_of_run(self._run, session_id)
-        except PolarError as error:
-            return PlainTextResponse(str(error), status_code=500, headers=HEADERS)
+        material = await self._source.material(request.path_params["session_id"])
         page = await asyncio.to_thread(page_of, material, self._spell, self._note)
-        return HTMLResponse(session_document(page, served=True), headers=HEADERS)
+        choice = msgspec.structs.replace(page, others=await self._others(), builders=BUILDERS)
+        return HTMLResponse(session_document(choice, served=True), headers=HEADERS)
+
+    async def _compare(self, request: Request) -> Response:
+        left, right = await self._side(request, "left"), await self._side(request, "right")
+        page = await asyncio.to_thread(comparison_of, left, right, self._spell, self._note)
+        choice = msgspec.structs.replace(page, others=await self._others(), builders=BUILDERS)
+        return HTMLResponse(comparison_document(choice, served=True), headers=HEADERS)
+
+    async def _side(self, request: Request, side: str) -> PageMaterial:
+        builder = request.query_params.get(f"{side}_builder", "")
+        if builder and builder not in BUILDERS:
+            raise UnknownSession(f"no builder of that name; there are {', '.join(BUILDERS)}")
+        material = await self._source.material(request.query_params.get(side, ""))
+        return await asyncio.to_thread(rebuilt, material, builder)
+
+    async def _others(self) -> list[str]:
+        return list(await self._source.session_ids())[:MOST_OTHERS]
 
     async def _search(self, request: Request) -> Response:
         wanted = request.query_params.get("q", "").strip().lower()
@@ -85,28 +93,19 @@ class RunSite:
 
     async def _hits(self, wanted: str) -> AsyncGenerator[dict[str, object]]:
         """One for each call that has the text."""
-        async with await Journal.open(self._run.journal, read_only=True) as journal:
-            for session_id in await journal.session_ids():
-                for number, call in enumerate(await journal.calls(session_id), 1):
-                    found = _found(call, wanted)
-                    if found is not None:
-                        yield {"session_id": session_id, "call": number, "text": found}
+        for session_id in await self._source.session_ids():
+            for number, call in enumerate(await self._source.calls(session_id), 1):
+                found = _found(call, wanted)
+                if found is not None:
+                    yield {"session_id": session_id, "call": number, "text": found}
 
 
-def _listed(session: StoredSession) -> ListedSession:
-    result = session.result
-    failure = result.failure if result else None
-    return ListedSession(
-        session_id=session.session_id,
-        task_id=session.task.task_id or "",
-        instruction=session.task.instruction[:300],
-        stage=session.stage.value,
-        attempt=session.lease.session.attempt,
-        reward=result.reward if result else None,
-        failure=f"{failure.where}: {failure.type}" if failure else "",
-        calls=session.call_count,
-        sampled_tokens=session.sampled_tokens,
-    )
+async def _not_found(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), status_code=404, headers=HEADERS)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), status_code=500, headers=HEADERS)
 
 
 def _found(call: Call, wanted: str) -> tuple[str, str, str] | None:

@@ -295,6 +295,10 @@ class SlotTable:
     def waits(self, session_id: str) -> Waits:
         return self._by_session[session_id].waits.read()
 
+    def key_of(self, session_id: str) -> str | None:
+        slot = self._by_session.get(session_id)
+        return None if slot is None else slot.key
+
     def waited_s(self, session_id: str) -> float:
         """So far; 0.0 if the session has no slot, not yet or no longer."""
         slot = self._by_session.get(session_id)

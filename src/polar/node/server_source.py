@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from polar.back_off import BackOff
 from polar.log_buffer import LogBuffer
 from polar.node.lease_table import Disposition, LeaseEntry, LeaseTable
+from polar.node.live_upload import LiveUploads
 from polar.node.retries import unless
 from polar.node.uplink import (
     LeaseRefused,
@@ -73,6 +76,8 @@ class Controls:
     sickness: Callable[[], Sickness | None] = lambda: None
     files: Callable[[str], tuple[SessionFile, ...]] = lambda _: ()
     """Logs and kept files of a session, as much as may be uploaded. Reads from disk: call it in a thread."""
+    files_so_far: Callable[[str], tuple[SessionFile, ...]] = lambda _: ()
+    """The same while the session runs, without its key."""
     use: Callable[[], EngineUse | None] = lambda: None
     """What the node's calls did so far."""
     waited_s: Callable[[str], float] = lambda _: 0.0
@@ -102,9 +107,11 @@ class ServerSource:
         self._beat_early = asyncio.Event()
         self._away = False
         self._given_up = asyncio.Event()
+        self._live: LiveUploads | None = None
 
     def attach(self, controls: Controls) -> None:
         self._controls = controls
+        self._live = LiveUploads(self._uplink, controls.calls, controls.files_so_far)
 
     @property
     def controls(self) -> Controls:
@@ -190,6 +197,10 @@ class ServerSource:
             except UplinkError as error:
                 self._note_away(error)
 
+    async def close(self) -> None:
+        if self._live is not None:
+            await self._live.close()
+
     async def leave(self) -> None:
         """Removes the node from the server; it would come back under another id."""
         try:
@@ -242,6 +253,8 @@ class ServerSource:
         if reply.policy.paused and beat.generating:
             self._beat_early.set()  # a client may wait until the last generation has ended
         attempts = {session.session_id: session.attempt for session in beat.sessions}
+        if self._live is not None:
+            self._live.send({name: attempts[name] for name in reply.watched if name in attempts})
         for session_ids, disposition in ((reply.lost, Disposition.LOST), (reply.cancel, Disposition.CANCEL)):
             named = {(session_id, attempts[session_id]) for session_id in session_ids if session_id in attempts}
             self._leases.drop_waiting(named)
@@ -333,6 +346,7 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
             calls=node.journal.calls,
             sickness=lambda: node.health.sick,
             files=lambda session_id: read_files(node.paths.session(session_id), node.config.node.upload_bytes),
+            files_so_far=lambda session_id: _files_so_far(node, session_id),
             use=node.use.read,
             waited_s=node.slots.waited_s,
         )
@@ -351,3 +365,14 @@ async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        await source.close()
+
+
+def _files_so_far(node: Node, session_id: str) -> tuple[SessionFile, ...]:
+    """Empty before the session has a slot: without its key, the key cannot be removed."""
+    key = node.slots.key_of(session_id)
+    if key is None:
+        return ()
+    files = read_files(node.paths.session(session_id), node.config.node.upload_bytes)
+    hidden = (file.content.replace(key.encode(), b"<key>") for file in files)
+    return tuple(replace(file, content=content) for file, content in zip(files, hidden, strict=True))

@@ -110,6 +110,9 @@ class Uplink:
         path = f"sessions/{session_id}/attempts/{attempt}/result"
         await self._ask_as_node("PUT", path, blob, UPLOAD_S)
 
+    async def upload_live(self, session_id: str, attempt: int, blob: bytes) -> None:
+        await self._ask_as_node("PUT", f"sessions/{session_id}/attempts/{attempt}/live", blob)
+
     async def leave(self) -> None:
         await self._ask_as_node("DELETE", "", None)
         self._credentials = None

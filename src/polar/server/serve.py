@@ -14,10 +14,10 @@ from polar.bounded_http import HttpLimits
 from polar.config import ServerConfig
 from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
-from polar.server.callback_delivery import CallbackDelivery
+from polar.server.callbacks.delivery import CallbackDelivery
 from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
-from polar.server.state import Change, Clock, State
+from polar.server.state import Change, Clock, ClockJumps, State
 from polar.store.database import StoreError
 from polar.uvicorn_server import UvicornServer, address_of, listen
 
@@ -34,11 +34,14 @@ class RolloutServer:
         control_token: str,
         node_token: str,
         clock: Clock = time.time,
+        steady: Clock | None = None,
         pages: Pages | None = None,
     ) -> None:
+        """`steady`: a clock that no one sets; None: the system's, or `clock` if that is given."""
         self._config = config
         self._tokens = ServiceTokens(control_token, node_token)
         self._clock = clock
+        self._steady = steady or (time.monotonic if clock is time.time else clock)
         self._pages = pages
         self._socket: socket.socket | None = None
         self._server: UvicornServer | None = None
@@ -111,19 +114,22 @@ class RolloutServer:
 
     async def _expire_leases(self) -> None:
         """Extends all leases first, after a start and after a database outage: nodes could not renew them then."""
-        extended = False
+        extended, jumps = False, ClockJumps(self._steady, self._config.heartbeat_s)
         while True:
             try:
                 if not extended:
                     await self.state.change(leases.extend_all)
                     extended = True
-                await self.state.change(_expire)
+                await self.state.change(_expire, jumps)
             except StoreError as error:
                 extended = False
                 log.warning("leases cannot be checked: %s", error)
             await asyncio.sleep(self._config.heartbeat_s / 2)
 
 
-def _expire(change: Change) -> None:
+def _expire(change: Change, jumps: ClockJumps) -> None:
+    if moved := jumps.jumped(change.now):
+        log.warning("the clock was set by %+.0f s: all leases begin again", moved)
+        leases.renew_all(change)
     leases.expire(change)
     nodes.forget(change)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from chromium import Chromium, started_chromium
+from polar.dashboard.access import CodesRequired, OneTimeCodes
 from polar.dashboard.document import session_document
 from polar.dashboard.material import material_of_run
 from polar.dashboard.session_page import page_of
-from polar.dashboard.site import RunSite
+from polar.dashboard.site import ViewerSite
+from polar.dashboard.source import RunSource
 from polar.store.paths import RunPaths
 from polar.store.trajectories import read_trajectory
 from polar.types import TokenIds
@@ -248,19 +250,24 @@ async def test_a_served_run_is_searched_and_opened(chromium: Chromium, tmp_path:
     other.say("<find the Needle here>", "no")
     run = await store(tmp_path, forked(), other)
     listening = listen("127.0.0.1", 0)
-    server = UvicornServer(RunSite(run, spelled).app())
+    codes = OneTimeCodes()
+    server = UvicornServer(CodesRequired(ViewerSite(RunSource(run), spelled).app(), codes))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.until_started(serving)
         # In a thread: the pages come from this one.
-        await asyncio.to_thread(_search_and_open, chromium, address_of(listening))
+        await asyncio.to_thread(_search_and_open, chromium, address_of(listening) + codes.address("/"))
     finally:
         server.should_exit = True
         await serving
 
 
 def _search_and_open(chromium: Chromium, address: str) -> None:
+    chromium.open(address.partition("?")[0])
+    assert "Press Enter in the terminal" in chromium.ask("document.body.textContent")
+    chromium.complaints()  # of this refusal
     chromium.open(address)
+    assert chromium.ask("location.search") == "", "the code has left the address"
     assert chromium.ask("document.querySelectorAll('tbody tr').length") == 2
     chromium.press("/")
     chromium.press("needle\n")
@@ -269,5 +276,9 @@ def _search_and_open(chromium: Chromium, address: str) -> None:
     blocked_until(
         lambda: chromium.ask("location.hash === '#call-1' && document.title.startsWith('session add-1')")
     )
+    chromium.ask("document.getElementById('other').value = 'add-0'")
+    chromium.ask("document.getElementById('compare').click()")
+    blocked_until(lambda: chromium.ask("document.title.startsWith('add-1 and add-0 compared')"))
+    blocked_until(lambda: chromium.ask("document.querySelectorAll('.piece').length"))
     # A browser asks for an icon that no page names.
     assert [each for each in chromium.complaints() if "favicon" not in each] == []

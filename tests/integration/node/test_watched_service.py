@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+import aiohttp
 import pytest
 from served_node import AGENT, Service, agent_task, results_of
 
-from polar.types import LogLine, Overview, SessionFilter, Stage
-from waiting import until
+from polar.types import LogLine, Overview, SessionFilter, SessionUpload, Stage
+from polar.types.codec import decode
+from waiting import hang_limit, until
 
 
 async def test_the_overview_tells_what_the_sessions_did(patient: Service) -> None:
@@ -108,3 +110,31 @@ async def test_a_line_is_not_lost_with_the_answer_to_its_heartbeat(patient: Serv
         return found if len(found) >= 120 else None
 
     assert await until(messages) == [f"line {number}" for number in range(120)]
+
+
+async def test_a_session_is_seen_while_it_runs(patient: Service) -> None:
+    served = await patient.add_node()
+    command, here, go = patient.held_up("t")
+    await patient.client.submit(agent_task(f"echo key $OPENAI_API_KEY; {command}", task_id="t"))
+    await until(here.exists)
+    url, headers = f"{patient.server.base_url}/v1/sessions/t-0/live", {"authorization": "Bearer control"}
+    seen: list[SessionUpload] = []
+    version = "0"
+    async with aiohttp.ClientSession(headers=headers) as http, hang_limit():
+        while not seen or len(seen[-1].calls) < 2:
+            async with http.get(url, params={"after": version, "wait_s": "10"}) as answer:
+                assert answer.status in (200, 204)
+                if answer.status == 200:
+                    version = answer.headers["Polar-Version"]
+                    seen.append(decode(await answer.read(), SessionUpload))
+        assert [call.session_id for call in seen[-1].calls] == ["t-0", "t-0"]
+        assert seen[-1].result == b"" and seen[-1].trajectory is None
+        [stdout] = [file.content for file in seen[-1].files if file.path == "logs/harness.stdout"]
+        key = served.node.slots.key_of("t-0")
+        assert key is not None and key.encode() not in stdout and b"key <key>" in stdout
+        go.touch()
+        await results_of(patient, "t")
+        async with http.get(url) as answer:
+            assert answer.status == 409
+    final = await patient.client.upload("t-0")
+    assert [call.call_id for call in final.calls] == [call.call_id for call in seen[-1].calls]

@@ -13,7 +13,9 @@ import pytest
 from desk import Api, Clock, Desk, OpenServer
 from targets import HOSTILE, hostile, trainer
 
-from polar.server import callback_delivery as delivery
+from polar.config import ServerConfig
+from polar.server.callbacks import delivery
+from polar.server.callbacks.targets import CallbackTargets
 from polar.server.records.callbacks import GIVE_UP_AFTER_S, LONGEST_PAUSE_S
 from polar.types import SessionResult
 from waiting import until
@@ -206,5 +208,5 @@ async def test_the_body_is_json_for_anybody(api: Api) -> None:
 async def test_an_answer_is_not_followed_anywhere() -> None:
     async with trainer(307) as target, aiohttp.ClientSession() as http:
         callback = delivery.Callback("s", "t", 1, target.url, "x", "{}")
-        assert await delivery.send(http, callback) == "answered with status 307"
+        assert await delivery.send(http, callback, CallbackTargets(ServerConfig())) == "answered with status 307"
         assert len(target.heard) == 1

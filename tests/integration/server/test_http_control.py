@@ -31,6 +31,7 @@ CONTROL_ROUTES = [
     ("GET", "/v1/training"),
     ("GET", "/v1/training/r"),
     ("POST", "/v1/training/r/points"),
+    ("GET", "/v1/sessions/add-0/live"),
     ("GET", "/v1/overview"),
     ("GET", "/v1/overview/sessions"),
     ("GET", "/v1/overview/groups"),

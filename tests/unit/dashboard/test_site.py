@@ -9,13 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from polar.dashboard.site import RunSite
+from polar.dashboard.site import ViewerSite
+from polar.dashboard.source import RunSource
 from polar.store.paths import RunPaths
 from viewed_session import Conversation, forked, store
 
 
 def browser_of(run: RunPaths) -> httpx.AsyncClient:
-    app = RunSite(run, lambda ids: "".join(map(chr, ids))).app()
+    app = ViewerSite(RunSource(run), lambda ids: "".join(map(chr, ids))).app()
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:1")
 
 
@@ -37,6 +38,27 @@ async def test_a_session_has_its_page(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/session/add-0")
     assert page.status_code == 200 and "<title>session add-0" in page.text
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
+
+
+async def test_two_sessions_are_compared(browser: httpx.AsyncClient) -> None:
+    page = await browser.get(
+        "/compare", params={"left": "add-0", "right": "add-1", "right_builder": "per_request"}
+    )
+    assert page.status_code == 200 and "<title>add-0 and add-1 compared" in page.text
+    assert '"builders":["per_request","prefix_merging","tree"]' in page.text
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        {"left": "add-0", "right": "other-9"},
+        {"left": "add-0"},
+        {"left": "add-0", "right": "add-1", "left_builder": "os:system"},
+    ],
+)
+async def test_what_cannot_be_compared_is_not_found(browser: httpx.AsyncClient, sides: dict[str, str]) -> None:
+    """An address names no module to import."""
+    assert (await browser.get("/compare", params=sides)).status_code == 404
 
 
 async def test_an_unknown_session_is_not_found(browser: httpx.AsyncClient) -> None:

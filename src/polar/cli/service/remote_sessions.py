@@ -30,6 +30,8 @@ class ServerSession:
     """Logs and kept files, as far as its node uploaded them."""
     node: str = ""
     """Id and name of the node that ran the session, or runs it; empty: none has."""
+    upload: SessionUpload | None = None
+    """As the server has it; None: its node has sent nothing yet."""
     folder = None
     """The node that ran the session has its files."""
 
@@ -61,7 +63,7 @@ async def load_from_server(client: PolarClient, session_id: str) -> ServerSessio
     traces = upload.trajectory.traces if upload and upload.trajectory else ()
     node = await _node_of(client, lease.session.node_id)
     files = upload.files if upload else ()
-    return ServerSession(client.url, lease, result, stages, calls, traces, files, node)
+    return ServerSession(client.url, lease, result, stages, calls, traces, files, node, upload)
 
 
 async def _node_of(client: PolarClient, node_id: str | None) -> str:

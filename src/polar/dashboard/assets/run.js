@@ -51,7 +51,7 @@ function drawRun() {
   });
   const started = new Date(VALUES.started * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";
   document.getElementById("page").append(
-    el("header", { class: "top" }, el("h1", {}, "run " + visible(VALUES.run_id)), el("p", { class: "facts" }, el("span", {}, counted(VALUES.sessions.length, "session")), el("span", {}, "started " + started))),
+    el("header", { class: "top" }, el("h1", {}, visible(VALUES.title || "run " + VALUES.run_id)), el("p", { class: "facts" }, el("span", {}, counted(VALUES.sessions.length, "session")), el("span", {}, "started " + started))),
     el("div", { class: "bar" }, el("label", { class: "search" }, input)),
     output,
     sessionTable(),

@@ -1,5 +1,4 @@
 // Puts the page of one session together.
-const SERVED = location.protocol.startsWith("http");
 const LIGHTS = { exact: ["●", "exact"], inexact: ["◐", "not exact"], wrong: ["✕", "disagree"], none: ["○", "nothing to prove"] };
 
 function light() {
@@ -63,6 +62,7 @@ function pageHead() {
     verdict(),
     timeline(),
     sessionFiles(),
+    compareForm({ session: VALUES.session_id, builder: "" }, { session: VALUES.session_id, builder: "" }),
   );
 }
 

@@ -1,17 +1,5 @@
-// The tokens: unpacked once, drawn in blocks when they come near the window.
-const KIND = { GIVEN: 0, TRAINED: 1, DROPPED: 2, UNPLACED: 3, ECHOED: 4 };
-const KIND_NAMES = ["given", "sampled, trained", "sampled, dropped", "sampled, in no trace", "echoed"];
-const KIND_CLASSES = ["given", "trained", "dropped", "unplaced", "echoed"];
+// The tokens of a session: unpacked once, drawn in blocks when they come near the window.
 const SURPRISE = [0.05, 0.2, 0.7, 1.5, 3, 6]; // of -logprob: the bounds of the seven tints
-const BLOCK = 160;
-const LONGEST_BLOCK = 240;
-
-function unpacked(base64) {
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes.buffer;
-}
 
 const PACKED = VALUES.tokens;
 const CALLS = VALUES.calls;
@@ -79,36 +67,6 @@ function drawnToken(token, inContext) {
   span.token = token;
   span.textContent = shownText(textOf(token));
   return span;
-}
-
-function shownText(text) {
-  return text === "" ? "\u00b7" : visible(text).replace(/\n/g, "\u23ce\n");
-}
-
-// Blocks end after a line if one ends nearby, so that their borders do not show.
-function bordersOf(tokens) {
-  const borders = [0];
-  for (let at = 0; at < tokens.length; at++) {
-    const size = at + 1 - borders[borders.length - 1];
-    if ((size >= BLOCK && textOf(tokens[at]).endsWith("\n")) || size >= LONGEST_BLOCK) borders.push(at + 1);
-  }
-  if (borders[borders.length - 1] !== tokens.length) borders.push(tokens.length);
-  return borders;
-}
-
-function estimatedHeight(tokens) {
-  const columns = Math.max(30, Math.floor(Math.min(window.innerWidth, 1100) / 9));
-  let lines = 1;
-  let column = 0;
-  for (const token of tokens) {
-    const text = textOf(token);
-    column += text.length;
-    if (text.includes("\n") || column > columns) {
-      lines += Math.max(1, Math.floor(column / columns));
-      column = 0;
-    }
-  }
-  return lines * 25;
 }
 
 // Tokens as blocks that are drawn when they come near; `tokens` are numbers on the page.

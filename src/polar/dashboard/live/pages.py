@@ -79,7 +79,7 @@ class DashboardRoutes:
 
     async def session(self, session_id: PathId) -> HTMLResponse:
         """Its calls, tokens, verdict and log, as far as they are at the server."""
-        return session_frame(await self._transcripts.page(session_id))
+        return session_frame(*await self._transcripts.page(session_id))
 
     async def login(self, request: Request, next: str = "/") -> Response:
         """Asks for the control token, which the page sends to `POST /login`, and goes on to `next`."""

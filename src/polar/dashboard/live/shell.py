@@ -31,10 +31,10 @@ def live_page(name: LivePageName) -> HTMLResponse:
     return _answer(_parts(name), {"page": name})
 
 
-def session_frame(page: SessionPage) -> HTMLResponse:
-    """The trace viewer inside the dashboard."""
+def session_frame(page: SessionPage, version: int) -> HTMLResponse:
+    """The trace viewer inside the dashboard. `version`: of what is shown of a session that runs."""
     scripts = (joined(SESSION_SCRIPTS), _scripts("session"))
-    parts = DocumentParts(f"session {page.session_id}", scripts, STYLES, connects=True, icon=ICON)
+    parts = DocumentParts(f"session {page.session_id}", scripts, STYLES, connects=True, icon=ICON, version=version)
     return _answer(parts, page)
 
 

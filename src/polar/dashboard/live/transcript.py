@@ -1,4 +1,4 @@
-"""The page of a session at a server: what its node uploaded, in the trace viewer."""
+"""The page of a session at a server: what its node uploaded, also while it runs, in the trace viewer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from polar.dashboard.page import SessionPage
 from polar.dashboard.session_page import page_of
 from polar.dashboard.spelling import NUMBERS, OF_A_SERVER, Spelling, spelling_or_numbers
 from polar.dashboard.stage_times import Stages, stages_of
-from polar.server.errors import NotFound
+from polar.server.errors import Conflict, NotFound
+from polar.server.overview import live
 from polar.server.records import sessions, tasks, uploads
 from polar.server.state import State
 from polar.types import Call, Lease, SessionResult, SessionUpload, Spec, Stage
@@ -32,15 +33,27 @@ class Transcripts:
         self._spelling: tuple[Spelling, str] | None = None
         self._one_by_one = asyncio.Lock()
 
-    async def page(self, session_id: str) -> SessionPage:
-        """Raises `NotFound` for an unknown session."""
+    async def page(self, session_id: str) -> tuple[SessionPage, int]:
+        """With the version of what is shown of a session that runs. Raises `NotFound` for an unknown session."""
         lease = await self._state.read(sessions.lease_of, session_id)
         result = (await self._state.read(sessions.status, session_id)).result
         submitted = (await self._state.read(tasks.status, lease.session.task_id)).submitted
         async with self._one_by_one:
             spelled = await self._spelled()
-            upload = await self._upload(session_id)
-            return await asyncio.to_thread(_made, lease, result, upload, submitted, spelled)
+            version, upload = (0, await self._upload(session_id)) if result else await self._live(session_id)
+            return await asyncio.to_thread(_made, lease, result, upload, submitted, spelled), version
+
+    async def _live(self, session_id: str) -> tuple[int, SessionUpload | None]:
+        """What its node has sent so far; the node begins to send when somebody looks."""
+        try:
+            await self._state.change(live.watch, session_id)
+        except Conflict:  # it has ended meanwhile
+            return 0, await self._upload(session_id)
+        newest = await self._state.read(live.newest, session_id, 0)
+        blob = newest and await self._state.read(live.read, session_id, newest)
+        if newest is None or blob is None:
+            return 0, None
+        return newest.version, await asyncio.to_thread(decode, blob, SessionUpload)
 
     async def _upload(self, session_id: str) -> SessionUpload | None:
         try:

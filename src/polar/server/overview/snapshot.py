@@ -10,6 +10,7 @@ from polar import __version__
 from polar.server.overview import group_list, outcomes
 from polar.server.overview.engine_rate import rate_now
 from polar.server.overview.stage_counts import sessions_by_stage
+from polar.server.overview.stuck import stuck
 from polar.server.records import nodes, policy
 from polar.server.records.tables import IS_HELD, IS_WAITING, events, sessions, tasks
 from polar.types import NodeStatus, Overview, Stage
@@ -19,12 +20,13 @@ def snapshot(connection: Connection, now: float, alive_since: float) -> Overview
     # Read first: with two servers on one database, a change in between is then shown again and not missed.
     cursor = connection.execute(select(func.max(events.c.cursor))).scalar_one_or_none() or 0
     known = nodes.listing(connection, alive_since)
+    current = policy.current(connection)
     rows = outcomes.newest(connection)
     return Overview(
         at=now,
         version=__version__,
         cursor=cursor,
-        policy=policy.current(connection),
+        policy=current,
         stages=sessions_by_stage(connection),
         oldest_queued_s=_oldest_queued_s(connection, now),
         slots=sum(node.slots for node in known if node.alive and node.sick is None and not node.draining),
@@ -41,6 +43,7 @@ def snapshot(connection: Connection, now: float, alive_since: float) -> Overview
         policy_updates=outcomes.count_by(rows, lambda row: row.policy_updates),
         stale=sum(row.stale for row in rows),
         contrast=group_list.contrast(connection),
+        stuck=stuck(connection, now, known, paused=current.paused),
     )
 
 

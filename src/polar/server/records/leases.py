@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select, update
 
 from polar.server.errors import Conflict
-from polar.server.overview import log_lines
+from polar.server.overview import live, log_lines
 from polar.server.overview.engine_rate import note_use
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
-from polar.server.records.nodes import is_draining, name_of, note_heartbeat, touch
+from polar.server.records.nodes import heard_now, is_draining, name_of, note_heartbeat, touch
 from polar.server.records.results import finish, server_result
 from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
@@ -104,6 +104,7 @@ def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
         cancel=tuple(one.session_id for row, one in ours if row.cancel_requested),
         # An old attempt is not reported lost while the node also holds the newest: the id names both.
         lost=tuple(dict.fromkeys(one.session_id for one in beat.sessions if one.session_id not in current)),
+        watched=live.watched_among(change, current),
         policy=policy.current(change.connection),
     )
 
@@ -153,6 +154,7 @@ def leave(change: Change, node_id: str) -> None:
 
 def expire(change: Change) -> int:
     """Takes back sessions whose node has stopped renewing their leases."""
+    live.sweep(change)
     silent = select(sessions).where(IS_HELD, sessions.c.lease_expires <= change.now).order_by(sessions.c.number)
     rows = rows_of(change.connection, silent)
     if rows:
@@ -178,6 +180,13 @@ def extend_all(change: Change) -> None:
         (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
     )
     change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=late))
+
+
+def renew_all(change: Change) -> None:
+    """After the clock was set: old times of expiry mean nothing, so that every lease has its full length from now
+    on, and every node counts as just heard of. A lost node is noticed one lease later."""
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
+    heard_now(change)
 
 
 def held_by(change: Change, node_id: str) -> list[SessionRow]:
@@ -217,6 +226,7 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
         [{"this": row.session_id, "so_far": _earlier_with(change, row, reason)} for row in again],
     )
     count_moves(change, [(row.stage, Stage.QUEUED.value) for row in again])
+    live.forget(change, again)
     why = f"{reason.where}: {reason.why}"
     append(change, [_stage_event(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
     change.wakes.add("queue")

@@ -46,6 +46,11 @@ def touch(change: Change, node_id: str) -> None:
         raise Unauthorized("unknown node; register again")
 
 
+def heard_now(change: Change) -> None:
+    """All nodes count as alive from now on."""
+    change.connection.execute(update(nodes).values(last_seen=change.now))
+
+
 def note_heartbeat(change: Change, node_id: str, beat: Heartbeat) -> None:
     """Stores how much the node generates, under which policy, and whether it is sick."""
     _note_health(change, node_id, beat.sick)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, union, update
 
 from polar.server.errors import Conflict, Invalid
-from polar.server.overview import outcomes
+from polar.server.overview import live, outcomes
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import callbacks, groups
 from polar.server.records.events import NewEvent, append
@@ -100,6 +100,7 @@ def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None
         drop_parts(change, [row.session_id for row, _ in endings])
     append(change, [_result_event(row, result, node_id) for row, result in endings])
     groups.shrink(change, [row.group for row, _ in endings])
+    live.forget(change, [row for row, _ in endings])
     callbacks.add(change, [result for _, result in endings])
     change.wakes.add("results")
 

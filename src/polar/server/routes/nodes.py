@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request
 
 from polar.server.auth import Access, guarded_router
 from polar.server.long_poll import poll
+from polar.server.overview import live
 from polar.server.records import leases, nodes, results, uploads
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, PathId
 from polar.server.state import Change, State
@@ -26,6 +27,7 @@ from polar.types import (
 from polar.types.codec import MSGPACK
 
 RESULT_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/result"
+LIVE_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/live"
 Attempt = Annotated[int, Path(ge=1)]
 _BLOB: dict[str, Any] = {
     "requestBody": {
@@ -52,6 +54,7 @@ class NodeRoutes:
         refusing: dict[str, Any] = {"status_code": 204, "responses": {**CONFLICT, **UNKNOWN}}
         own.post("/v1/nodes/{node_id}/handback", summary="Hand a session back", **refusing)(self.hand_back)
         own.put(RESULT_PATH, summary="Report a result", openapi_extra=_BLOB, **refusing)(self.report)
+        own.put(LIVE_PATH, summary="Show a watched session", openapi_extra=_BLOB, **refusing)(self.report_live)
         own.delete("/v1/nodes/{node_id}", summary="Leave", status_code=204)(self.leave)
         return [watching, joining, own]
 
@@ -89,6 +92,11 @@ class NodeRoutes:
         upload of a recorded one changes nothing."""
         upload = await asyncio.to_thread(uploads.checked, await request.body(), session_id, attempt)
         await results.take(self._state, node_id, upload)
+
+    async def report_live(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:
+        """Calls and log tails of a session that runs and that a heartbeat reply named as watched."""
+        blob = await asyncio.to_thread(live.checked, await request.body(), session_id)
+        await live.take(self._state, node_id, session_id, attempt, blob)
 
     async def leave(self, node_id: PathId) -> None:
         """Ends the node's registration; sessions that it still had run again elsewhere."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from polar.server.auth import Access, guarded_router
-from polar.server.overview import group_list, log_lines, session_list
+from polar.server.long_poll import poll
+from polar.server.overview import group_list, live, log_lines, session_list
 from polar.server.overview.snapshot import snapshot
-from polar.server.routes.parameters import MAX_CURSOR, Cursor, QueryId
+from polar.server.routes.parameters import CONFLICT, MAX_CURSOR, UNKNOWN, Cursor, PathId, QueryId, WaitSeconds
 from polar.server.state import State
 from polar.types import GroupListPage, LogPage, Overview, SessionFilter, SessionListPage
+from polar.types.codec import MSGPACK
 
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_LIVE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {MSGPACK: _BINARY}},
+    204: {"description": "Nothing newer"},
+    **UNKNOWN,
+    **CONFLICT,
+}
 Before = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
 
 
@@ -33,6 +42,8 @@ class OverviewRoutes:
         router.get("/v1/overview/sessions", summary="List sessions, the newest first")(self.sessions)
         router.get("/v1/overview/groups", summary="List groups, the newest first")(self.groups)
         router.get("/v1/overview/log", summary="Read warnings and errors")(self.log)
+        binary: dict[str, Any] = {"response_class": Response, "response_model": None, "responses": _LIVE}
+        router.get("/v1/sessions/{session_id}/live", summary="Watch a session that runs", **binary)(self.live)
         return router
 
     async def overview(self) -> Overview:
@@ -43,6 +54,25 @@ class OverviewRoutes:
     async def sessions(self, wanted: Annotated[SessionListQuery, Query()]) -> SessionListPage:
         """Those for which every given filter holds. Continue with the page's `before`."""
         return await self._state.read(session_list.page, wanted, wanted.before, wanted.limit)
+
+    async def live(
+        self, request: Request, session_id: PathId, after: Cursor = 0, wait_s: WaitSeconds = 0.0
+    ) -> Response:
+        """Its calls so far and the ends of its logs, in the form of an upload without a result, as soon as its
+        node has sent them. `Polar-Version` is what to pass as `after`. 204: nothing newer came within `wait_s`."""
+
+        async def look() -> tuple[int, bytes] | None:
+            await self._state.change(live.watch, session_id, wait_s)
+            blob = await self._state.read(live.newest, session_id, after)
+            content = None if blob is None else await self._state.read(live.read, session_id, blob)
+            return None if blob is None or content is None else (blob.version, content)
+
+        found = await poll(
+            request, self._state.signals["live"], wait_s, look, done=lambda found: found is not None
+        )
+        if found is None:
+            return Response(status_code=204)
+        return Response(found[1], media_type=MSGPACK, headers={"Polar-Version": str(found[0])})
 
     async def log(
         self, after: Cursor = 0, session_id: QueryId = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200

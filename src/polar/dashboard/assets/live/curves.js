@@ -36,6 +36,16 @@ function rewardName(points) {
   return first !== undefined && rank(first) < 4 ? first : undefined;
 }
 
+// Lines of the log, or none where the server cannot give them: the rest of a page does not wait for it.
+async function readLog(query) {
+  try {
+    return await read("/v1/overview/log", query);
+  } catch (error) {
+    if (error instanceof Refused) return { lines: [], cursor: 0 };
+    throw error;
+  }
+}
+
 const LEVELS = { info: "·", warning: "▲", error: "✕" };
 
 function logLine(line) {

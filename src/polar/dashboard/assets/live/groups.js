@@ -19,7 +19,7 @@ function groupRow([group, low, high]) {
     el("td", {}, link(sessionsWhere({ group_id: group.group_id }), group.group_id)),
     el("td", {}, contrastMark(group)),
     el("td", {}, el("div", { class: "stripbox" }, strip(group.rewards, low, high), el("span", { class: "quiet small" }, rewardCounts(group.rewards)))),
-    el("td", { class: "n" }, group.mean === null ? "–" : group.mean.toFixed(3)),
+    el("td", { class: "n wide" }, group.mean === null ? "–" : group.mean.toFixed(3)),
     el("td", { class: "n" }, group.spread === null ? "–" : group.spread.toFixed(3)),
     el("td", { class: "n wide" }, number(group.sessions)),
     el("td", { class: "n wide" }, missing ? number(missing) : ""),
@@ -44,6 +44,6 @@ async function drawGroups(overview) {
 }
 
 document.getElementById("page").append(
-  el("main", { class: "live" }, el("h1", {}, "Groups"), el("p", { class: "hint" }, "Rewards are compared within a group. One whose rewards are all equal gives no signal: its tasks are too easy or too hard."), SUMMARY, table([["group"], ["contrast"], ["rewards"], ["mean", "n"], ["spread", "n", "standard deviation"], ["sessions", "n wide"], ["no reward", "n wide", "no verdict, or infrastructure failed"], [""]], ROWS), NONE, MORE),
+  el("main", { class: "live" }, el("h1", {}, "Groups"), el("p", { class: "hint" }, "Rewards are compared within a group. One whose rewards are all equal gives no signal: its tasks are too easy or too hard."), SUMMARY, table([["group"], ["contrast"], ["rewards"], ["mean", "n wide"], ["spread", "n", "standard deviation"], ["sessions", "n wide"], ["no reward", "n wide", "no verdict, or infrastructure failed"], [""]], ROWS), NONE, MORE),
 );
 follow(drawGroups);

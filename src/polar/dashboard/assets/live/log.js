@@ -22,7 +22,7 @@ function showLines() {
 
 async function drawLog() {
   const session = new URLSearchParams(location.search).get("session_id");
-  const page = await read("/v1/overview/log", { after: LOG.cursor, session_id: session });
+  const page = await readLog({ after: LOG.cursor, session_id: session });
   if (LOG.cursor !== null && page.cursor < LOG.cursor) LOG.lines = []; // another database
   LOG.cursor = page.cursor;
   LOG.lines = LOG.lines.concat(page.lines.map((line) => ({ ...line, number: LOG.number++ }))).slice(-MOST_LINES);

@@ -121,7 +121,7 @@ function logLines({ lines }) {
 }
 
 async function drawOverview(overview) {
-  const [runs, log] = await Promise.all([read("/v1/training", { limit: 1 }), read("/v1/overview/log")]);
+  const [runs, log] = await Promise.all([read("/v1/training", { limit: 1 }), readLog()]);
   const points = runs.length ? await pointsOf(runs[0].run_id) : [];
   drawTiles(overview);
   redraw(PANELS.attention.body, { policy: overview.policy, stages: overview.stages, nodes: overview.nodes.map(({ node_id, name, alive, sick, draining, sessions, last_seen }) => ({ node_id, name, alive, sick, draining, sessions, last_seen: alive ? 0 : last_seen })), stuck: overview.stuck, contrast: overview.contrast }, attention);

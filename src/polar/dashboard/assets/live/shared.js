@@ -14,7 +14,7 @@ function short(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return (value / 1e6).toLocaleString("en", { maximumFractionDigits: 1 }) + " M";
   if (size !== 0 && size < 0.001) return Number(value).toExponential(1);
-  return Number(value).toLocaleString("en", { maximumSignificantDigits: size >= 100 ? 21 : 3, maximumFractionDigits: size >= 100 ? 0 : 3 });
+  return Number(value).toLocaleString("en", size >= 100 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 });
 }
 
 function lasted(value) {

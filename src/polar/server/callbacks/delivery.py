@@ -12,6 +12,7 @@ from collections import Counter
 
 import aiohttp
 
+from polar.server.callbacks.targets import CallbackTargets, CheckedResolver
 from polar.server.long_poll import fires_within
 from polar.server.records import callbacks
 from polar.server.records.callbacks import Callback
@@ -29,13 +30,14 @@ log = logging.getLogger("polar.server")
 class CallbackDelivery:
     def __init__(self, state: State) -> None:
         self._state = state
+        self._targets = CallbackTargets(state.config)
         self._under_way: dict[str, Callback] = {}
         self._failing: set[str] = set()
         """Targets whose last try failed; they get one connection until they answer again."""
 
     async def run(self) -> None:
         signal = self._state.signals["callbacks"]
-        async with _http() as http, asyncio.TaskGroup() as group:
+        async with _http(self._targets) as http, asyncio.TaskGroup() as group:
             while not signal.closed:
                 fired = signal.listen()
                 try:
@@ -64,7 +66,7 @@ class CallbackDelivery:
 
     async def _deliver(self, http: aiohttp.ClientSession, callback: Callback) -> None:
         try:
-            problem = await send(http, callback)
+            problem = await send(http, callback, self._targets)
             if problem is None:
                 self._failing.discard(callback.target)
                 await self._state.change(callbacks.delivered, callback)
@@ -85,16 +87,18 @@ class CallbackDelivery:
         return LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
 
 
-def _http() -> aiohttp.ClientSession:
+def _http(targets: CallbackTargets) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=AT_ONCE, force_close=True),
+        connector=aiohttp.TCPConnector(
+            limit=AT_ONCE, force_close=True, resolver=CheckedResolver(targets), use_dns_cache=False
+        ),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
 
 
-async def send(http: aiohttp.ClientSession, callback: Callback) -> str | None:
+async def send(http: aiohttp.ClientSession, callback: Callback, targets: CallbackTargets) -> str | None:
     """What went wrong, or None. The URL may hold a secret, so no message contains it."""
     headers = {
         "Content-Type": "application/json",
@@ -103,6 +107,7 @@ async def send(http: aiohttp.ClientSession, callback: Callback) -> str | None:
         "X-Polar-Task": callback.task_id,
     }
     try:
+        targets.check_literal(callback.url)
         answer = await http.post(callback.url, data=callback.body.encode(), headers=headers, allow_redirects=False)
         answer.close()  # unread: the body may be endless
     except TimeoutError:

@@ -1,0 +1,1 @@
+"""Callbacks: where they may go, and their delivery."""
