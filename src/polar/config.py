@@ -28,6 +28,11 @@ class GatewayConfig(Strict):
     max_body_bytes: int = Field(default=32 * 2**20, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
     """Interval between heartbeats on a silent stream."""
+    max_connections: int = Field(default=4096, ge=1)
+    """Open at once, and never more than half of the process's file descriptors. Beyond that, the connection that
+    has waited longest for its client is closed."""
+    stalled_request_s: float = Field(default=30.0, gt=0)
+    """A request of which less than 16 KiB arrives in this time, and not its end, is answered with status 408."""
     linger_s: float = Field(default=5.0, ge=0)
     """How long an abandoned generation keeps sampling, so that a retry can rejoin it."""
 
@@ -145,6 +150,11 @@ class ServerConfig(Strict):
     `host` is a loopback address."""
     max_task_bytes: int = Field(default=8 * 2**20, gt=0)
     max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
+    max_connections: int = Field(default=4096, ge=1)
+    """Open at once, and never more than half of the process's file descriptors. Beyond that, the connection that
+    has waited longest for its client is closed."""
+    stalled_request_s: float = Field(default=30.0, gt=0)
+    """A request of which less than 16 KiB arrives in this time, and not its end, is answered with status 408."""
 
     @field_validator("callback_networks")
     @classmethod

@@ -6,15 +6,23 @@ import asyncio
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
+
+from polar.bounded_http import BoundedHttp, HttpLimits, OpenConnections
 
 
 class UvicornServer(uvicorn.Server):
     """Silent, and without signal handlers: those belong to the process that runs it."""
 
-    def __init__(self, app: Any, **options: Any) -> None:
+    def __init__(
+        self, app: Any, *, http: type[BoundedHttp] = BoundedHttp, limits: HttpLimits | None = None
+    ) -> None:
+        connections = OpenConnections(limits or HttpLimits())
+        # uvicorn makes each connection by calling this. Without WebSockets an upgrade is an ordinary request.
+        protocol: Any = partial(http, open_connections=connections)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -23,7 +31,8 @@ class UvicornServer(uvicorn.Server):
             lifespan="off",
             timeout_graceful_shutdown=2,
             timeout_keep_alive=75,
-            **options,
+            http=protocol,
+            ws="none",
         )
         super().__init__(config)
 

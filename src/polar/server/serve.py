@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 
+from polar.bounded_http import HttpLimits
 from polar.config import ServerConfig
 from polar.server.app import Pages, make_app
 from polar.server.auth import ServiceTokens
@@ -69,7 +70,9 @@ class RolloutServer:
         self._socket = listen(self._config.host, self._config.port)
         try:
             self._state = await State.open(self._config, self._clock)
-            self._server = UvicornServer(make_app(self._state, self._tokens, self._pages))
+            limits = HttpLimits(self._config.max_connections, self._config.stalled_request_s)
+            app = make_app(self._state, self._tokens, self._pages)
+            self._server = UvicornServer(app, limits=limits)
             self._work = asyncio.create_task(self._run(self._server, self._socket))
             await self._server.until_started(self._work)
         except BaseException:

@@ -1,8 +1,7 @@
-"""One HTTP connection: what a client may send before its key is known, its body in, bytes out, and its leaving.
+"""One HTTP connection of the gateway: its body in, bytes out, and its leaving.
 
 Raw ASGI over uvicorn's protocol, because the gateway must know what frameworks hide: that the last byte was
-written while the client was still there, and that a client left while the engine was sampling. Limits are enforced
-here because the HTTP parser itself buffers whatever precedes a request's body, however long it is.
+written while the client was still there, and that a client left while the engine was sampling.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, cast
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
+from polar.bounded_http import BoundedHttp
 from polar.gateway.http.bodies import too_large
 
 AsgiMessage = MutableMapping[str, Any]
@@ -22,11 +19,8 @@ Send = Callable[[AsgiMessage], Awaitable[None]]
 
 JSON = "application/json"
 SSE = "text/event-stream"
-MAX_HEAD_BYTES = 2**16
-"""Of a request's line and headers, or of what may follow its body."""
-UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 TRANSPORT = "polar.transport"
-"""In the scope of a request: its `BoundedHttp`."""
+"""In the scope of a request: its `GatewayHttp`."""
 
 
 class JoinedWrites:
@@ -48,11 +42,9 @@ class JoinedWrites:
             self._transport.write(data)
 
 
-class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's HTTP connection, with a limit on its heads and knowledge of its client."""
+class GatewayHttp(BoundedHttp):
+    """A connection of the gateway, with knowledge of its client."""
 
-    _unread_bytes = 0
-    """Since the parser last passed something on."""
     lost: asyncio.Future[None]
     """Done when the connection is gone."""
 
@@ -79,58 +71,14 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
         self.lost.set_result(None)
 
-    def data_received(self, data: bytes) -> None:
-        self._unread_bytes += len(data)
-        self._unset_keepalive_if_required()
-        try:
-            self._parse(data)
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
-            return
-        if self._unread_bytes > MAX_HEAD_BYTES:
-            self.transport.abort()
-
-    def _parse(self, data: bytes) -> None:
-        """A request that offers an upgrade, such as to HTTP/2 in clear text, is parsed again without the offer:
-        RFC 9110 lets a server ignore it, but the parser would stop before the body."""
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self.parser.get_method() == b"CONNECT":
-                raise httptools.HttpParserError("CONNECT is not supported") from upgrade
-            head, rest = self._head_without_upgrade(), data[upgrade.args[0] :]
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self._parse(head + rest)
-
-    def _head_without_upgrade(self) -> bytes:
-        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
-        kept = [(name, value) for name, value in self.headers if name not in UPGRADE_HEADERS]
-        lines = [method + b" " + self.url + b" HTTP/" + version, *(b": ".join(header) for header in kept)]
-        return b"\r\n".join([*lines, b"", b""])
-
-    def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
-            return  # parsed again without the offer
-        self._unread_bytes = 0
+    def prepare_scope(self) -> None:
         self.scope[TRANSPORT] = self  # pyright: ignore[reportGeneralTypeIssues]
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._unread_bytes = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
-            return
-        self._unread_bytes = 0
-        super().on_message_complete()
 
 
 class Connection:
     """One request and its response."""
 
-    def __init__(self, receive: Receive, send: Send, transport: BoundedHttp | None = None) -> None:
+    def __init__(self, receive: Receive, send: Send, transport: GatewayHttp | None = None) -> None:
         """`transport`: None under another ASGI server, where a task watches for the client's leaving."""
         self._receive = receive
         self._send = send

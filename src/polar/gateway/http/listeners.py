@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from polar.gateway.http.bodies import too_large
-from polar.gateway.http.connection import AsgiMessage, BoundedHttp, Receive, Send
+from polar.gateway.http.connection import AsgiMessage, GatewayHttp, Receive, Send
 from polar.uvicorn_server import address_of
 
 LISTENER_OF = "polar.listener"
@@ -53,7 +53,7 @@ class ListenerApp:
             self._room_bytes += held_bytes
 
 
-class ListenerHttp(BoundedHttp):
+class ListenerHttp(GatewayHttp):
     """A connection at a session's listener."""
 
     def __init__(self, *, connections: set[ListenerHttp], app: Any, **served: Any) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from polar.bounded_http import HttpLimits
 from polar.config import GatewayConfig
 from polar.errors import ConfigError
-from polar.gateway.http.connection import BoundedHttp
+from polar.gateway.http.connection import GatewayHttp
 from polar.gateway.http.handler import GatewayApp
 from polar.gateway.http.listeners import SessionListeners
 from polar.uvicorn_server import UvicornServer, address_of, listen, why_not
@@ -21,8 +22,8 @@ class GatewayServer:
                 f"the gateway cannot listen on {config.host}:{config.port}: {why_not(error)}; set another"
                 " [gateway] port in polar.toml (0: any free one)"
             ) from error
-        # Without WebSockets an upgrade is an ordinary request, which its route refuses.
-        self._server = UvicornServer(app, http=BoundedHttp, ws="none")
+        limits = HttpLimits(config.max_connections, config.stalled_request_s)
+        self._server = UvicornServer(app, http=GatewayHttp, limits=limits)
         self.listeners = SessionListeners(
             app, self._server.config, self._server.server_state, config.max_body_bytes
         )

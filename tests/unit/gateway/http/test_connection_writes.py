@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from polar.gateway.http.connection import TRANSPORT, BoundedHttp, Connection
+from polar.gateway.http.connection import TRANSPORT, Connection, GatewayHttp
 from waiting import hang_limit
 
 KEPT = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
@@ -23,7 +23,7 @@ class Written(asyncio.Transport):
     def __init__(self, *, gone: bool = False) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.writes: list[bytes] = []
-        self.http: BoundedHttp | None = None
+        self.http: GatewayHttp | None = None
         self._gone = gone
         self._closing = False
 
@@ -58,9 +58,9 @@ async def served(
         connection.watch()
         received.set_result(await answer(connection))
 
-    config = uvicorn.Config(app, http=BoundedHttp, log_level="critical", lifespan="off")
+    config = uvicorn.Config(app, http=GatewayHttp, log_level="critical", lifespan="off")
     config.load()
-    transport.http = BoundedHttp(config=config, server_state=ServerState(), app_state={})
+    transport.http = GatewayHttp(config=config, server_state=ServerState(), app_state={})
     transport.http.connection_made(transport)
     transport.http.data_received(request)
     async with hang_limit():
