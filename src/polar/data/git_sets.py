@@ -94,7 +94,7 @@ async def _checkout(address: GitAddress) -> tuple[str, Path]:
         await _fetch(address.url, commit, folder)
 
     digest = hashlib.sha256(address.url.encode()).hexdigest()[:16]
-    return commit, await cached_folder(f"task-sets/{digest}-{commit}", fill)
+    return commit, await cached_folder(f"task-sets/{digest}-{commit}", fill, private=True)
 
 
 async def _fetch(url: str, commit: str, folder: Path) -> None:

@@ -5,8 +5,7 @@ A task has only the fields that differ from the defaults.
 
 from __future__ import annotations
 
-import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from itertools import islice
@@ -37,12 +36,9 @@ def write_task_file(tasks: Iterable[TaskRequest], out: Path) -> list[SkippedTask
         raise ConfigError(f"{out}: write it as {', '.join(WRITERS)}, not {out.suffix or 'nothing'!r}")
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent}: no such folder; make it first")
-    handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
-    os.close(handle)
-    scratch = Path(name)
+    scratch = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
     try:
         skipped = list(writer(tasks, scratch))
-        scratch.chmod(0o644)
         scratch.replace(out)
     finally:
         scratch.unlink(missing_ok=True)

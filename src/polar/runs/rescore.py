@@ -31,6 +31,7 @@ from polar.session.plugins import runtime_for
 from polar.session.postrun import output_files, scored
 from polar.store.later_scores import append_score
 from polar.store.paths import RunPaths, SessionPaths, new_run_id
+from polar.store.private import make_private
 from polar.store.seal import seal_of, sealed_later
 from polar.types import Failure, LaterScore, Score, SessionResult, Spec, Stage, TaskRequest, Trajectory
 
@@ -126,7 +127,9 @@ async def _folder(run: RunPaths, *, keep: bool) -> AsyncGenerator[RunPaths]:
         yield folder
     finally:
         release(folder)
-        if not keep:
+        if keep:
+            await in_thread(make_private, folder.root)
+        else:
             await in_thread(remove_tree, folder.root)
             if not any(run.rescores.iterdir()):
                 run.rescores.rmdir()

@@ -7,6 +7,7 @@ import orjson
 from polar.client import PolarClient, ServerError
 from polar.store.journal import Journal
 from polar.store.paths import RunPaths
+from polar.store.private import make_private
 from polar.store.session_files import write_files
 from polar.store.trajectories import write_trajectory
 from polar.types import Lease, Session, SessionResult, Stage, TaskRequest, TaskStatus
@@ -53,6 +54,7 @@ async def _keep_upload(client: PolarClient, session_id: str, paths: RunPaths, jo
         await journal.append_call(call)
     folder = paths.session(session_id).create()
     write_files(upload.files, folder.root)
+    make_private(folder.root)
     if upload.trajectory is not None:
         write_trajectory(folder.traces, upload.trajectory)
 

@@ -17,7 +17,7 @@ from polar.config import PoolConfig
 from polar.errors import PolarError, SessionError, failure_of, shortage_of
 from polar.session.base import SessionSource
 from polar.session.clock import RunClock, paused
-from polar.session.files.keep import hide_key, keep_artifacts, keep_harness_logs
+from polar.session.files.keep import close_files, hide_key, keep_artifacts, keep_harness_logs
 from polar.session.files.patch import keep_patch
 from polar.session.health import examine_health
 from polar.session.init import init
@@ -261,6 +261,7 @@ class Pipeline:
             ("teardown", _end_evaluator),  # apart, because a runtime that does not stop uses up a deadline
             ("teardown", _tear_down),
             ("store", hide_key),
+            ("store", close_files),
             ("store", write),
         )
         for where, step in ends:

@@ -15,17 +15,19 @@ from typing import IO
 
 from polar.config import cache_dir
 from polar.errors import PolarError
+from polar.store.private import FOLDER
 
 POLL_S = 0.05
 
 
-async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]]) -> Path:
+async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]], *, private: bool = False) -> Path:
     """The folder `name` of the cache. If it is missing, `fill` fills a scratch folder, which is renamed when it is
-    complete, so an interrupted download leaves no incomplete folder."""
+    complete, so an interrupted download leaves no incomplete folder. `private`: only the user may look into
+    the folder around it; its own modes stay what sessions expect."""
     target = cache_dir() / name
     if target.is_dir():
         return target
-    async with exclusive_lock(target):
+    async with exclusive_lock(target, private=private):
         for left in target.parent.glob(f".{glob.escape(target.name)}~*"):  # by a killed process
             await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         if not target.is_dir():
@@ -40,21 +42,22 @@ async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]]) -> P
 
 
 @asynccontextmanager
-async def exclusive_lock(target: Path) -> AsyncGenerator[None]:
+async def exclusive_lock(target: Path, *, private: bool = False) -> AsyncGenerator[None]:
     """One holder at a time, over all processes.
 
     Polls the lock. A thread that waited for it could not be cancelled, and enough of them would leave no thread
     for the holder.
     """
-    with _lock_of(target) as lock:
+    with _lock_of(target, private) as lock:
         while not _taken(lock.fileno()):  # noqa: ASYNC110 - shared with other processes
             await asyncio.sleep(POLL_S)
         yield
 
 
-def _lock_of(target: Path) -> IO[str]:
+def _lock_of(target: Path, private: bool) -> IO[str]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(mode=FOLDER if private else 0o777, exist_ok=True)
         return (target.parent / f".{target.name}.lock").open("w")
     except OSError as error:
         raise PolarError(

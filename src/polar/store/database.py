@@ -5,11 +5,14 @@ The databases are the journal's (`journal.py`) and the server's (`server_databas
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from polar.errors import PolarError
+from polar.store.private import private_file
 
 C = TypeVar("C")
 BUSY_TIMEOUT_S = 10.0
@@ -49,6 +52,9 @@ class Database(Protocol[C]):
 def connect_sqlite(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection:
     """`path` None: a database in memory."""
     mode = "ro" if read_only else "rwc"
+    if path is not None and not read_only:
+        with suppress(OSError):  # SQLite reports it
+            os.close(private_file(str(path), os.O_RDWR | os.O_CREAT))  # -wal and -shm get its mode
     uri = "file::memory:" if path is None else f"{path.absolute().as_uri()}?mode={mode}"
     raw = sqlite3.connect(
         uri,

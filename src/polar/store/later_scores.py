@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from polar.errors import PolarError
 from polar.store.paths import RunPaths
+from polar.store.private import private_file
 from polar.store.seal import later_seal_of
 from polar.types import LaterScore
 
@@ -17,7 +18,7 @@ class LaterScoreUnreadable(PolarError):
 
 
 def append_score(path: Path, later: LaterScore) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=private_file) as file:
         file.write(later.model_dump_json() + "\n")
 
 

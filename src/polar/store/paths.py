@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from polar.config import Config
 from polar.errors import PolarError, first_problem
+from polar.store.private import FILE, FOLDER, private_folder
 from polar.types import Id, Strict, is_id
 
 RUN_TIME = re.compile(r"\d{8}-\d{6}")
@@ -86,7 +86,7 @@ class SessionPaths:
 
     def create(self) -> SessionPaths:
         """Makes the folder and its `logs/`. The runtime makes and removes `place/`."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        private_folder(self.logs)
         return self
 
 
@@ -119,7 +119,8 @@ class RunPaths:
         """A new run's folder. A given `run_id` must be new."""
         root = runs_dir / _checked(run_id or new_run_id())
         try:
-            root.mkdir(parents=True)
+            private_folder(runs_dir)
+            root.mkdir(mode=FOLDER)
         except FileExistsError as error:
             raise PolarError(f"a run at {root} already exists; choose another id") from error
         except OSError as error:
@@ -222,18 +223,18 @@ def find_run(runs_dir: Path, which: str | None = None) -> RunPaths:
     return matches[0]
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replaces a file atomically."""
-    write_parts(path, (data,))
+def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
+    """Replaces a file atomically. Not `private`: the umask decides who may read it."""
+    write_parts(path, (data,), private=private)
 
 
-def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+def write_parts(path: Path, parts: Iterable[bytes], *, private: bool = True) -> None:
     """The same for content that is made piece by piece, which may come from the file itself."""
-    handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE if private else 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(parts)
-        os.chmod(scratch, 0o644)
         os.replace(scratch, path)
     except BaseException:
         os.unlink(scratch)

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from polar.errors import PolarError
 from polar.store.paths import write_whole
+from polar.store.private import private_folder
 from polar.types import TokenIds, Trace, Trajectory
 from polar.types.codec import decode, encode
 from polar.types.shared_ids import SharedIds, as_ids, as_shared
@@ -48,7 +49,7 @@ class StoredTrajectory(Trajectory, frozen=True):
 
 def write_trajectory(path: Path, trajectory: Trajectory) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         write_whole(path, packed(trajectory))
     except OSError as error:
         raise PolarError(f"cannot write the traces to {path}: {error.strerror}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ async def test_a_missing_folder_is_filled_and_then_kept(cache: Path) -> None:
 
 async def test_names_may_have_folders_of_their_own(cache: Path) -> None:
     assert await cached_folder("harness/pi-1.0", write_weights) == cache / "harness" / "pi-1.0"
+
+
+async def test_others_cannot_look_into_a_private_one_and_can_use_the_rest(cache: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder = await cached_folder("workspaces/one", write_weights, private=True)
+        program = await cached_folder("harness/pi", write_weights)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder)] == [0o700, 0o755]
+    assert [path.stat().st_mode & 0o777 for path in (cache, program.parent, program)] == [0o755] * 3
 
 
 async def test_a_fill_that_fails_leaves_nothing_and_may_be_tried_again(cache: Path) -> None:

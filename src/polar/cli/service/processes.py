@@ -22,6 +22,7 @@ from typing import IO, cast
 from polar.back_off import BackOff
 from polar.errors import PolarError
 from polar.session.pipeline import to_the_end
+from polar.store.private import private_file
 
 SUPERVISED = "POLAR_SUPERVISED"
 """Set for a child: stop when stdin closes."""
@@ -140,7 +141,7 @@ async def _stop(process: asyncio.subprocess.Process, program: ChildProgram) -> N
 
 
 def _output(log: Path | None) -> IO[bytes]:
-    return open(os.dup(2), "wb") if log is None else log.open("ab")
+    return open(os.dup(2), "wb") if log is None else open(log, "ab", opener=private_file)
 
 
 def _last_line(log: Path | None) -> str:

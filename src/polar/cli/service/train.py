@@ -144,6 +144,7 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
     from polar.cli.service.remote import check_server
     from polar.cli.service.up import Layout, service
     from polar.client import PolarClient
+    from polar.store.private import private_folder
 
     if place.server is not None:
         await check_server(place.server)
@@ -153,7 +154,7 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
         [str(place.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     )  # for evaluators and harnesses beside the config, in server and nodes
     logs = config.output / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    private_folder(logs)
     database = f"sqlite:///{(config.output / 'server.db').absolute()}"
     layout = Layout(
         place.config, place.config_file, config.output / "nodes", 0, place.workers, database=database, logs=logs

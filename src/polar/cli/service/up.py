@@ -59,12 +59,13 @@ def up(  # noqa: PLR0913
     from polar.runs.running import tasks_of
     from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
+    from polar.store.private import private_folder
 
     todo = tasks_of(tasks, samples)
     run_apart(check_sources(todo))
     paths = RunPaths.create(runs_dir)
     logs = paths.root / "logs"
-    logs.mkdir()
+    private_folder(logs)
     database = f"sqlite:///{paths.root.absolute() / 'server.db'}"
     layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs, log_options)
     progress = RunProgress(todo, quiet=json)

@@ -102,7 +102,7 @@ def write_document(file: Path, document: str, sessions: str) -> None:
 
     content = document.encode()
     try:
-        write_whole(file, content)
+        write_whole(file, content, private=False)
     except OSError as error:
         raise PolarError(f"cannot write {file}: {error.strerror}") from error
     console().print(f"{file}: session {sessions}, {len(content) / 1e6:.2f} MB", soft_wrap=True)

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from polar.errors import PolarError
 from polar.store.paths import RunPaths, new_run_id, write_whole
+from polar.store.private import private_folder
 from polar.types import Id, Strict
 
 STATE = "generate.json"
@@ -75,7 +76,7 @@ class GenerateFolder:
             state = GenerateState(run_id=new_run_id(), tasks=str(tasks))
             write_whole(self.out / STATE, state.model_dump_json(indent=2).encode() + b"\n")
         paths = RunPaths(self.out / "runs" / self._state().run_id)
-        paths.root.mkdir(parents=True, exist_ok=True)
+        private_folder(paths.root)
         return paths
 
     def _state(self) -> GenerateState:

@@ -78,8 +78,10 @@ async def write_data(
         polars=facts.counted("polar"),
         evaluators=facts.counted("evaluator"),
     )
-    write_whole(out / CARD, orjson.dumps(card.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n")
-    write_whole(out / PAGE, page_of(card).encode())
+    write_whole(
+        out / CARD, orjson.dumps(card.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n", private=False
+    )
+    write_whole(out / PAGE, page_of(card).encode(), private=False)
     return card
 
 

@@ -26,6 +26,7 @@ from polar.runtimes.docker.options import DockerBuild, DockerOptions, EngineImag
 from polar.runtimes.host.threads import in_thread
 from polar.runtimes.images.catalog import note_use
 from polar.store.cache import exclusive_lock
+from polar.store.private import FILE
 
 REPOSITORY = "polar-task"
 TASK_LABEL = "polar.task-image"
@@ -112,7 +113,7 @@ class SessionImages:
         if found is None:
             raise RuntimeFailure(f"the Docker Engine built {name!r} but does not have it")
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()
+        log.touch(mode=FILE)
         return EngineImage(name, found["Config"] or {})
 
     def _check_addresses(self, downloads: Downloads) -> None:
@@ -137,6 +138,7 @@ class SessionImages:
             **({} if self._permits.build_network else {"networkmode": "none"}),
         }
         try:
+            log.touch(mode=FILE)
             with log.open("w", encoding="utf-8") as file:
                 async for line in self._lines("/build", query, tar):
                     text = str(line.get("stream") or "")

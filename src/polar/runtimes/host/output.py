@@ -15,6 +15,7 @@ from pathlib import Path
 
 from polar.errors import RuntimeFailure
 from polar.runtimes.options import RuntimeOptions
+from polar.store.private import private_file
 from polar.types import is_id
 
 READ_BYTES = 2**16
@@ -46,7 +47,7 @@ class CappedLog:
 
     def _open(self) -> None:
         try:
-            self._file = FileIO(self._path, "a")
+            self._file = FileIO(self._path, "a", opener=private_file)
             self._room_bytes -= os.fstat(self._file.fileno()).st_size
         except OSError:
             self._room_bytes = -1

@@ -17,6 +17,7 @@ from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.threads import in_thread
 from polar.session.live import LiveSession
 from polar.store.paths import SessionPaths
+from polar.store.private import make_private
 from polar.store.session_files import plain_files
 
 HARNESS_HOME = "harness-home"
@@ -67,6 +68,12 @@ async def hide_key(live: LiveSession) -> None:
     except (RuntimeFailure, OSError) as error:
         live.left_out.append(f"logs: not searched for the session's key: {error}")
     live.left_out = [line.replace(key, "*" * len(key)) for line in live.left_out]
+
+
+async def close_files(live: LiveSession) -> None:
+    """Runtimes and evaluators write logs and artefacts with modes of their own."""
+    for path in (live.paths.logs, live.paths.artifacts, live.paths.patch):
+        await in_thread(make_private, path)
 
 
 def shortened(lines: list[str]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ async def checkout_of(source: Path, ref: str) -> Path:
         await _check_out(origin, commit, folder)
 
     name = f"{commit.sha[:16]}-{_digest(str(source), commit.sha, commit.branch)}"
-    return await cached_folder(f"workspaces/{name}", fill)
+    return await cached_folder(f"workspaces/{name}", fill, private=True)
 
 
 async def check_ref(source: Path, ref: str) -> None:
@@ -79,7 +79,7 @@ async def _mirror_of(bundle: Path) -> Path:
             raise RepositoryError(f"{bundle} is neither a repository nor a complete bundle: {error}") from error
 
     name = _digest(str(bundle), str(found.st_size), str(found.st_mtime_ns))
-    return await cached_folder(f"bundles/{name}", fill)
+    return await cached_folder(f"bundles/{name}", fill, private=True)
 
 
 async def _resolve(source: Path, origin: Path, ref: str) -> RefCommit:

@@ -21,6 +21,8 @@ PATCH_IN_HOME = ".polar-restored.diff"
 NO_GIT = 69
 
 EMPTY_WORKSPACE = "rm -rf -- * .[!.]* ..?*"
+OPEN_WORKSPACE = "chmod -R go+rX . 2>/dev/null || true"
+"""The kept copy is private on the node; in the runtime, programs of other users may have to read it."""
 
 # Git must not find a repository: within one, it silently leaves out files that are not below its top folder.
 APPLY_PATCH = r"""
@@ -60,6 +62,7 @@ async def restore(runtime: Runtime, kept: KeptWorkspace) -> None:
     if kept.copy is not None:
         await _run(runtime, EMPTY_WORKSPACE, "empty the workspace")
         await runtime.put_folder(kept.copy, ".")
+        await _run(runtime, OPEN_WORKSPACE, "open the workspace")
     elif kept.patch is not None:
         patch = await in_thread(kept.patch.read_bytes)
         if patch:

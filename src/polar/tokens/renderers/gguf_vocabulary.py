@@ -83,7 +83,7 @@ def load_vocabulary(gguf_path: Path) -> Vocabulary:
     cached = _cache_path(gguf_path)
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(cached, build_tokenizer(gguf_path).to_str().encode())
+        write_whole(cached, build_tokenizer(gguf_path).to_str().encode(), private=False)
     return Vocabulary(Tokenizer.from_file(str(cached)))
 
 
