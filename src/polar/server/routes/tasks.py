@@ -29,9 +29,10 @@ class TaskRoutes:
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
         """Its sessions wait for nodes at once. A task without an id gets one; an id that exists is refused, and so
-        is a task whose plug-ins or options are not known."""
+        is a task whose plug-ins or options are not known, or that names a module which the operator has not
+        allowed."""
         named = tasks.named(task)
-        await asyncio.to_thread(refuse_if_wrong, named)
+        await asyncio.to_thread(refuse_if_wrong, named, self._state.config.allowed_modules)
         return await self._state.change(tasks.submit, named)
 
     async def newest(self, limit: Limit = 100) -> list[TaskStatus]:
