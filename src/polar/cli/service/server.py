@@ -73,11 +73,12 @@ async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | 
         where = f"{config.host}:{config.port}: {why_not(error)}"
         raise PolarError(f"cannot listen on {where}; choose another with --port (0: any free one)") from error
     try:
-        out = console()
-        out.print(f"rollout server at {rollout.base_url}")
-        out.print(f"its tokens are in {config_dir()}: control-token for trainers, node-token for gateway nodes")
-        out.print(f"dashboard at {rollout.base_url}/: {login_advice()}")
-        if address_file is not None:
+        if address_file is None:
+            out = console()
+            out.print(f"rollout server at {rollout.base_url}")
+            out.print(f"its tokens are in {config_dir()}: control-token for trainers, node-token for nodes")
+            out.print(f"dashboard at {rollout.base_url}/: {login_advice()}")
+        else:  # the parent prints the address, once all nodes are there
             write_whole(address_file, rollout.base_url.encode())
         ended = asyncio.create_task(rollout.wait())
         stopped = asyncio.create_task(stop.wait())

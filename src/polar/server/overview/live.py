@@ -32,15 +32,16 @@ class LiveBlob:
     parts: int
 
 
-def watch(change: Change, session_id: str, wait_s: float = 0.0) -> None:
-    """For as long as the request waits, and `WATCHED_S` more."""
+def watch(change: Change, session_id: str, wait_s: float = 0.0) -> bool:
+    """For as long as the request waits, and `WATCHED_S` more. False: the session has ended."""
     row = row_of(change.connection, session_id)
     if Stage(row.stage).final:
-        raise Conflict(f"session {session_id} has ended; read its upload")
+        return False
     until = change.now + wait_s + WATCHED_S
     mine = watched.c.session_id == session_id
     if not change.connection.execute(update(watched).where(mine).values(until=until)).rowcount:
         change.connection.execute(insert(watched).values(session_id=session_id, until=until))
+    return True
 
 
 def watched_among(change: Change, session_ids: Collection[str]) -> tuple[str, ...]:

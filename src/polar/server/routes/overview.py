@@ -11,7 +11,7 @@ from polar.server.auth import Access, guarded_router
 from polar.server.long_poll import poll
 from polar.server.overview import group_list, live, log_lines, session_list
 from polar.server.overview.snapshot import snapshot
-from polar.server.routes.parameters import CONFLICT, MAX_CURSOR, UNKNOWN, Cursor, PathId, QueryId, WaitSeconds
+from polar.server.routes.parameters import MAX_CURSOR, UNKNOWN, Cursor, PathId, QueryId, WaitSeconds
 from polar.server.state import State
 from polar.types import GroupListPage, LogPage, Overview, SessionFilter, SessionListPage
 from polar.types.codec import MSGPACK
@@ -21,7 +21,6 @@ _LIVE: dict[int | str, dict[str, Any]] = {
     200: {"content": {MSGPACK: _BINARY}},
     204: {"description": "Nothing newer"},
     **UNKNOWN,
-    **CONFLICT,
 }
 Before = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
 
@@ -59,19 +58,22 @@ class OverviewRoutes:
         self, request: Request, session_id: PathId, after: Cursor = 0, wait_s: WaitSeconds = 0.0
     ) -> Response:
         """Its calls so far and the ends of its logs, in the form of an upload without a result, as soon as its
-        node has sent them. `Polar-Version` is what to pass as `after`. 204: nothing newer came within `wait_s`."""
+        node has sent them. `Polar-Version` is what to pass as `after`. 204: nothing newer came within `wait_s`,
+        or, with the header `Polar-Ended`, nothing will: read the session's upload."""
+        ended = False
 
         async def look() -> tuple[int, bytes] | None:
-            await self._state.change(live.watch, session_id, wait_s)
+            nonlocal ended
+            ended = not await self._state.change(live.watch, session_id, wait_s)
             blob = await self._state.read(live.newest, session_id, after)
             content = None if blob is None else await self._state.read(live.read, session_id, blob)
             return None if blob is None or content is None else (blob.version, content)
 
         found = await poll(
-            request, self._state.signals["live"], wait_s, look, done=lambda found: found is not None
+            request, self._state.signals["live"], wait_s, look, done=lambda found: ended or found is not None
         )
         if found is None:
-            return Response(status_code=204)
+            return Response(status_code=204, headers={"Polar-Ended": "yes"} if ended else None)
         return Response(found[1], media_type=MSGPACK, headers={"Polar-Version": str(found[0])})
 
     async def log(

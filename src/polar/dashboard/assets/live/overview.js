@@ -64,7 +64,7 @@ function attention(overview) {
     else if (node.draining) add("warn", link("/nodes", node.name), ` is draining and still has ${counted(node.sessions.length, "session")}.`);
   }
   for (const stuck of overview.stuck) add("warn", link(sessionAddress(stuck.session_id), stuck.session_id), " seems stuck: " + visible(stuck.why));
-  if (overview.contrast.groups >= 4 && overview.contrast.without_contrast / overview.contrast.groups > 0.7) add("warn", link("/groups", "Groups"), `: ${percent(overview.contrast.without_contrast, overview.contrast.groups)} of the newest have no contrast and teach nothing. The tasks may be too easy or too hard.`);
+  if (overview.contrast.groups >= 4 && overview.contrast.without_contrast / overview.contrast.groups > 0.7) add("warn", link("/groups", "Groups"), `: ${percent(overview.contrast.without_contrast, overview.contrast.groups)} of the newest have no contrast and teach nothing. The tasks may be too easy or too hard, or have too few samples.`);
   return lines.length ? el("ul", { class: "alerts" }, lines) : el("p", { class: "good" }, "✓ Nothing.");
 }
 

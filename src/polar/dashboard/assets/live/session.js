@@ -55,7 +55,7 @@ async function watchCalls() {
     if (answer && answer.status === 200) {
       known = Number(answer.headers.get("polar-version"));
       changed("There are new calls. ");
-    } else if (answer && answer.status === 409) return; // it has ended, which the frame finds out
+    } else if (answer && answer.headers.get("polar-ended")) return; // which the frame finds out
     if (!answer || answer.status !== 204 || document.hidden) await new Promise((done) => setTimeout(done, PAUSE_MS));
   }
 }

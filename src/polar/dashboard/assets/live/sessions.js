@@ -59,7 +59,7 @@ function verdictOf(row) {
 }
 
 function sessionRow(row) {
-  const facts = [row.attempt > 1 ? "attempt " + row.attempt : "", row.policy_updates ? counted(row.policy_updates, "update") + " under it" : "", row.health && row.health !== "usable" && row.health !== "healthy" ? "health " + row.health : ""].filter(Boolean);
+  const facts = [row.attempt > 1 ? "attempt " + row.attempt : "", row.policy_updates ? counted(row.policy_updates, "update") + " under it" : "", row.health && row.health !== "ok" ? "health " + row.health : ""].filter(Boolean);
   const stop = row.trainable === null && !row.cancel_requested ? button("Cancel", () => cancelSession(row.session_id), "small") : null;
   return el(
     "tr",
