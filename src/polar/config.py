@@ -159,8 +159,10 @@ class ServerConfig(Strict):
     max_attempts: int = Field(default=10, ge=1)
     """A session is given up after this many lost nodes: it may be what kills them."""
     callback_networks: tuple[str, ...] = ()
-    """Networks that callbacks may go to besides public addresses, as `10.0.0.0/8`. Loopback is allowed while
-    `host` is a loopback address."""
+    """Networks that callbacks may go to besides public addresses, as `10.0.0.0/8`."""
+    callback_loopback: bool | None = None
+    """Whether callbacks may go to loopback. None: while `host` is a loopback address. Turn it off where a proxy on
+    this machine makes the server reachable for others."""
     max_task_bytes: int = Field(default=8 * 2**20, gt=0)
     max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
     max_connections: int = Field(default=4096, ge=1)

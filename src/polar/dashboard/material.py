@@ -18,6 +18,8 @@ from polar.store.paths import RunPaths
 from polar.store.session_files import read_files
 from polar.types import Call, Lease, SessionFile, SessionResult, SessionUpload, Spec, Stage, Trajectory
 
+BUILDERS = sorted(registry.BUILT_IN["builder"])
+"""That an address may name. Another builder would be a module to import."""
 ROOM_BYTES = 256 * 2**10
 """How much of a stored session's logs, patch and artefacts a page holds; a node uploads as much by default."""
 

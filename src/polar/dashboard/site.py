@@ -14,10 +14,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from polar import registry
 from polar.dashboard.comparison import comparison_of
 from polar.dashboard.document import comparison_document, run_document, session_document
-from polar.dashboard.material import PageMaterial, rebuilt
+from polar.dashboard.material import BUILDERS, PageMaterial, rebuilt
 from polar.dashboard.session_page import page_of
 from polar.dashboard.source import PageSource, UnknownSession
 from polar.dashboard.spelling import Spelling
@@ -29,8 +28,6 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
-BUILDERS = sorted(registry.BUILT_IN["builder"])
-"""That an address may name. Another builder would be a module to import."""
 MOST_HITS = 200
 MOST_OTHERS = 2000
 """Sessions that a page suggests for a comparison."""
@@ -49,7 +46,7 @@ class ViewerSite:
     def app(self) -> Starlette:
         routes = [
             Route("/", self._list),
-            Route("/session/{session_id}", self._session),
+            Route("/sessions/{session_id}", self._session),
             Route("/compare", self._compare),
             Route("/search", self._search),
         ]

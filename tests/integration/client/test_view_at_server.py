@@ -78,8 +78,8 @@ async def test_the_sessions_of_the_task_are_served(finished: Polar, service: Ser
         ) as browser:
             listed = await browser.get("/")
             assert "task add at" in listed.text and '"session_id":"add-1"' in listed.text
-            session = await browser.get("/session/add-0")
+            session = await browser.get("/sessions/add-0")
             assert session.status_code == 200 and '"run_id":""' in session.text
             found = (await browser.get("/search", params={"q": "abc"})).json()
             assert found["more"] is False
-            assert (await browser.get("/session/add-9")).status_code == 404
+            assert (await browser.get("/sessions/add-9")).status_code == 404

@@ -17,6 +17,8 @@ from waiting import blocked_until
 
 pytestmark = pytest.mark.check
 
+COMPARED = "/compare?left=django-11000-0&right=django-11000-1&right_builder=per_request"
+
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Chromium]:
@@ -68,7 +70,7 @@ def test_every_page_fits_and_the_console_stays_empty(visitor: Visitor, width: in
     visitor.browser.look(width=width, dark=dark)
     try:
         visitor.log_in()
-        for path in (*PAGES, "/sessions/django-11000-0", "/sessions/sympy-20165-7"):
+        for path in (*PAGES, "/sessions/django-11000-0", "/sessions/sympy-20165-7", COMPARED):
             visitor.go(path)
             assert visitor.ask("document.documentElement.scrollWidth") <= width, path
             ground = "rgb(22, 24, 27)" if dark else "rgb(253, 253, 252)"
@@ -175,6 +177,21 @@ def test_who_was_logged_out_comes_back_to_the_same_page(visitor: Visitor) -> Non
     visitor.sees("location.pathname === '/login' && document.getElementById('token')")
     visitor.type_token("control-secret")
     visitor.sees(f"location.pathname + location.search === '/sessions?failed_by=agent' && {READY}")
+
+
+def test_a_session_is_compared_with_another_of_its_group(visitor: Visitor) -> None:
+    busy(visitor.service, groups=5)
+    visitor.log_in("/sessions/django-11000-0")
+    assert visitor.ask("document.querySelectorAll('#others option').length") > 1
+    visitor.ask("document.getElementById('other').value = 'django-11000-1'")
+    visitor.choose("#right-builder", "per_request")
+    visitor.click("#compare")
+    visitor.sees(f"location.pathname === '/compare' && {READY}")
+    visitor.reads("h1", "django-11000-0 and django-11000-1")
+    visitor.reads("table.numbers", "per_request, built now")
+    visitor.click("table.numbers th:nth-child(2) a")
+    visitor.sees(f"location.pathname === '/sessions/django-11000-0' && {READY}")
+    assert visitor.complaints() == []
 
 
 def test_filters_stand_in_the_address(visitor: Visitor) -> None:

@@ -64,7 +64,7 @@ async def test_a_code_that_is_not_used_ends(codes: OneTimeCodes, clock: Clock) -
         assert (await browser.get(address)).status_code == 403
 
 
-@pytest.mark.parametrize("address", ["/", "/session/a", "/?code=", "/?code=guess"])
+@pytest.mark.parametrize("address", ["/", "/sessions/a", "/?code=", "/?code=guess"])
 async def test_without_cookie_and_code_nothing_is_read(codes: OneTimeCodes, address: str) -> None:
     codes.address("/")
     async with a_browser(codes) as browser:

@@ -35,7 +35,7 @@ async def test_the_list_has_every_session(browser: httpx.AsyncClient) -> None:
 
 
 async def test_a_session_has_its_page(browser: httpx.AsyncClient) -> None:
-    page = await browser.get("/session/add-0")
+    page = await browser.get("/sessions/add-0")
     assert page.status_code == 200 and "<title>session add-0" in page.text
     assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
 
@@ -62,7 +62,7 @@ async def test_what_cannot_be_compared_is_not_found(browser: httpx.AsyncClient, 
 
 
 async def test_an_unknown_session_is_not_found(browser: httpx.AsyncClient) -> None:
-    assert (await browser.get("/session/other-9")).status_code == 404
+    assert (await browser.get("/sessions/other-9")).status_code == 404
 
 
 async def test_a_session_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_session_that_cannot_be_read_is_refused_with_the_reason(tmp_path
         journal.execute("update sessions set lease = '{}'")
         journal.commit()
     async with browser_of(run) as browser:
-        refused = await browser.get("/session/add-0")
+        refused = await browser.get("/sessions/add-0")
     assert refused.status_code == 500 and "polar audit" in refused.text
 
 

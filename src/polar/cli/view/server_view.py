@@ -80,7 +80,7 @@ async def _view(server: str, session: str, html: Path | None, comparison: Compar
             live = f"{client.url}/sessions/{session}"
             console().print(f"{session} is {material.lease.session.stage}: {live} follows it", soft_wrap=True)
         if html is None:
-            page = comparison.address(session, other) if comparison.wanted else f"/session/{session}"
+            page = comparison.address(session, other) if comparison.wanted else f"/sessions/{session}"
             source = TaskSource(client, material.lease.session.task_id)
             await serve(ViewerSite(source, spell, note), client.url, page, port)
         elif comparison.wanted:

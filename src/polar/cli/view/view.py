@@ -170,7 +170,7 @@ def _page(
     from polar.runs.stored import load_run, runs_dir_of
 
     if not comparison.wanted:
-        return f"/session/{session_id}" if session_id else "/"
+        return f"/sessions/{session_id}" if session_id else "/"
     if session_id is None:
         raise PolarError("name the session to compare, as in `polar view SESSION --against OTHER`")
     other = session_id

@@ -4,7 +4,7 @@ const LIGHT_SIGNS = { exact: "● exact", inexact: "◐ not exact", wrong: "✕ 
 
 function sideName(side) {
   const name = visible(side.session_id);
-  return SERVED && side.run_id ? el("a", { href: "/session/" + encodeURIComponent(side.session_id) }, name) : name;
+  return SERVED ? el("a", { href: "/sessions/" + encodeURIComponent(side.session_id) }, name) : name;
 }
 
 function numbersTable() {

@@ -3,7 +3,7 @@ const STAGE_SIGNS = { COMPLETED: "✓", FAILED: "✕", TIMED_OUT: "⧖", CANCELL
 
 function sessionLink(session_id, call) {
   const where = call === undefined ? "" : "#call-" + call;
-  return el("a", { href: "/session/" + encodeURIComponent(session_id) + where }, visible(session_id) + (call === undefined ? "" : " call " + call));
+  return el("a", { href: "/sessions/" + encodeURIComponent(session_id) + where }, visible(session_id) + (call === undefined ? "" : " call " + call));
 }
 
 function sessionRow(session) {

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from polar.dashboard.document import asset
-from polar.dashboard.live.shell import HEADERS, LivePageName, live_page, session_frame
-from polar.dashboard.live.transcript import Transcripts
+from polar.dashboard.live.shell import HEADERS, LivePageName, comparison_frame, live_page, session_frame
+from polar.dashboard.live.transcript import TracesOf, Transcripts
+from polar.dashboard.material import BUILDERS
 from polar.server.app import Pages
 from polar.server.auth import Access
+from polar.server.errors import Invalid
 from polar.server.routes.parameters import UNKNOWN, PathId
 from polar.server.state import State
-from polar.types import Spec
+from polar.types import ID_PATTERN, Spec
 
 PAGES: dict[str, tuple[LivePageName, str]] = {
     "/": ("overview", "What runs, what fails and what waits"),
@@ -31,6 +33,7 @@ PAGES: dict[str, tuple[LivePageName, str]] = {
     "/training": ("training", "The curves of trainers"),
     "/log": ("log", "The log of server and nodes"),
 }
+QuerySession = Annotated[str, Query(pattern=ID_PATTERN)]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -75,11 +78,23 @@ class DashboardRoutes:
         router.get("/sessions/{session_id}", summary="A session in the trace viewer", responses=UNKNOWN)(
             self.session
         )
+        router.get("/compare", summary="Two sessions, or two builders, side by side", responses=UNKNOWN)(
+            self.compare
+        )
         return router
 
     async def session(self, session_id: PathId) -> HTMLResponse:
         """Its calls, tokens, verdict and log, as far as they are at the server."""
         return session_frame(*await self._transcripts.page(session_id))
+
+    async def compare(
+        self, left: QuerySession, right: QuerySession, left_builder: str = "", right_builder: str = ""
+    ) -> HTMLResponse:
+        """Their traces: as stored, or as a built-in builder makes them now of the same calls."""
+        if unknown := {left_builder, right_builder} - {"", *BUILDERS}:
+            raise Invalid(f"no builder {min(unknown)[:100]!r}; there are {', '.join(BUILDERS)}")
+        sides = TracesOf(left, left_builder), TracesOf(right, right_builder)
+        return comparison_frame(await self._transcripts.comparison(*sides))
 
     async def login(self, request: Request, next: str = "/") -> Response:
         """Asks for the control token, which the page sends to `POST /login`, and goes on to `next`."""

@@ -11,10 +11,10 @@ from typing import Literal
 
 from fastapi.responses import HTMLResponse
 
-from polar.dashboard.document import SESSION_SCRIPTS, DocumentParts, asset, joined
-from polar.dashboard.page import SessionPage
+from polar.dashboard.document import COMPARISON_SCRIPTS, SESSION_SCRIPTS, DocumentParts, asset, joined
+from polar.dashboard.page import ComparisonPage, SessionPage
 
-LivePageName = Literal["login", "overview", "sessions", "session", "groups", "nodes", "training", "log"]
+LivePageName = Literal["login", "overview", "sessions", "session", "compare", "groups", "nodes", "training", "log"]
 SHARED = tuple(f"live/{name}.js" for name in ("requests", "shared", "curves", "charts", "actions", "frame"))
 LOGIN = ("live/requests.js", "live/login.js")
 STYLES = ("page.css", "live/live.css")
@@ -36,6 +36,12 @@ def session_frame(page: SessionPage, version: int) -> HTMLResponse:
     scripts = (joined(SESSION_SCRIPTS), _scripts("session"))
     parts = DocumentParts(f"session {page.session_id}", scripts, STYLES, connects=True, icon=ICON, version=version)
     return _answer(parts, page)
+
+
+def comparison_frame(page: ComparisonPage) -> HTMLResponse:
+    """Two sessions side by side inside the dashboard."""
+    scripts = (joined(COMPARISON_SCRIPTS), _scripts("compare"))
+    return _answer(DocumentParts("compared", scripts, STYLES, connects=True, icon=ICON), page)
 
 
 def _answer(parts: DocumentParts, values: object) -> HTMLResponse:

@@ -12,7 +12,7 @@ from collections import Counter
 
 import aiohttp
 
-from polar.server.callbacks.targets import CallbackTargets, CheckedResolver
+from polar.server.callbacks.targets import CallbackTargets, CheckedResolver, RefusedTarget, refusal_in
 from polar.server.long_poll import fires_within
 from polar.server.records import callbacks
 from polar.server.records.callbacks import Callback
@@ -73,18 +73,36 @@ class CallbackDelivery:
             else:
                 self._failing.add(callback.target)
                 if await self._state.change(callbacks.failed, callback, problem):
-                    log.warning("session %s: giving up its callback: %s", callback.session_id, problem)
+                    _log_given_up(callback, problem)
+        except RefusedTarget as refusal:
+            await self._give_up(callback, str(refusal))
         except StoreError as error:  # it stays due; the receiver recognises the repetition by its key
-            log.warning("session %s: its callback's outcome was not stored: %s", callback.session_id, error)
+            _log_not_stored(callback, error)
         finally:
             del self._under_way[callback.session_id]
             self._state.signals["callbacks"].fire()  # a connection is free
+
+    async def _give_up(self, callback: Callback, problem: str) -> None:
+        """Without another try: only the operator can allow an address."""
+        try:
+            await self._state.change(callbacks.give_up, callback, problem)
+            _log_given_up(callback, problem)
+        except StoreError as error:
+            _log_not_stored(callback, error)
 
     async def _nap_s(self) -> float:
         """Until the next try is due."""
         now = self._state.clock()
         due = await self._state.read(callbacks.next_due_at, now)
         return LONGEST_NAP_S if due is None else min(LONGEST_NAP_S, due - now)
+
+
+def _log_given_up(callback: Callback, problem: str) -> None:
+    log.warning("session %s: giving up its callback: %s", callback.session_id, problem)
+
+
+def _log_not_stored(callback: Callback, error: StoreError) -> None:
+    log.warning("session %s: its callback's outcome was not stored: %s", callback.session_id, error)
 
 
 def _http(targets: CallbackTargets) -> aiohttp.ClientSession:
@@ -99,7 +117,8 @@ def _http(targets: CallbackTargets) -> aiohttp.ClientSession:
 
 
 async def send(http: aiohttp.ClientSession, callback: Callback, targets: CallbackTargets) -> str | None:
-    """What went wrong, or None. The URL may hold a secret, so no message contains it."""
+    """What went wrong, or None. The URL may hold a secret, so no message contains it. Raises `RefusedTarget` for
+    an address that callbacks may not go to."""
     headers = {
         "Content-Type": "application/json",
         "Idempotency-Key": callback.key,
@@ -113,5 +132,7 @@ async def send(http: aiohttp.ClientSession, callback: Callback, targets: Callbac
     except TimeoutError:
         return f"no answer within {TIMEOUT_S:g} s"
     except Exception as error:  # a hostile answer may raise anything, and must not stop other callbacks
+        if refusal := refusal_in(error):
+            raise refusal from None
         return f"{type(error).__name__}: {str(error).replace(callback.url, 'the callback_url')}"
     return None if 200 <= answer.status < 300 else f"answered with status {answer.status}"

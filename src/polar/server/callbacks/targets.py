@@ -2,7 +2,8 @@
 
 A task names the address, and the server can reach what its submitter cannot: metadata services, other hosts of its
 network, programs on its own machine. So the address that a connection will use is checked, after its name is
-resolved: a name that resolves to another address at the second time gains nothing.
+resolved: a name that resolves to another address at the second time gains nothing. An address that stands in the
+URL is refused when the task is submitted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class RefusedTarget(OSError):
 class CallbackTargets:
     def __init__(self, config: ServerConfig) -> None:
         self._networks = [ip_network(network) for network in config.callback_networks]
-        self._loopback = is_loopback(config.host)
+        chosen = config.callback_loopback
+        self._loopback = is_loopback(config.host) if chosen is None else chosen
         """Where only this machine's users reach the server, their callbacks reach this machine."""
 
     def allows(self, host: str) -> bool:
@@ -38,13 +40,28 @@ class CallbackTargets:
 
     def check_literal(self, url: str) -> None:
         """Refuses a URL whose host is an address; aiohttp resolves only names."""
-        host = URL(url).host or ""
-        try:
-            allowed = self.allows(host)
-        except ValueError:  # a name, which the resolver checks
-            return
-        if not allowed:
-            raise _refusal(host)
+        address = _literal(URL(url).host or "")
+        if address is not None and not self.allows(address):
+            raise _refusal(address)
+
+
+def _literal(host: str) -> str | None:
+    """The address that `host` spells; None: it is a name, which the resolver checks."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    try:  # the short and numeric forms of IPv4, as 127.1
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        return None
+
+
+def refusal_in(error: BaseException | None) -> RefusedTarget | None:
+    """The refusal that caused an error: aiohttp raises its own error when the resolver refuses."""
+    while error is not None and not isinstance(error, RefusedTarget):
+        error = error.__cause__
+    return error
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -96,6 +96,19 @@ def failed(change: Change, callback: Callback, problem: str) -> bool:
     given_up = change.now - row.created >= GIVE_UP_AFTER_S
     pause_s = BackOff(FIRST_PAUSE_S, LONGEST_PAUSE_S, failures=row.tries).next_s()
     due = None if given_up else change.now + pause_s
-    kept = problem.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")[:MAX_PROBLEM]
-    change.connection.execute(update(callbacks).where(this).values(tries=row.tries + 1, due=due, problem=kept))
+    change.connection.execute(
+        update(callbacks).where(this).values(tries=row.tries + 1, due=due, problem=_kept(problem))
+    )
     return given_up
+
+
+def give_up(change: Change, callback: Callback, problem: str) -> None:
+    """There is no next try."""
+    this = callbacks.c.session_id == callback.session_id
+    change.connection.execute(
+        update(callbacks).where(this).values(tries=callbacks.c.tries + 1, due=None, problem=_kept(problem))
+    )
+
+
+def _kept(problem: str) -> str:
+    return problem.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")[:MAX_PROBLEM]

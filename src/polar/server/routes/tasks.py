@@ -7,6 +7,8 @@ import asyncio
 from fastapi import APIRouter
 
 from polar.server.auth import Access, guarded_router
+from polar.server.callbacks.targets import CallbackTargets, RefusedTarget
+from polar.server.errors import Invalid
 from polar.server.records import cancel, tasks
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, Limit, PathId
 from polar.server.state import State
@@ -17,6 +19,7 @@ from polar.types import CancelReply, TaskRequest, TaskStatus
 class TaskRoutes:
     def __init__(self, state: State) -> None:
         self._state = state
+        self._targets = CallbackTargets(state.config)
 
     def router(self, access: Access) -> APIRouter:
         router = guarded_router(access.control, "tasks")
@@ -29,11 +32,18 @@ class TaskRoutes:
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
         """Its sessions wait for nodes at once. A task without an id gets one; an id that exists is refused, and so
-        is a task whose plug-ins or options are not known, or that names a module which the operator has not
-        allowed."""
+        is a task whose plug-ins or options are not known, that names a module which the operator has not allowed,
+        or whose callback may not go to its address."""
         named = tasks.named(task)
         await asyncio.to_thread(refuse_if_wrong, named, self._state.config.allowed_modules)
+        self._refuse_target(named)
         return await self._state.change(tasks.submit, named)
+
+    def _refuse_target(self, task: TaskRequest) -> None:
+        try:
+            self._targets.check_literal(task.callback_url or "")
+        except RefusedTarget as refusal:
+            raise Invalid(f"callback_url: {refusal}") from refusal
 
     async def newest(self, limit: Limit = 100) -> list[TaskStatus]:
         """The last submitted first, each with how many of its sessions are in which stage."""

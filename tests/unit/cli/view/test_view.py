@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_is_named(run: RunPaths, polar: Polar) -> None:
     [
         ([], "/"),
         (["2026"], "/"),
-        (["add-0"], "/session/add-0"),
+        (["add-0"], "/sessions/add-0"),
         (["add-0", "--against", "add-1"], "right=add-1&right_builder="),
     ],
 )

@@ -47,7 +47,7 @@ async def test_a_stranger_is_led_to_the_login_and_back(stranger: httpx.AsyncClie
 
 
 async def test_every_page_has_a_strict_policy_and_is_not_kept(browser: httpx.AsyncClient) -> None:
-    for path in (*PAGES, "/sessions/add-0"):
+    for path in (*PAGES, "/sessions/add-0", "/compare?left=add-0&right=add-0"):
         page = await browser.get(path)
         assert page.status_code == 200, path
         policy = page.headers["content-security-policy"]
@@ -110,3 +110,13 @@ def test_the_words_of_another_model_are_not_shown() -> None:
     assert fits(lambda ids: "".join(map(chr, ids)), talk.calls)
     assert not fits(lambda ids: "".join(chr(each + 1) for each in ids), talk.calls)
     assert fits(lambda ids: "", []), "nothing to compare"
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("left=add-0&right=none", 404), ("left=add-0", 422), ("left=add-0&right=add-0&left_builder=os:path", 422)],
+)
+async def test_a_comparison_needs_two_sessions_and_built_in_builders(
+    browser: httpx.AsyncClient, query: str, status: int
+) -> None:
+    assert (await browser.get(f"/compare?{query}")).status_code == status

@@ -31,6 +31,22 @@ def test_a_server_on_loopback_calls_back_on_loopback_and_nowhere_near() -> None:
     assert not targets.allows("10.0.0.1") and not targets.allows("169.254.169.254")
 
 
+def test_the_operator_forbids_loopback_on_loopback() -> None:
+    assert not CallbackTargets(ServerConfig(callback_loopback=False)).allows("127.0.0.1")
+    assert CallbackTargets(ServerConfig(host="0.0.0.0", callback_loopback=True)).allows("::1")
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1"])
+def test_short_and_numeric_forms_are_addresses(host: str) -> None:
+    with pytest.raises(RefusedTarget, match=r"127\.0\.0\.1"):
+        CallbackTargets(OPEN).check_literal(f"http://{host}/x")
+
+
+@pytest.mark.parametrize("url", ["", "http://trainer.test/x", "http://localhost/x"])
+def test_names_are_left_to_the_resolver(url: str) -> None:
+    CallbackTargets(OPEN).check_literal(url)
+
+
 def test_the_operator_lists_networks() -> None:
     targets = CallbackTargets(ServerConfig(host="0.0.0.0", callback_networks=("10.0.0.0/8",)))
     assert targets.allows("10.9.9.9") and not targets.allows("192.168.0.1")
