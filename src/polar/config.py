@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from polar.errors import ConfigError, FieldProblem, field_problems
 from polar.toml_lines import FieldLines
@@ -19,6 +19,16 @@ from polar.types import Spec, Strict
 
 CONFIG_FILE = "polar.toml"
 SHOWN_PROBLEMS = 10
+
+
+def _checked_entry(entry: str) -> str:
+    if entry != "*" and not all(part.isidentifier() for part in entry.split(".")):
+        raise ValueError("write a module as 'my_package': that allows all modules below it too; '*' allows any")
+    return entry
+
+
+AllowedModules = tuple[Annotated[str, AfterValidator(_checked_entry)], ...]
+"""Modules that tasks may name as `module:Class`, each with all modules below it; `*`: any."""
 
 
 class GatewayConfig(Strict):
@@ -87,6 +97,9 @@ class NodeConfig(Strict):
     `polar fetch` gets it from there."""
     min_free_bytes: int = Field(default=64 * 2**20, ge=0)
     """With less free space, the disk counts as full."""
+    allowed_modules: AllowedModules = ()
+    """Of the tasks of a rollout server: a session of a task that names another fails, and the node does not import
+    it. The tasks of `polar run` may name any."""
 
 
 class PermittedEndpoint(Strict):
@@ -157,6 +170,8 @@ class ServerConfig(Strict):
     has waited longest for its client is closed."""
     stalled_request_s: float = Field(default=30.0, gt=0)
     """A request of which less than 16 KiB arrives in this time, and not its end, is answered with status 408."""
+    allowed_modules: AllowedModules = ()
+    """A task that names another is refused. The server imports none of them: the nodes do."""
 
     @field_validator("callback_networks")
     @classmethod

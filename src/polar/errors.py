@@ -50,6 +50,10 @@ class UnknownPlugin(ConfigError):
     """A plug-in name that is not registered."""
 
 
+class ModuleNotAllowed(ConfigError):
+    """A task names a module that the operator of the node has not allowed."""
+
+
 class EngineError(PolarError):
     """The engine refused, failed or cannot be reached."""
 

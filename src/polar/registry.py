@@ -7,7 +7,7 @@ only those who use it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -65,6 +65,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
 FOLDER_ON_PATH = "PYTHONPATH=FOLDER"
 EXTRA_OF = {"gguf": "embedded", "renderers": "renderers", "torch": "torch", "transformers": "torch"}
 """Modules that plug-ins of ours import at their top, and the extra that brings each."""
+TASK_KINDS = ("runtime", "harness", "builder", "evaluator")
+"""The plug-ins that a task names."""
+ANY_MODULE = "*"
 METHODS = {"evaluator": "evaluate"}
 """What a class must have, so that its absence is found before a run."""
 
@@ -81,11 +84,47 @@ def is_ours(kind: str, spec: Spec) -> bool:
 
 def _inner_specs(kind: str, spec: Spec) -> list[Spec]:
     try:
-        plugin = find(kind, spec.name)
-        within: Callable[[BaseModel], list[Spec]] | None = getattr(plugin, "inner_specs", None)
-        return within(options_of(kind, plugin, spec.options)) if within else []
+        within: Callable[[dict[str, Any]], list[Spec]] | None = getattr(find(kind, spec.name), "inner_specs", None)
     except PolarError:  # making it reports that
         return []
+    return within(spec.options) if within else []
+
+
+def names_to_import(kind: str, spec: Spec) -> list[str]:
+    """The `module:Class` names in a spec: its own, or those of the plug-ins that one of ours is made of. Imports
+    none of their modules."""
+    if not ships(kind, spec.name):
+        return [spec.name] if all(spec.name.partition(":")) else []
+    return [name for inner in _inner_specs(kind, spec) for name in names_to_import(kind, inner)]
+
+
+def modules_of(tasks: Iterable[TaskRequest]) -> list[str]:
+    """The modules that these tasks name, without importing them."""
+    names = (name for task in tasks for kind in TASK_KINDS for name in names_to_import(kind, getattr(task, kind)))
+    return sorted({name.partition(":")[0] for name in names})
+
+
+def module_problems(task: TaskRequest, allowed: Sequence[str], setting: str) -> list[FieldProblem]:
+    """Names in a task whose modules are neither allowed nor below one that is. `setting`: where the operator
+    allows them. Imports none of them."""
+    return [
+        FieldProblem((kind,), _not_allowed(name, setting))
+        for kind in TASK_KINDS
+        for name in names_to_import(kind, getattr(task, kind))
+        if not _is_allowed(name.partition(":")[0], allowed)
+    ]
+
+
+def _is_allowed(module: str, allowed: Sequence[str]) -> bool:
+    return any(each == ANY_MODULE or module == each or module.startswith(f"{each}.") for each in allowed)
+
+
+def _not_allowed(name: str, setting: str) -> str:
+    module = name.partition(":")[0]
+    return (
+        f"{name[:100]!r} would import a module that {setting} does not list; use a plug-in of Polar's own, or let"
+        f' the operator add "{module[:100]}" to {setting} in polar.toml'
+    )
 
 
 def find(kind: str, name: str) -> type[Any]:
@@ -192,15 +231,18 @@ def make(kind: str, spec: Spec) -> Any:
     return plugin(options_of(kind, plugin, spec.options))
 
 
-def plugin_problems(task: TaskRequest) -> list[FieldProblem]:
-    """Problems with the plug-ins that a task names, found before anything runs."""
+def plugin_problems(task: TaskRequest, *, only_ours: bool = False) -> list[FieldProblem]:
+    """Problems with the plug-ins that a task names, found before anything runs. `only_ours`: imports no module
+    that the task names. Then plug-ins that need one are not checked, and in such a task neither is what the others
+    ask of the whole task."""
     found: list[FieldProblem] = []
-    for kind in ("runtime", "harness", "builder", "evaluator"):
+    unchecked = {kind for kind in TASK_KINDS if only_ours and names_to_import(kind, getattr(task, kind))}
+    for kind in [kind for kind in TASK_KINDS if kind not in unchecked]:
         spec: Spec = getattr(task, kind)
         try:
             plugin = find(kind, spec.name)
             options = options_of(kind, plugin, spec.options)
-            if hasattr(plugin, "task_problems"):
+            if hasattr(plugin, "task_problems") and not unchecked:
                 found += [FieldProblem((kind,), problem) for problem in plugin(options).task_problems(task)]
         except FieldsRefused as error:
             found += error.problems

@@ -40,6 +40,10 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
         ("[pools]\nrunning = 0", r"line 2: pools\.running"),
         ("[gateway]\nport = 70000", r"gateway\.port"),
         ("[gateway]\nheartbeat_s = -1", r"gateway\.heartbeat_s"),
+        (
+            '[server]\nallowed_modules = ["my_package.*"]',
+            r"line 2: server\.allowed_modules.*write a module as 'my_package'",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_with_the_field(tmp_path: Path, text: str, problem: str) -> None:

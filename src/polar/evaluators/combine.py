@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
-from pydantic import BaseModel, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
 from polar import registry
 from polar.errors import ConfigError, EvaluatorError, PolarError, WorkspaceUnusable
@@ -40,6 +40,9 @@ class PartSpec(Strict):
     @property
     def title(self) -> str:
         return self.label or self.name.replace(":", "-").replace(".", "-")
+
+
+PARTS = TypeAdapter(list[PartSpec])
 
 
 class CombineOptions(Strict):
@@ -79,9 +82,13 @@ class Combine:
         }
 
     @staticmethod
-    def inner_specs(options: CombineOptions) -> list[Spec]:
-        """If one of them is not Polar's own, the whole runs in a thread of its own."""
-        return [part.spec for part in options.parts]
+    def inner_specs(options: dict[str, Any]) -> list[Spec]:
+        """As the task has them, because checking the options imports the parts. If one of them is not Polar's own,
+        the whole runs in a thread of its own."""
+        try:
+            return [part.spec for part in PARTS.validate_python(options.get("parts"))]
+        except ValidationError:  # then the options are refused before a part is imported
+            return []
 
     def task_problems(self, task: TaskRequest) -> list[str]:
         found: list[str] = []

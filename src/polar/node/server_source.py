@@ -334,10 +334,10 @@ class ServerSource:
 
 
 async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
-    """Runs the sessions that the server leases. After `stop` it hands back running sessions, uploads finished
-    ones, and leaves."""
+    """Runs the sessions that the server leases, except those whose tasks name a module that is not allowed. After
+    `stop` it hands back running sessions, uploads finished ones, and leaves."""
     source = ServerSource(uplink, Registration(name=NAME, slots=node.config.pools.running))
-    pipeline = node.pipeline(source, (source,))
+    pipeline = node.pipeline(source, (source,), node.config.node.allowed_modules)
     source.attach(
         Controls(
             cancel=pipeline.cancel,

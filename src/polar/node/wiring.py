@@ -150,8 +150,14 @@ class Node:
         """Runs the source's sessions until it has no more."""
         await self.pipeline(source, watchers).serve()
 
-    def pipeline(self, source: SessionSource, watchers: tuple[Watcher, ...] = ()) -> Pipeline:
-        """For callers that do more than serve, such as cancel a session."""
+    def pipeline(
+        self,
+        source: SessionSource,
+        watchers: tuple[Watcher, ...] = (),
+        allowed_modules: tuple[str, ...] = (registry.ANY_MODULE,),
+    ) -> Pipeline:
+        """For callers that do more than serve, such as cancel a session. `allowed_modules`: those its tasks may
+        name."""
         returning = source if isinstance(source, ReturningSource) else RequeueingSource(source)
         retrying = RetryingSource(returning, self.health, self.config.node, NAME)
         services = Services(
@@ -162,6 +168,7 @@ class Node:
             versions=self.versions,
             launcher=self.launcher,
             permits=self.config.permits,
+            allowed_modules=allowed_modules,
             notes_on=partial(additions_of, self.prompts.renderer),
         )
         journalled = JournalledSource(retrying, self.journal, self.health)

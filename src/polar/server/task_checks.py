@@ -1,8 +1,12 @@
-"""Checks of a task before it is accepted: nesting, priority, ids, file paths, callback URL, plug-ins."""
+"""Checks of a task before it is accepted: nesting, priority, ids, file paths, callback URL, modules, plug-ins.
+
+The server imports no module that a task names, allowed or not.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -12,22 +16,22 @@ from polar import registry
 from polar.server.errors import Invalid
 from polar.types import TaskRequest, is_id
 
-PLUGIN_FIELDS = ("runtime", "harness", "builder", "evaluator")
 MAX_DEPTH = 64
 MAX_PRIORITY = 2**31 - 1
 MAX_URL = 2048
 
 
-def refuse_if_wrong(task: TaskRequest) -> None:
-    """Imports the plug-ins' classes, which may take a while."""
+def refuse_if_wrong(task: TaskRequest, allowed_modules: Sequence[str] = ()) -> None:
+    """Imports the classes of Polar's own plug-ins, which may take a while."""
     checks = (_too_deep, _bad_priority, id_problems, file_problems, _bad_callback)
     found = [problem for check in checks for problem in check(task)]
-    if found := found or [*registry.plugin_problems(task)]:
+    found = found or [*registry.module_problems(task, allowed_modules, "server.allowed_modules")]
+    if found := found or [*registry.plugin_problems(task, only_ours=True)]:
         raise Invalid("; ".join(found))
 
 
 def _too_deep(task: TaskRequest) -> list[str]:
-    options = {f"{kind}.options": getattr(task, kind).options for kind in PLUGIN_FIELDS}
+    options = {f"{kind}.options": getattr(task, kind).options for kind in registry.TASK_KINDS}
     return [
         f"{field}: nested deeper than {MAX_DEPTH} levels"
         for field, value in {"metadata": task.metadata, **options}.items()

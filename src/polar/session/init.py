@@ -1,5 +1,6 @@
 """INIT: installs the harness, starts the runtime, prepares the workspace and opens the slot.
 
+First of all it refuses a task that names a module which the node may not import.
 The slot comes last, so that the commands that prepare the workspace have no key.
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from polar import registry
-from polar.errors import boundary
+from polar.errors import ModuleNotAllowed, boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.programs.install import install
 from polar.runtimes.base import Program, Runtime, SessionFolders
@@ -27,6 +28,8 @@ from polar.types import CallProfile, Spec
 
 async def init(live: LiveSession) -> None:
     spec = live.task.harness
+    with _part(live, "init"):
+        _refuse_modules(live)
     with _part(live, "harness"):
         harness = await call_foreign("harness", spec, _LoadedHarness, spec)
         live.harness_version = harness.version
@@ -60,6 +63,13 @@ async def init(live: LiveSession) -> None:
         await _write_files(runtime, live.launch, taken=live.task.files)
     with _part(live, "prepare"):
         await note_baseline(live)
+
+
+def _refuse_modules(live: LiveSession) -> None:
+    """Before anything imports one."""
+    allowed = live.services.allowed_modules
+    if found := registry.module_problems(live.task, allowed, "node.allowed_modules"):
+        raise ModuleNotAllowed("; ".join(found))
 
 
 class _LoadedHarness:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from polar import registry
 from polar.config import PermitConfig
 from polar.harnesses.base import Launch
 from polar.runtimes.base import Runtime
@@ -50,6 +51,8 @@ class Services:
     """Starts commands for runtimes without a supervisor of their own."""
     permits: PermitConfig = field(default_factory=PermitConfig)
     """What the operator lets tasks ask of the machine."""
+    allowed_modules: tuple[str, ...] = (registry.ANY_MODULE,)
+    """Modules that tasks may name, each with all below it."""
     notes_on: Callable[[Sequence[Call]], tuple[str, ...]] = lambda _: ()
     """What a reader of a result should know about the calls, such as what the renderer added to their prompts."""
     warm: WarmRuntimes | None = None

@@ -91,14 +91,26 @@ class ServedNode:
 
 
 class Service:
-    def __init__(self, renderer: SmolLM2Renderer, folder: Path, lease_beats: float = 15) -> None:
+    def __init__(
+        self,
+        renderer: SmolLM2Renderer,
+        folder: Path,
+        lease_beats: float = 15,
+        allowed_modules: tuple[str, ...] = (),
+    ) -> None:
         self._renderer = renderer
         self.folder = folder
         self.first_reply = ScriptedReply(text=WRITE)
         self.last_reply = ScriptedReply(text="Done.")
+        self.node_modules: tuple[str, ...] = ()
+        """That nodes which are added from now on may import."""
         self.server = RolloutServer(
             ServerConfig(
-                port=0, database=f"sqlite:///{folder}/server.db", heartbeat_s=0.1, lease_beats=lease_beats
+                port=0,
+                database=f"sqlite:///{folder}/server.db",
+                heartbeat_s=0.1,
+                lease_beats=lease_beats,
+                allowed_modules=allowed_modules,
             ),
             control_token="control",
             node_token="node",
@@ -125,7 +137,8 @@ class Service:
             return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 
         engine = FragileEngine(vocabulary, script, strict=False)
-        config = Config.model_validate({"pools": pools, "node": {"probe_pause_s": 0.05}})
+        node = {"probe_pause_s": 0.05, "allowed_modules": self.node_modules}
+        config = Config.model_validate({"pools": pools, "node": node})
         async with (
             open_node(
                 config, RunPaths.create(self.folder / "runs"), engine=engine, renderer=self._renderer

@@ -37,8 +37,9 @@ def test_a_plain_task_is_fine() -> None:
         ({"harness": "nobody"}, "harness: unknown harness 'nobody'"),
         ({"harness": {"name": "shell", "options": {}}}, "harness.*command"),
         ({"runtime": {"name": "local", "options": {"cap": 1}}}, "runtime.*cap"),
-        ({"builder": "collections:OrderedDict"}, "builder: .*not a plug-in"),
-        ({"evaluator": ".relative:Class"}, "evaluator: .*cannot be loaded"),
+        ({"builder": "collections:OrderedDict"}, "builder: 'collections:OrderedDict' would import a module"),
+        ({"evaluator": ".relative:Class"}, 'operator add ".relative" to server.allowed_modules in polar.toml'),
+        ({"evaluator": "module:"}, "unknown evaluator 'module:'"),
         ({"priority": MAX_PRIORITY + 1}, "priority: between"),
         ({"task_id": "x" * 127}, "task_id: 127 characters"),
         ({"files": {"/etc/passwd": ""}}, "files: '/etc/passwd'"),
@@ -66,15 +67,47 @@ def test_nesting_up_to_the_limit_is_fine() -> None:
     refuse_if_wrong(task_of(metadata={"deep": nested(MAX_DEPTH - 2), "wide": [[1, 2, {"a": []}]] * 100}))
 
 
-@pytest.mark.parametrize("defect", ["raise SystemExit(3)", "1 / 0", "import nowhere_at_all", "def ("])
-def test_a_plug_in_whose_module_fails_is_a_refusal(
-    tmp_path: Path, defect: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_plugin.py").write_text(defect)
+def combined(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "combine", "options": {"parts": parts}}
+
+
+MARKING = "marking_plugin:Class"
+NAMING: list[dict[str, Any]] = [
+    *({kind: MARKING} for kind in ("runtime", "harness", "builder", "evaluator")),
+    {"evaluator": combined({"name": MARKING})},
+    {"evaluator": combined({"name": "combine", "options": {"parts": [{"name": MARKING}]}})},
+]
+"""In each field, and within evaluators."""
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Written when the module is imported."""
+    written = tmp_path / "imported"
+    (tmp_path / "marking_plugin.py").write_text(f"open({str(written)!r}, 'w').close()")
     monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("broken_plugin", None)
-    with pytest.raises(Invalid, match="harness"):
-        refuse_if_wrong(task_of(harness="broken_plugin:Harness"))
+    sys.modules.pop("marking_plugin", None)
+    return written
+
+
+@pytest.mark.parametrize("fields", NAMING)
+def test_a_module_that_is_not_allowed_is_refused_and_not_imported(fields: dict[str, Any], marker: Path) -> None:
+    with pytest.raises(Invalid, match=r'add "marking_plugin" to server\.allowed_modules'):
+        refuse_if_wrong(task_of(**fields), ("marking", "marking_plugin.below", "other"))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("fields", NAMING)
+def test_an_allowed_module_is_passed_on_and_not_imported(fields: dict[str, Any], marker: Path) -> None:
+    refuse_if_wrong(task_of(**fields), ("marking_plugin",))
+    refuse_if_wrong(task_of(**fields), ("*",))
+    assert not marker.exists()
+
+
+def test_beside_an_allowed_module_the_options_of_our_own_are_checked(marker: Path) -> None:
+    with pytest.raises(Invalid, match=r"runtime.*cap"):
+        refuse_if_wrong(task_of(harness=MARKING, runtime={"name": "local", "options": {"cap": 1}}), ("*",))
+    assert not marker.exists()
 
 
 def test_session_ids_are_padded_to_sort() -> None:

@@ -32,6 +32,7 @@ def gateway(  # noqa: PLR0913
     log_json: LogJsonOption = False,
     run_id: Annotated[str | None, typer.Option(hidden=True)] = None,
     own_tasks: Annotated[bool, typer.Option(hidden=True)] = False,
+    allow_module: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run sessions for a rollout server, with the gateway and engine they need.
 
@@ -48,13 +49,19 @@ def gateway(  # noqa: PLR0913
     chosen = checked_config(config)
     if not own_tasks:
         chosen = configuration.for_foreign_tasks(chosen)
+    modules = (*chosen.node.allowed_modules, *(allow_module or ()))
+    chosen = chosen.model_copy(update={"node": chosen.node.model_copy(update={"allowed_modules": modules})})
     address = server or f"http://{chosen.server.host}:{chosen.server.port}"
     runs_dir: Path = ctx.obj or chosen.runs_dir
     configuration.read_secret("node-token")  # if it is missing, fail here and not in every worker
 
     async def supervise() -> None:
         stop, numbers = stop_requested(), range(1, workers + 1)
-        nodes = (Worker(f"gateway {n}", address, runs_dir, config, log_options=logs) for n in numbers)
+        more = tuple(allow_module or ())
+        nodes = (
+            Worker(f"gateway {n}", address, runs_dir, config, log_options=logs, allowed_modules=more)
+            for n in numbers
+        )
         async with running(*(node.program() for node in nodes)):
             await stop.wait()
 
@@ -116,6 +123,8 @@ class Worker:
     log_options: LogOptions = field(default_factory=LogOptions)
     own_tasks: bool = False
     """Its tasks are those of this machine's user."""
+    allowed_modules: tuple[str, ...] = ()
+    """Besides those of the config."""
     run_id: str = field(default="", init=False)
     """Of the current process; each start has a new run folder."""
 
@@ -131,7 +140,8 @@ class Worker:
         config = ["--config", str(self.config)] if self.config else []
         start = ["--runs-dir", str(self.runs_dir), "gateway", "--server", self.address, "--run-id", self.run_id]
         own = ["--own-tasks"] if self.own_tasks else []
-        return [*start, *own, *config, *self.log_options.arguments()]
+        allowed = [f"--allow-module={module}" for module in self.allowed_modules]
+        return [*start, *own, *config, *allowed, *self.log_options.arguments()]
 
     async def clear(self) -> None:
         """Ends the processes that a dead node has left running, and removes their folders."""

@@ -32,6 +32,7 @@ def server(  # noqa: PLR0913
     log_level: LevelOption = LogLevel.INFO,
     log_json: LogJsonOption = False,
     address_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    allow_module: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Take tasks from trainers and lease their sessions to gateway nodes.
 
@@ -48,7 +49,8 @@ def server(  # noqa: PLR0913
     given = {name: value for name, value in options.items() if value is not None}
     loaded = configuration.load(config)
     chosen = ServerConfig.model_validate(loaded.server.model_dump() | given)
-    run_served(_serve(chosen, loaded.model, address_file))
+    modules = (*chosen.allowed_modules, *(allow_module or ()))
+    run_served(_serve(chosen.model_copy(update={"allowed_modules": modules}), loaded.model, address_file))
 
 
 async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | None) -> None:
@@ -120,6 +122,8 @@ class ServerChild:
     address_file: Path
     log: Path | None
     log_options: LogOptions = field(default_factory=LogOptions)
+    allowed_modules: tuple[str, ...] = ()
+    """Besides those of the config."""
 
     def program(self) -> ChildProgram:
         from polar.cli.service.processes import ChildProgram
@@ -131,7 +135,8 @@ class ServerChild:
         database = ["--database", self.database] if self.database else []
         config = ["--config", str(self.config)] if self.config else []
         host = ["--host", self.host] if self.host else []
-        options = [*host, *database, *config, *self.log_options.arguments()]
+        allowed = [f"--allow-module={module}" for module in self.allowed_modules]
+        options = [*host, *database, *config, *allowed, *self.log_options.arguments()]
         return ["server", "--port", port, *options, "--address-file", str(self.address_file)]
 
     async def address(self) -> str:

@@ -144,6 +144,7 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
     from polar.cli.service.remote import check_server
     from polar.cli.service.up import Layout, service
     from polar.client import PolarClient
+    from polar.registry import ANY_MODULE
     from polar.store.private import private_folder
 
     if place.server is not None:
@@ -157,7 +158,14 @@ async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -
     private_folder(logs)
     database = f"sqlite:///{(config.output / 'server.db').absolute()}"
     layout = Layout(
-        place.config, place.config_file, config.output / "nodes", 0, place.workers, database=database, logs=logs
+        place.config,
+        place.config_file,
+        config.output / "nodes",
+        0,
+        place.workers,
+        database=database,
+        logs=logs,
+        allowed_modules=(ANY_MODULE,),  # the training config makes the tasks
     )
     progress.phase(f"Starting the rollout service; its logs are in {logs}")
     async with service(layout) as address:

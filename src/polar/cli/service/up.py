@@ -56,6 +56,7 @@ def up(  # noqa: PLR0913
     from polar.cli.runs.progress import RunProgress
     from polar.cli.runs.run import end_run, origin_of
     from polar.cli.runs.summary import print_outcome
+    from polar.registry import modules_of
     from polar.runs.running import tasks_of
     from polar.runs.task_sources import check_sources
     from polar.store.paths import RunPaths
@@ -67,7 +68,8 @@ def up(  # noqa: PLR0913
     logs = paths.root / "logs"
     private_folder(logs)
     database = f"sqlite:///{paths.root.absolute() / 'server.db'}"
-    layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs, log_options)
+    modules = tuple(modules_of(todo))
+    layout = Layout(chosen, config, paths.root / "nodes", port or 0, workers, database, logs, log_options, modules)
     progress = RunProgress(todo, quiet=json)
     with progress:
         interrupted = run_served(_run(layout, paths, todo, progress))
@@ -90,6 +92,8 @@ class Layout:
     logs: Path | None = None
     """Folder for their logs; None: our stderr."""
     log_options: LogOptions = field(default_factory=LogOptions)
+    allowed_modules: tuple[str, ...] = ()
+    """That tasks may name besides those of the config: the modules of the user's own tasks."""
 
 
 @asynccontextmanager
@@ -106,15 +110,16 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
 
     with tempfile.TemporaryDirectory(prefix="polar-up-") as scratch:
         file, options = layout.config_file, layout.log_options
-        own_tasks = is_loopback(layout.config.server.host)
         address_file = Path(scratch, "address")
+        host, modules = layout.config.server.host, layout.allowed_modules
+        whose = (is_loopback(host), modules)
         child = ServerChild(
-            layout.port, layout.config.server.host, layout.database, file, address_file, log("server"), options
+            layout.port, host, layout.database, file, address_file, log("server"), options, modules
         )
         async with running(child.program()):
             address = await child.address()
             workers = (
-                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options, own_tasks)
+                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options, *whose)
                 for n in range(1, layout.workers + 1)
             )
             async with running(*(worker.program() for worker in workers)):

@@ -32,9 +32,10 @@ class TaskRoutes:
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
         """Its sessions wait for nodes at once. A task without an id gets one; an id that exists is refused, and so
-        is a task whose plug-ins or options are not known, or whose callback may not go to its address."""
+        is a task whose plug-ins or options are not known, that names a module which the operator has not allowed,
+        or whose callback may not go to its address."""
         named = tasks.named(task)
-        await asyncio.to_thread(refuse_if_wrong, named)
+        await asyncio.to_thread(refuse_if_wrong, named, self._state.config.allowed_modules)
         self._refuse_target(named)
         return await self._state.change(tasks.submit, named)
 
