@@ -99,11 +99,13 @@ def material_of_upload(
 
 def rebuilt(material: PageMaterial, builder: str) -> PageMaterial:
     """With the traces of the named builder; the task's own has the task's options. Empty: the stored traces, or
-    if there are none, those that the task's builder makes of the calls so far."""
+    if there are none, those that the task's builder makes of the calls so far, if it is a built-in: whoever wrote
+    the task may be another than who looks, and names no module to import here."""
     own = material.lease.task.builder
     if builder:
         return replayed(material, own if builder == own.name else Spec(name=builder))
-    return replayed(material, own) if material.trajectory is None and material.calls else material
+    is_running = material.trajectory is None and bool(material.calls)
+    return replayed(material, own) if is_running and own.name in BUILDERS else material
 
 
 def replayed(material: PageMaterial, builder: Spec) -> PageMaterial:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from polar.dashboard.comparison import comparison_of, partners_of
 from polar.dashboard.material import PageMaterial, material_of_run, rebuilt
 from polar.dashboard.page import ComparisonPage, TokenKind
 from polar.errors import PolarError
-from polar.types import TokenIds, token_ids
+from polar.types import Spec, TokenIds, token_ids
 from viewed_session import Conversation, forked, store
 
 
@@ -76,6 +78,17 @@ async def test_a_session_without_traces_is_built_for_the_comparison(tmp_path: Pa
     run.session("add-0").traces.unlink()
     material = rebuilt(await material_of_run(run, "add-0"), "")
     assert material.built_now and len(comparison_of(material, material, spelled).left.rows) == 3
+
+
+async def test_a_module_that_a_task_names_is_not_imported_for_it(session: PageMaterial) -> None:
+    task = session.lease.task.model_copy(update={"builder": Spec(name="antigravity:Builder")})
+    running = replace(
+        session,
+        lease=session.lease.model_copy(update={"task": task}),
+        audit=replace(session.audit, trajectory=None),
+    )
+    assert rebuilt(running, "") is running
+    assert "antigravity" not in sys.modules
 
 
 async def test_a_session_without_calls_has_no_rows(tmp_path: Path) -> None:
