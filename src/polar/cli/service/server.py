@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,7 +88,9 @@ async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | 
             ended.result()
         ended.cancel()
         if address_file is not None:  # `polar up` may have been killed: then nothing else would remove it
-            shutil.rmtree(address_file.parent, ignore_errors=True)
+            address_file.unlink(missing_ok=True)
+            with suppress(OSError):  # other files are not ours
+                address_file.parent.rmdir()
     finally:
         await rollout.stop()
 
