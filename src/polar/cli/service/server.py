@@ -78,7 +78,7 @@ async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | 
             out.print(f"rollout server at {rollout.base_url}")
             out.print(f"its tokens are in {config_dir()}: control-token for trainers, node-token for nodes")
             out.print(f"dashboard at {rollout.base_url}/: {login_advice()}")
-        else:  # the parent prints the address, once all nodes are there
+        else:  # the parent prints the address
             write_whole(address_file, rollout.base_url.encode())
         ended = asyncio.create_task(rollout.wait())
         stopped = asyncio.create_task(stop.wait())

@@ -67,9 +67,19 @@ def test_its_tasks_are_accepted_with_the_options_of_their_plug_ins(project: Path
 
 
 def test_its_config_holds_defaults(project: Path) -> None:
-    """So that a reader sees what is in force, and removing a line changes nothing."""
+    """So that a reader sees what is in force, and removing a line changes nothing, except that a server and its
+    nodes may import the project's own evaluator."""
     assert tomllib.loads((project / "polar.toml").read_text())
-    assert config.load(None) == Config()
+    own, allowed = Config(), {"allowed_modules": ("evaluator",)}
+    parts = {"server": own.server.model_copy(update=allowed), "node": own.node.model_copy(update=allowed)}
+    assert config.load(None) == own.model_copy(update=parts)
+
+
+def test_a_server_of_the_project_takes_its_tasks(project: Path) -> None:
+    chosen = config.load(None)
+    for task in read_tasks(project / "tasks.toml"):
+        assert registry.module_problems(task, chosen.server.allowed_modules, "server.allowed_modules") == []
+        assert registry.module_problems(task, chosen.node.allowed_modules, "node.allowed_modules") == []
 
 
 async def test_its_grader_scores_the_share_of_words(project: Path) -> None:
