@@ -33,13 +33,14 @@ def private_file(path: str, flags: int) -> int:
     return os.open(path, flags, FILE)
 
 
-def make_private(root: Path) -> None:
-    """Takes a file, or a folder with all that is in it, from everybody else. Links are not followed; files of
+def make_private(*roots: Path) -> None:
+    """Takes files, and folders with all that is in them, from everybody else. Links are not followed; files of
     another user stay as they are."""
-    _close(root)
-    for parent, folders, names in os.walk(root):
-        for name in (*folders, *names):  # a folder is closed before the walk enters it
-            _close(Path(parent, name))
+    for root in roots:
+        _close(root)
+        for parent, folders, names in os.walk(root):
+            for name in (*folders, *names):  # a folder is closed before the walk enters it
+                _close(Path(parent, name))
 
 
 def _close(path: Path) -> None:

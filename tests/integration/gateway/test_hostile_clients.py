@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
 
 import pytest
 from playbook import Gateway, OpenGateway
 
 from polar.gateway.http import listeners
 from polar.types import Slot
+from raw_connections import connected, endless_heads, send_without_end
 from waiting import hang_limit
 
 ASK = {"model": "polar", "messages": [{"role": "user", "content": "Hi"}]}
@@ -26,50 +26,26 @@ def address(slot: Slot) -> tuple[str, int]:
     return host, int(port)
 
 
-@contextlib.asynccontextmanager
-async def connected(slot: Slot) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(*address(slot))
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
 async def is_served(gateway: Gateway, slot: Slot) -> bool:
     return (await gateway.post(slot, ASK))[0] == 200
 
 
 @pytest.mark.parametrize("has_listener", [True, False])
-@pytest.mark.parametrize(
-    ("beginning", "piece"),
-    [
-        (b"GET /", b"x"),
-        (b"GET / HTTP/1.1\r\n", b"a: b\r\n"),
-        (b"GET / HTTP/1.1\r\na: ", b"x"),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n"),
-    ],
-    ids=["path", "headers", "one-header", "trailers"],
-)
+@endless_heads
 async def test_a_head_without_end_is_hung_up_on(
     open_gateway: OpenGateway, has_listener: bool, beginning: bytes, piece: bytes
 ) -> None:
     gateway = await open_gateway(["Hello."])
     slot = await gateway.open(listener=a_listener() if has_listener else None)
-    async with connected(slot) as (_, writer):
-        writer.write(beginning)
-        with pytest.raises(ConnectionError):
-            for _ in range(500):
-                writer.write(piece * (2**16 // len(piece)))
-                await writer.drain()
+    with pytest.raises(ConnectionError):
+        await send_without_end(slot.base_url, beginning, piece)
     assert await is_served(gateway, slot)
 
 
 async def test_a_head_in_pieces_is_no_offence(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
     slot = await gateway.open(listener=a_listener())
-    async with connected(slot) as (reader, writer):
+    async with connected(slot.base_url) as (reader, writer):
         writer.write(b"HEAD / HTTP/1.1\r\n")
         for number in range(20):
             writer.write(b"a%d: %s\r\n" % (number, b"x" * 1000))
@@ -87,13 +63,13 @@ async def test_a_session_has_so_many_connections_and_no_more(
         await gateway.open("s1", listener=a_listener()),
         await gateway.open("s2", listener=a_listener()),
     )
-    async with connected(greedy) as first, connected(greedy) as second:
+    async with connected(greedy.base_url) as first, connected(greedy.base_url) as second:
         assert await is_let_in(*first) and await is_let_in(*second)
-        async with connected(greedy) as third:
+        async with connected(greedy.base_url) as third:
             assert not await is_let_in(*third)
         assert await is_served(gateway, other)
     async with hang_limit(), contextlib.AsyncExitStack() as stack:
-        while not await is_let_in(*await stack.enter_async_context(connected(greedy))):
+        while not await is_let_in(*await stack.enter_async_context(connected(greedy.base_url))):
             pass
 
 
@@ -113,7 +89,11 @@ async def test_bodies_under_way_at_one_listener_are_counted_together(
     slot = await gateway.open(listener=a_listener())
     key = f"authorization: Bearer {slot.key}"
     head = f"POST /v1/chat/completions HTTP/1.1\r\n{key}\r\ncontent-length: 9000\r\n\r\n".encode()
-    async with connected(slot) as first, connected(slot) as second, connected(slot) as third:
+    async with (
+        connected(slot.base_url) as first,
+        connected(slot.base_url) as second,
+        connected(slot.base_url) as third,
+    ):
         for _, writer in (first, second, third):
             writer.write(head + bytes(8000))
         answers = {asyncio.create_task(reader.readline()) for reader, _ in (first, second, third)}
@@ -129,7 +109,7 @@ async def test_bodies_under_way_at_one_listener_are_counted_together(
 async def test_connections_end_with_the_slot(open_gateway: OpenGateway) -> None:
     gateway = await open_gateway(["Hello."])
     slot = await gateway.open(listener=a_listener())
-    async with connected(slot) as (reader, writer):
+    async with connected(slot.base_url) as (reader, writer):
         assert await is_let_in(reader, writer)
         await gateway.slots.close("s1")
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

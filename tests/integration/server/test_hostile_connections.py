@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
 
 import pytest
 from desk import Api, OpenServer
 
+from raw_connections import connected, endless_heads, send_without_end
 from waiting import hang_limit
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@contextlib.asynccontextmanager
-async def connected(api: Api) -> AsyncIterator[Streams]:
-    parts = urlsplit(api.server.base_url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 async def is_alive(api: Api) -> bool:
     return (await api.get("/healthz")) == {"status": "ok"}
 
 
-@pytest.mark.parametrize(
-    ("beginning", "piece"),
-    [
-        (b"GET /", b"x"),
-        (b"GET / HTTP/1.1\r\n", b"a: b\r\n"),
-        (b"GET / HTTP/1.1\r\na: ", b"x"),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n"),
-    ],
-    ids=["path", "headers", "one-header", "trailers"],
-)
+@endless_heads
 async def test_a_head_without_end_is_hung_up_on(api: Api, beginning: bytes, piece: bytes) -> None:
-    async with connected(api) as (_, writer):
-        writer.write(beginning)
-        with pytest.raises(ConnectionError):
-            for _ in range(500):
-                writer.write(piece * (2**16 // len(piece)))
-                await writer.drain()
+    with pytest.raises(ConnectionError):
+        await send_without_end(api.server.base_url, beginning, piece)
     assert await is_alive(api)
 
 
@@ -63,7 +34,7 @@ async def test_a_head_without_end_is_hung_up_on(api: Api, beginning: bytes, piec
 )
 async def test_a_request_that_does_not_end_is_ended(open_server: OpenServer, half: bytes) -> None:
     api = await open_server(stalled_request_s=0.1)
-    async with connected(api) as (reader, writer), hang_limit():
+    async with connected(api.server.base_url) as (reader, writer), hang_limit():
         writer.write(half)
         answer = await reader.read()
     assert b" 408 " in answer and b"did not arrive in time" in answer
@@ -78,7 +49,7 @@ async def test_a_long_poll_is_no_slow_request(open_server: OpenServer) -> None:
 async def test_half_requests_do_not_keep_others_out(open_server: OpenServer) -> None:
     api = await open_server(max_connections=4)
     async with contextlib.AsyncExitStack() as stack:
-        halves = [await stack.enter_async_context(connected(api)) for _ in range(20)]
+        halves = [await stack.enter_async_context(connected(api.server.base_url)) for _ in range(20)]
         for _, writer in halves:
             writer.write(b"POST /v1/tasks HTTP/1.1\r\nhost: x\r\n")
         assert await is_alive(api)
@@ -93,11 +64,11 @@ async def test_where_all_connections_are_served_a_new_one_is_refused(open_server
     poll = b"GET /v1/results?wait_s=60 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer control-secret\r\n\r\n"
     async with contextlib.AsyncExitStack() as stack, hang_limit():
         for _ in range(2):
-            _, writer = await stack.enter_async_context(connected(api))
+            _, writer = await stack.enter_async_context(connected(api.server.base_url))
             writer.write(poll)
         answer = b""
         while b" 503 " not in answer:  # until the server has read both
-            reader, writer = await stack.enter_async_context(connected(api))
+            reader, writer = await stack.enter_async_context(connected(api.server.base_url))
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             answer = await reader.read()
     assert b"too many connections are open" in answer

@@ -112,14 +112,23 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
         file, options = layout.config_file, layout.log_options
         address_file = Path(scratch, "address")
         host, modules = layout.config.server.host, layout.allowed_modules
-        whose = (is_loopback(host), modules)
+        is_own = is_loopback(host)  # then only this machine's users reach the server
         child = ServerChild(
             layout.port, host, layout.database, file, address_file, log("server"), options, modules
         )
         async with running(child.program()):
             address = await child.address()
             workers = (
-                Worker(f"gateway {n}", address, layout.runs_dir, file, log(f"gateway-{n}"), options, *whose)
+                Worker(
+                    f"gateway {n}",
+                    address,
+                    layout.runs_dir,
+                    file,
+                    log(f"gateway-{n}"),
+                    options,
+                    is_own,
+                    modules,
+                )
                 for n in range(1, layout.workers + 1)
             )
             async with running(*(worker.program() for worker in workers)):

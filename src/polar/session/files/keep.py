@@ -72,8 +72,7 @@ async def hide_key(live: LiveSession) -> None:
 
 async def close_files(live: LiveSession) -> None:
     """Runtimes and evaluators write logs and artefacts with modes of their own."""
-    for path in (live.paths.logs, live.paths.artifacts, live.paths.patch):
-        await in_thread(make_private, path)
+    await in_thread(make_private, live.paths.logs, live.paths.artifacts, live.paths.patch)
 
 
 def shortened(lines: list[str]) -> tuple[str, ...]:
