@@ -2,7 +2,8 @@
 # What docs/training.md says about learning tasks of several steps, on one GPU, the most important first:
 #   bash benchmarks/learning_gpu.sh MODEL OUT [STAGE...]
 # MODEL: the safetensors that a vLLM at 127.0.0.1:8000 serves. OUT: results; OUT/log has what the commands print.
-# Stages: warm base base-others seed-N others ablation (all of them, with two seeds). MINUTES: of each seed.
+# Stages: warm base base-others seed-N others ablation weights (all but the last, with two seeds). MINUTES: of each seed.
+# `weights` needs a vLLM that takes weights by IPC (docs/weights.md).
 set -u
 model=$1 out=$2
 shift 2
@@ -17,24 +18,29 @@ step() { echo "== $(date +%T) $*" >&2; "$@" || echo "== failed: $*" >&2; }
 evaluate() { # NAME CONFIG TASKS [flags]: writes NAME.json
     step polar eval "$3" --config "$learning/$2" --json "${@:4}" >"$1.json"
 }
+demonstrations() {
+    python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
+    step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
+        --to tokens --config "$learning/demonstrations.toml"
+}
 others() { # NAME: the weights that the engine has now, without worked examples and through another harness
     evaluate "$1-without-examples" vllm_plain.toml some.jsonl
     evaluate "$1-claude-code" vllm_steps.toml some.jsonl --harness 'claude_code:{"bare": true}'
 }
+ablation() {
+    step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" --workers 2 \
+        --groups 4 --samples 8 --output "$out/ablation" "$@"
+}
 
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
+[ $# -gt 0 ] || set -- warm base base-others seed-0 seed-1 others ablation
+case " $* " in *" warm "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
-[ $# -gt 0 ] || set -- warm base base-others seed-0 seed-1 others ablation
 for stage in "$@"; do
     case $stage in
-    warm)
-        python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
-        step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
-            --to tokens --config "$learning/demonstrations.toml"
-        step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2
-        ;;
+    warm) step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2 ;;
     base) evaluate base vllm_steps.toml all.jsonl ;;
     base-others) others base ;;
     seed-*)
@@ -43,8 +49,12 @@ for stage in "$@"; do
         ;;
     others) others trained ;;
     ablation)
-        step python3 "$here/benchmarks/ablation.py" --config "$learning/vllm.toml" --model "$model" \
-            --workers 2 --groups 4 --samples 8 --ahead 0 1
+        ablation --builders prefix_merging tree per_request --ahead 1
+        ablation --builders prefix_merging tree --ahead 0
+        ;;
+    weights)
+        step python3 "$here/benchmarks/weight_updates.py" --model "$model" --transfer disk ipc --rounds 3 \
+            --json "$out/weights.json"
         ;;
     *) echo "== unknown stage: $stage" ;;
     esac
