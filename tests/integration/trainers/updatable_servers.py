@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,10 @@ from typing import Any
 from aiohttp import web
 from fake_sglang import FakeSglang
 from fake_vllm import FakeVllm
-from toy_model import Asked, ToyModel
+from toy_model import ShiftedToy
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-
-
-@dataclass
-class ShiftedToy(ToyModel):
-    shift: int = 0
-
-    def logprob(self, prefix: Sequence[int], token_id: int, temperature: float = 1.0) -> float:
-        return super().logprob(self._seen(prefix), token_id, temperature)
-
-    def _pick(self, prefix: list[int], asked: Asked) -> int:
-        return super()._pick(self._seen(prefix), asked)
-
-    def _seen(self, prefix: Sequence[int]) -> list[int]:
-        return [token_id + self.shift for token_id in prefix]
-
-    def scores(self, ids: Sequence[int]) -> list[float]:
-        return [self.logprob(ids[:n], ids[n]) for n in range(1, len(ids))]
 
 
 def model_folder(folder: Path, *, tied: bool) -> Path:

@@ -99,9 +99,7 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
         checkpoints=Checkpoints(config.output, config.schedule.keep),
     )
     try:
-        if checkpoint is not None:  # the engine has other weights than the checkpoint
-            await target.load(model.weights())
-        await probe.measure_noise()
+        await updates.begin(model.weights())
         return await Training(config, parts, state).run()
     finally:
         await target.close()

@@ -1,6 +1,7 @@
 """Weight updates: new weights into a running engine, and the proof that it has them (docs/weights.md)."""
 
 from polar.trainers.weights.base import (
+    ReplicatedTarget,
     WeightError,
     WeightOptions,
     Weights,
@@ -13,6 +14,7 @@ from polar.trainers.weights.update import WeightUpdates
 
 __all__ = [
     "ProbeReport",
+    "ReplicatedTarget",
     "WeightError",
     "WeightOptions",
     "WeightProbe",

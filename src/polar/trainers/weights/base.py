@@ -62,7 +62,17 @@ class VersionedTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class ReplicatedTarget(Protocol):
+    """A target of several engines, which must have the same weights whenever they sample."""
+
+    def present(self) -> Mapping[str, WeightTarget]:
+        """The replicas that take part in updates, by name; without those that did not answer at the last one."""
+        ...
+
+
 TARGETS = {
+    "pool": "polar.trainers.weights.pool:PoolTarget",
     "sglang": "polar.trainers.weights.sglang:SglangTarget",
     "torch": "polar.trainers.weights.vllm:TorchTarget",
     "vllm": "polar.trainers.weights.vllm:VllmTarget",
@@ -74,21 +84,23 @@ def weight_target(engine: Spec, model: Path, options: WeightOptions | None = Non
     """The target of an engine as `polar.toml` names it. `model`: the folder with the config and tokenizer files of
     the model that is trained."""
     chosen = options or WeightOptions()
-    module, _, name = _target_of(engine, chosen).partition(":")
-    kind: Any = getattr(import_module(module), name)  # loaded when used, like the engines themselves
-    return kind(engine.options, model, chosen)
+    return _target_of(engine, chosen)(engine.options, model, chosen)
 
 
 def check_takes_weights(engine: Spec, options: WeightOptions | None = None) -> None:
     """Raises `ConfigError` for an engine that takes none; to be asked before anything is started."""
-    _target_of(engine, options or WeightOptions())
+    chosen = options or WeightOptions()
+    target = _target_of(engine, chosen)
+    for inner in target.inner_specs(engine.options) if hasattr(target, "inner_specs") else ():
+        check_takes_weights(inner, chosen)
 
 
-def _target_of(engine: Spec, options: WeightOptions) -> str:
+def _target_of(engine: Spec, options: WeightOptions) -> Any:
     known = IPC_TARGETS if options.transfer == "ipc" else TARGETS
     if engine.name not in known:
         raise ConfigError(
             f"the engine {engine.name!r} does not take new weights by {options.transfer}; these do: "
             f"{', '.join(sorted(known))}"
         )
-    return known[engine.name]
+    module, _, name = known[engine.name].partition(":")
+    return getattr(import_module(module), name)  # loaded when used, like the engines themselves

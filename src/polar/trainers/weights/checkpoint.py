@@ -11,11 +11,12 @@ import fcntl
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from polar.errors import ConfigError
 from polar.trainers.weights.base import DtypeName, WeightError, Weights
@@ -71,6 +72,14 @@ class ModelFolder:
         return found[0]
 
 
+class Checkpoint(Protocol):
+    """A folder that servers load from."""
+
+    def write(self, weights: Weights) -> Path: ...
+
+    def close(self) -> None: ...
+
+
 class CheckpointFolder:
     """A folder that a server loads from, rewritten at each update and deleted at `close`."""
 
@@ -105,6 +114,27 @@ class CheckpointFolder:
             self._lock.close()
             shutil.rmtree(self._made, ignore_errors=True)
             self._made = None
+
+
+class SharedCheckpoint:
+    """One folder for several servers. What is written after `renew` is written once."""
+
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
+        self._written: Path | None = None
+        self._writing = threading.Lock()
+
+    def renew(self) -> None:
+        self._written = None
+
+    def write(self, weights: Weights) -> Path:
+        with self._writing:
+            if self._written is None:
+                self._written = self._folder.write(weights)
+            return self._written
+
+    def close(self) -> None:
+        self._folder.close()
 
 
 def to_send(tensors: Weights, dtype: DtypeName | None) -> dict[str, torch.Tensor]:

@@ -6,10 +6,11 @@ they differ is measured once, before the first update, when both have the same w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from polar.trainers.weights.base import WeightError, WeightTarget
+from polar.trainers.weights.base import ReplicatedTarget, WeightError, WeightTarget
 
 MAX_NOISE = 0.5
 """Mean difference above which trainer and engine cannot have the same weights."""
@@ -61,55 +62,80 @@ class WeightProbe:
         self._ids = tuple(ids)
         self._trainer_logprobs = trainer_logprobs
         self._margin = margin
-        self._noise = 0.0
+        self._noise: dict[str, float] = {}
+        """By replica."""
         self._old: list[float] = []
         self.last: ProbeReport | None = None
+        """Of the replica that differs most."""
 
     async def measure_noise(self) -> float:
-        """To be called before the first push, while trainer and engine have the same weights."""
-        trainer, engine = await self._scores()
-        noise = _difference(trainer, engine)
-        if not noise <= MAX_NOISE:  # NaN, too
-            raise WeightError(
-                f"before the first update the engine's logprobs differ from the trainer's by {noise:.3g} on "
-                "average: start the engine with the weights that the trainer starts from"
-            )
+        """To be called before the first push, while trainer and engine have the same weights. Of several replicas,
+        the largest."""
+        trainer, scores = await self._scores()
+        noise = {name: _difference(trainer, engine) for name, engine in scores.items()}
+        for name, value in noise.items():
+            if not value <= MAX_NOISE:  # NaN, too
+                raise WeightError(
+                    f"before the first update the logprobs of the engine{_at(name)} differ from the trainer's by "
+                    f"{value:.3g} on average: start the engine with the weights that the trainer starts from"
+                )
         self._noise, self._old = noise, trainer
-        return noise
+        return max(noise.values())
 
     async def check(self) -> ProbeReport:
         """After a push. Raises `WeightError`, which says what the engine has instead of the new weights."""
         if not self._old:
             raise WeightError("the noise is unknown: call `measure_noise` before the first push")
-        trainer, engine = await self._scores()
-        share = _share(self._old, trainer, engine)
-        difference, moved = _difference(trainer, engine), _difference(self._old, trainer)
-        report = self.last = ProbeReport(self._noise, difference, moved, share)
-        limit = max(self._margin * self._noise, self._noise + EXACT)
-        too_far = not difference <= limit  # NaN, too
-        if (report.clear or too_far) and not share > HALF_WAY:
-            raise WeightError(
-                f"the engine still has the old weights: its logprobs have gone {share:.0%} of the way to the new "
-                f"ones, which differ by {moved:.3g} on average (noise: {self._noise:.3g}); see the server's log"
+        trainer, scores = await self._scores()
+        reports = {name: self._report(name, trainer, engine) for name, engine in scores.items()}
+        problems = [problem for name, report in reports.items() if (problem := self._problem(name, report))]
+        self.last = max(reports.values(), key=lambda report: (report.difference, -report.share))
+        if problems:
+            raise WeightError("; ".join(problems))
+        if self.last.clear:
+            self._old = trainer
+        return self.last
+
+    def _report(self, name: str, trainer: list[float], engine: list[float]) -> ProbeReport:
+        noise = self._noise.get(name, max(self._noise.values()))  # it may have been away when noise was measured
+        moved = _difference(self._old, trainer)
+        return ProbeReport(noise, _difference(trainer, engine), moved, _share(self._old, trainer, engine))
+
+    def _problem(self, name: str, report: ProbeReport) -> str:
+        limit = max(self._margin * report.noise, report.noise + EXACT)
+        too_far = not report.difference <= limit  # NaN, too
+        if (report.clear or too_far) and not report.share > HALF_WAY:
+            return (
+                f"the engine{_at(name)} still has the old weights: its logprobs have gone {report.share:.0%} of "
+                f"the way to the new ones, which differ by {report.moved:.3g} on average (noise: "
+                f"{report.noise:.3g}); see the server's log"
             )
         if too_far:
-            raise WeightError(
-                f"the engine has other weights than the trainer: its logprobs differ by {difference:.3g} on "
-                f"average, and {limit:.3g} is allowed ({self._noise:.3g} before the first update); see the "
-                "server's log for weights that it did not load"
+            return (
+                f"the engine{_at(name)} has other weights than the trainer: its logprobs differ by "
+                f"{report.difference:.3g} on average, and {limit:.3g} is allowed ({report.noise:.3g} before the "
+                "first update); see the server's log for weights that it did not load"
             )
-        if report.clear:
-            self._old = trainer
-        return report
+        return ""
 
-    async def _scores(self) -> tuple[list[float], list[float]]:
-        trainer, engine = list(self._trainer_logprobs(self._ids)), await self._target.score(self._ids)
-        if not len(trainer) == len(engine) == len(self._ids) - 1:
-            raise WeightError(
-                f"for {len(self._ids) - 1} tokens of the probe the trainer gave {len(trainer)} logprobs, the "
-                f"engine {len(engine)}"
-            )
-        return trainer, engine
+    async def _scores(self) -> tuple[list[float], dict[str, list[float]]]:
+        """The trainer's, and those of each replica; the name of an engine without replicas is empty."""
+        target = self._target
+        targets = target.present() if isinstance(target, ReplicatedTarget) else {"": target}
+        trainer = list(self._trainer_logprobs(self._ids))
+        found = await asyncio.gather(*(each.score(self._ids) for each in targets.values()))
+        scores = dict(zip(targets, found, strict=True))
+        for name, engine in scores.items():
+            if not len(trainer) == len(engine) == len(self._ids) - 1:
+                raise WeightError(
+                    f"for {len(self._ids) - 1} tokens of the probe the trainer gave {len(trainer)} logprobs, the "
+                    f"engine{_at(name)} {len(engine)}"
+                )
+        return trainer, scores
+
+
+def _at(replica: str) -> str:
+    return f" at {replica}" if replica else ""
 
 
 def _difference(one: Sequence[float], other: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from polar.client import PolarClient
 from polar.errors import PolarError
-from polar.trainers.weights.base import VersionedTarget, WeightError, Weights, WeightTarget
+from polar.trainers.weights.base import ReplicatedTarget, VersionedTarget, WeightError, Weights, WeightTarget
 from polar.trainers.weights.probe import WeightProbe
 
 UpdateMode = Literal["drain", "in_flight"]
@@ -36,32 +36,62 @@ class WeightUpdates:
         self._mode = mode
         self._probe = probe
         self._timeout_s = timeout_s
+        self._torn = False
+        """Replicas may have different weights, and must not sample."""
+
+    async def begin(self, weights: Weights) -> None:
+        """Before the first push, while no session runs: the engine gets the trainer's weights, whatever it was
+        started with, so that the probe measures the noise and not a difference of weights."""
+        await self._target.load(weights)
+        if self._probe is not None:
+            await self._probe.measure_noise()
 
     async def push(self, weights: Weights, version: str) -> None:
         """Returns when new calls are sampled from `weights` and recorded under `version`.
 
-        Raises `WeightError` and resumes generation in any case. Then the engine's weights are unknown, and the
-        version is still the old one, unless it was the proof in flight that failed.
+        Raises `WeightError` and resumes generation in any case but one. Then the engine's weights are unknown, and
+        the version is still the old one, unless it was the proof in flight that failed. The exception are several
+        replicas, of which some may have taken the weights: generation stays paused, or the replicas held, until a
+        push succeeds.
         """
-        if self._mode == "drain":
-            await self._push_drained(weights, version)
-        else:
-            await self._push_in_flight(weights, version)
+        try:
+            await (self._push_drained if self._mode == "drain" else self._push_in_flight)(weights, version)
+        except PolarError as error:
+            if not self._torn:
+                raise
+            raise WeightError(
+                f"{error}; the replicas may have different weights, so none of them samples until a push succeeds"
+            ) from error
 
     async def _push_drained(self, weights: Weights, version: str) -> None:
         async with self._paused():
+            self._torn = isinstance(self._target, ReplicatedTarget)
             await self._target.load(weights)
             await self._prove()
+            self._torn = False
             await self._set_version(version)
 
     async def _push_in_flight(self, weights: Weights, version: str) -> None:
         async with self._held():
+            self._torn = isinstance(self._target, ReplicatedTarget)
             await self._target.load(weights)
+            self._torn = False
             await self._set_version(version)
             # A node that does not know the version yet records new calls under the old one. While the engine is
             # held they get no tokens, and then the node sees that the version changed within them.
             await self._acknowledged()
-        await self._prove()  # a held engine does not score
+        await self._prove_released()
+
+    async def _prove_released(self) -> None:
+        """A held engine does not score."""
+        try:
+            await self._prove()
+        except BaseException:
+            self._torn = isinstance(self._target, ReplicatedTarget)
+            if self._torn:
+                with suppress(PolarError):
+                    await self._target.hold()
+            raise
 
     async def _set_version(self, version: str) -> None:
         if isinstance(self._target, VersionedTarget):
@@ -90,8 +120,9 @@ class WeightUpdates:
             await self._client.pause(wait=True, timeout_s=self._timeout_s)
             yield
         except BaseException:
-            with suppress(PolarError):  # the first error is the one to report
-                await self._client.resume()
+            if not self._torn:
+                with suppress(PolarError):  # the first error is the one to report
+                    await self._client.resume()
             raise
         await self._client.resume()
 
@@ -101,7 +132,8 @@ class WeightUpdates:
             await self._target.hold()
             yield
         except BaseException:
-            with suppress(PolarError):
-                await self._target.release()
+            if not self._torn:
+                with suppress(PolarError):
+                    await self._target.release()
             raise
         await self._target.release()

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from polar.trainers.weights import WeightError, WeightProbe
+from polar.trainers.weights import WeightError, WeightProbe, WeightTarget
 
 IDS = list(range(200))
 SIZE = len(IDS) - 1
@@ -170,3 +170,65 @@ async def test_a_trainer_that_scores_other_tokens_is_refused() -> None:
     bench.trainer = Weights(bench.trainer.values[1:])
     with pytest.raises(WeightError, match="the trainer gave 198 logprobs, the engine 199"):
         await bench.probe.measure_noise()
+
+
+class ReplicaBench(Bench):
+    """Two replicas, the second noisier than the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = NoisyEngine(self.trainer, 1.5 * BF16)
+        self.away: set[str] = set()
+        self.probe = WeightProbe(self, IDS, lambda _: self.trainer.values)
+
+    def present(self) -> dict[str, WeightTarget]:
+        both: dict[str, WeightTarget] = {"http://a": self.engine, "http://b": self.second}
+        return {name: engine for name, engine in both.items() if name not in self.away}
+
+    async def score(self, ids: Sequence[int]) -> list[float]:
+        raise AssertionError("each replica is asked")
+
+    async def hold(self) -> None: ...
+
+    async def load(self, weights: object) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class TestReplicas:
+    async def test_each_has_a_noise_of_its_own(self) -> None:
+        bench = ReplicaBench()
+        assert await bench.probe.measure_noise() == pytest.approx(0.1, rel=0.2), "the larger one"
+        bench.train(0.5)
+        bench.push()
+        bench.second.weights = bench.trainer
+        report = await bench.probe.check()
+        assert report.noise == pytest.approx(0.1, rel=0.2) and report.clear
+
+    async def test_the_one_with_the_old_weights_is_named(self) -> None:
+        bench = ReplicaBench()
+        await bench.probe.measure_noise()
+        bench.train(0.6)
+        bench.push()
+        with pytest.raises(WeightError, match="the engine at http://b still has the old weights") as caught:
+            await bench.probe.check()
+        assert "http://a" not in str(caught.value)
+        assert bench.probe.last and bench.probe.last.share < 0.3
+
+    async def test_one_that_starts_with_other_weights_is_named(self) -> None:
+        bench = ReplicaBench()
+        bench.second.weights = bench.trainer.moved(2.0)
+        with pytest.raises(WeightError, match="the engine at http://b differ"):
+            await bench.probe.measure_noise()
+
+    async def test_one_that_was_away_is_proven_when_it_returns(self) -> None:
+        bench = ReplicaBench()
+        bench.away = {"http://b"}
+        await bench.probe.measure_noise()
+        bench.away = set()
+        bench.train(0.8)
+        bench.push()
+        with pytest.raises(WeightError, match="http://b"):
+            await bench.probe.check()

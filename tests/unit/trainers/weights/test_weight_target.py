@@ -28,7 +28,7 @@ async def test_an_engine_that_takes_weights(engine: str, model: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["embedded", "llamacpp", "my.module:Engine"])
 def test_one_that_does_not(engine: str, model: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"{engine}.*these do: sglang, torch, vllm"):
+    with pytest.raises(ConfigError, match=rf"{engine}.*these do: pool, sglang, torch, vllm"):
         weight_target(Spec(name=engine), model)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from polar.client import NotDrained
 from polar.errors import EngineError
-from polar.trainers.weights import WeightError, WeightProbe, WeightUpdates
+from polar.trainers.weights import WeightError, WeightProbe, WeightTarget, WeightUpdates
 from polar.types import Drain, Policy
 from waiting import hang_limit, until
 
@@ -80,6 +80,20 @@ async def probe_of(steps: Steps) -> WeightProbe:
     await probe.measure_noise()
     steps.seen.clear()
     return probe
+
+
+async def test_an_engine_started_with_other_weights_does_not_count_as_noise() -> None:
+    """A warm start is pushed into an engine that serves the base model. If that difference were the noise, later
+    pushes that fail would look proven."""
+
+    class OtherWeights(Steps):
+        async def score(self, ids: Sequence[int]) -> list[float]:
+            return [-1.0 if "load" in self.seen else -1.3] * (len(ids) - 1)
+
+    steps = OtherWeights()
+    probe = WeightProbe(steps, [1, 2, 3], lambda ids: [-1.0] * (len(ids) - 1))
+    await updates(steps, "drain", probe).begin(WEIGHTS)
+    assert (await probe.check()).noise == 0.0
 
 
 async def test_drain_loads_and_proves_while_nothing_is_generated() -> None:
@@ -160,3 +174,64 @@ async def test_a_cancelled_update_releases_the_engine() -> None:
     async with hang_limit():
         await asyncio.gather(pushing, return_exceptions=True)
     assert pushing.cancelled() and steps.seen == ["hold", "load", "release"]
+
+
+class ReplicatedSteps(NamingSteps):
+    """Two replicas, as far as an update sees them."""
+
+    def present(self) -> dict[str, WeightTarget]:
+        return {"http://a": self, "http://b": self}
+
+
+class TestReplicas:
+    """One that has not got the weights must not sample beside one that has."""
+
+    async def test_each_is_proven(self) -> None:
+        steps = ReplicatedSteps()
+        await updates(steps, "drain", await probe_of(steps)).push(WEIGHTS, "7")
+        assert steps.seen == ["pause", "load", "score", "score", "engine version 7", "version 7", "resume"]
+
+    @pytest.mark.parametrize("fails_at", ["load", "score"])
+    async def test_a_failed_drain_stays_paused_until_a_push_succeeds(self, fails_at: str) -> None:
+        steps = ReplicatedSteps()
+        probe = await probe_of(steps)
+        steps._fails_at = fails_at
+        pushes = updates(steps, "drain", probe)
+        with pytest.raises(WeightError, match=rf"{fails_at} failed; .*none of them samples until a push succeeds"):
+            await pushes.push(WEIGHTS, "7")
+        assert "resume" not in steps.seen and "version 7" not in steps.seen
+        steps._fails_at = ""
+        await pushes.push(WEIGHTS, "7")
+        assert steps.seen[-1] == "resume"
+
+    async def test_a_failed_load_in_flight_leaves_them_held(self) -> None:
+        steps = ReplicatedSteps(fails_at="load")
+        pushes = updates(steps, "in_flight")
+        with pytest.raises(WeightError, match="none of them samples"):
+            await pushes.push(WEIGHTS, "7")
+        assert steps.seen == ["hold", "load"]
+        steps._fails_at = ""
+        await pushes.push(WEIGHTS, "7")
+        assert steps.seen[-1] == "release"
+
+    async def test_a_failed_proof_in_flight_holds_them_again(self) -> None:
+        steps = ReplicatedSteps()
+        probe = await probe_of(steps)
+        steps._fails_at = "score"
+        with pytest.raises(WeightError, match="none of them samples"):
+            await updates(steps, "in_flight", probe).push(WEIGHTS, "7")
+        assert steps.seen[-2:] == ["score", "hold"] or steps.seen[-1] == "hold"
+
+    @pytest.mark.parametrize("fails_at", ["pause", "hold"])
+    async def test_before_anything_has_changed_generation_goes_on(self, fails_at: str) -> None:
+        steps = ReplicatedSteps(fails_at=fails_at)
+        mode, undone = ("drain", "resume") if fails_at == "pause" else ("in_flight", "release")
+        with pytest.raises((NotDrained, EngineError)):
+            await updates(steps, mode).push(WEIGHTS, "7")
+        assert steps.seen == [fails_at, undone]
+
+    async def test_a_node_that_does_not_acknowledge_is_no_reason_to_stop(self) -> None:
+        steps = ReplicatedSteps(unheard=[("node-9",)] * 10_000)
+        with pytest.raises(WeightError, match="node-9"):
+            await updates(steps, "in_flight", timeout_s=0.2).push(WEIGHTS, "7")
+        assert steps.seen[-1] == "release", "all replicas have the same weights"
