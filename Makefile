@@ -11,7 +11,7 @@ TESTS := tests --ignore=tests/e2e/heavy
 # The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo train demo-sft test check lint docs harnesses e2e bench fidelity clean runtimes bubblewrap docker podman apptainer image
+.PHONY: demo train demo-sft test check lint docs harnesses e2e bench fidelity clean runtimes bubblewrap docker slurm podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar demo
@@ -65,6 +65,9 @@ docker:  ## also starts an engine where none answers; scripts/start-docker.sh st
 	@scripts/need.sh dockerd docker.io
 	@scripts/start-docker.sh
 
+slurm:  ## a controller and its daemons, which tests start for themselves
+	@scripts/need.sh slurmctld slurmctld slurmd slurmd sbatch slurm-client munged munge
+
 podman:  ## for tests/e2e/heavy/test_podman.py, which starts a service of its own
 	@scripts/need.sh podman podman netavark netavark aardvark-dns aardvark-dns catatonit catatonit runc runc \
 		newuidmap uidmap slirp4netns slirp4netns
@@ -95,5 +98,5 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.train: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev,train,trl]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev,train,trl,ray]'
 	@touch $@

@@ -33,9 +33,9 @@ from page import origin, table, write_section
 from polar import registry
 from polar.audit.certificate import certify
 from polar.builders.base import Builder
-from polar.store.trajectories import packed
 from polar.tokens.sequences import TokenDigest
 from polar.types import Call, CallTimes, Message, Spec, TokenIds, Trajectory, logprobs, token_ids
+from polar.types.packed import packed
 
 BUILDERS = ("prefix_merging", "tree", "per_request")
 SHAPES = ("chain", "branches", "comb")

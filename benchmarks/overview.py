@@ -1,4 +1,4 @@
-"""How the overview and the lists grow with the number of finished sessions, as ratios to a small database.
+"""How overview, lists, cursor and groups grow with the number of finished sessions, as ratios to a small database.
 
     python benchmarks/overview.py [--sessions 100000] [--database postgresql://...]
 
@@ -22,11 +22,23 @@ from sqlalchemy import Connection, create_engine, select, text
 from polar.config import ServerConfig
 from polar.server.overview import group_list, session_list
 from polar.server.overview.snapshot import snapshot
-from polar.server.records import leases, nodes, results, tasks
-from polar.server.records.sessions import rows_of
+from polar.server.records import groups, leases, nodes, results, tasks
+from polar.server.records.sessions import listing, rows_of
 from polar.server.records.tables import sessions
 from polar.server.state import Change, State
-from polar.types import Failure, Registration, Score, SessionFilter, SessionResult, Stage, TaskRequest
+from polar.server.status.reading import read
+from polar.types import (
+    PROTOCOL,
+    Failure,
+    NodeAbilities,
+    Registration,
+    Score,
+    Selection,
+    SessionFilter,
+    SessionResult,
+    Stage,
+    TaskRequest,
+)
 from polar.types.trace import TrajectoryStatistics
 
 SMALL = 1000
@@ -79,9 +91,14 @@ def _end_all(change: Change, node_id: str, task_id: str, chance: random.Random) 
     results.finish(change, [(row, _result(row, chance)) for row in rows], node_id)
 
 
+def _able(slots: int) -> Registration:
+    abilities = NodeAbilities(protocol=PROTOCOL, runtimes=("local",), harnesses=("one", "rare", "pi"))
+    return Registration(name="one", slots=slots, abilities=abilities)
+
+
 async def _fill(state: State, count: int) -> None:
     chance = random.Random(1)
-    node = (await state.change(nodes.register, Registration(name="one", slots=SAMPLES))).node_id
+    node = (await state.change(nodes.register, _able(SAMPLES))).node_id
     for number in range(count // SAMPLES):
         harness = "rare" if number == 1 else "one"
         task = {"task_id": f"task-{number}", "instruction": "x" * 500, "num_samples": SAMPLES, "harness": harness}
@@ -108,8 +125,25 @@ async def _measure(database: str, count: int) -> dict[str, float]:
         print(f"{count} finished sessions made in {time.perf_counter() - start:.1f} s")
         found = {
             "overview": await _median_ms(state, lambda c: snapshot(c, time.time(), time.time() - 60)),
+            "scrape of metrics": await _median_ms(state, lambda c: read(c, time.time(), time.time() - 60)),
             "groups": await _median_ms(state, lambda c: group_list.page(c, None, 50)),
         }
+        middle = count // 2
+        for name, look in {
+            "cursor, from the start": lambda c: results.rows_after(c, 0, 100, results.ResultFilter()),
+            "cursor, in the middle": lambda c: results.rows_after(c, middle, 100, results.ResultFilter()),
+            "cursor, at the end": lambda c: results.rows_after(c, count - 100, 100, results.ResultFilter()),
+            "cursor of a task": lambda c: results.rows_after(c, 0, 100, results.ResultFilter(task_id="task-3")),
+            "selected tasks": lambda c: results.selected(c, Selection(task_ids=("task-3", "task-5"))),
+            "whole groups": lambda c: groups.done_after(c, middle, 4, None),
+            "a selected group": lambda c: groups.done_after(c, 0, 4, ["task-3"]),
+            "status of a group": lambda c: groups.status(c, "task-3"),
+            "newest tasks": lambda c: tasks.newest(c, 50),
+            "sessions, the first": lambda c: listing(c, None, None, 100),
+            "sessions in a rare stage": lambda c: listing(c, None, Stage.TIMED_OUT, 1),
+            "sessions that wait": lambda c: listing(c, None, Stage.QUEUED, 100),
+        }.items():
+            found[name] = await _median_ms(state, look)
         for name, fields in FILTERS.items():
             wanted = SessionFilter.model_validate(fields)
             found[name] = await _median_ms(state, lambda c, w=wanted: session_list.page(c, w, None, 50))

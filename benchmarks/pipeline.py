@@ -10,8 +10,10 @@ test suites to run around a quick agent. Three ways to spend workers, in the sam
 - whole sessions: a run slot does everything of its session, one session after another.
 
 In all of them no more sessions run at once than there are run slots, because the engine behind them is what is
-scarce. Utilisation is the time in which run slots were busy, divided by slots x wall time, from the first lease to
-the last result. `--write` puts the table into docs/performance.md.
+scarce. Utilisation is the time in which run slots were busy, divided by slots x wall time: of the whole run, from
+the first lease to the last result; and, for `isolated`, steady, from when all run slots were first busy until the
+last lease. The ceiling is what the pools allow: with too few workers for INIT, the run slots are not fed.
+`--write` puts the table into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from page import origin, table, write_section
 from pipeline_stubs import StubSlots, stub_task
@@ -36,7 +39,7 @@ from polar.runtimes.host.supervisor import Launcher
 from polar.session.live import LiveSession, Services
 from polar.session.pipeline import Pipeline
 from polar.store.paths import RunPaths
-from polar.types import SessionResult, Stage, TaskRequest, Trajectory
+from polar.types import Lease, SessionResult, Stage, TaskRequest, Trajectory
 
 RUN_SLOTS = 4
 
@@ -50,6 +53,11 @@ class Workload:
     run_s: float
     postrun_s: float
     pools: PoolConfig
+
+    @property
+    def ceiling(self) -> float:
+        """Of steady utilisation: sessions a second that INIT can feed, against those of the run slots."""
+        return min(1.0, self.pools.init / self.init_s * self.run_s / self.pools.running)
 
     def tasks(self, sessions: int, seed: int) -> list[TaskRequest]:
         chance = random.Random(seed)
@@ -66,22 +74,56 @@ WORKLOADS = (
     Workload("0.2 / 0.1 / 0.05", 0.2, 0.1, 0.05, _pools(10, 3)),
     Workload("0.2 / 0.1 / 0.2", 0.2, 0.1, 0.2, _pools(10, 10)),
     Workload("0.1 / 0.1 / 0.4", 0.1, 0.1, 0.4, _pools(5, 20)),
+    Workload("0.2 / 0.1 / 0.05, too few for INIT", 0.2, 0.1, 0.05, _pools(4, 3)),
 )
 
 
-class BusyClock:
-    """A watcher that sums the time sessions spend in RUNNING."""
+class RunSlots(asyncio.Semaphore):
+    """The run slots of a pipeline; notes how many are busy, and since when. A session's stage does not tell: it
+    stays RUNNING while it waits for POSTRUN, without a slot."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
-        self._since: dict[str, float] = {}
+        super().__init__(RUN_SLOTS)
+        self._changes: list[tuple[float, int]] = [(time.monotonic(), 0)]
 
-    def stage_changed(self, session_id: str, stage: Stage, at: float) -> None:
-        now = time.monotonic()
-        if stage is Stage.RUNNING:
-            self._since[session_id] = now
-        elif session_id in self._since:
-            self.busy_s += now - self._since.pop(session_id)
+    @property
+    def first_full(self) -> float | None:
+        return next((at for at, busy in self._changes if busy == RUN_SLOTS), None)
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self._note(1)
+        return True
+
+    def release(self) -> None:
+        super().release()
+        self._note(-1)
+
+    def share(self, begin: float, end: float) -> float:
+        """Of the slots' time between these two."""
+        ends = [*(at for at, _ in self._changes[1:]), end]
+        parts = (
+            (max(begin, at), min(end, until), busy) for (at, busy), until in zip(self._changes, ends, strict=True)
+        )
+        return sum(busy * max(0.0, until - at) for at, until, busy in parts) / (RUN_SLOTS * (end - begin))
+
+    def _note(self, more: int) -> None:
+        self._changes.append((time.monotonic(), self._changes[-1][1] + more))
+
+
+class TimedSource(TaskFileSource):
+    last_lease = 0.0
+
+    async def lease(self, room: int) -> list[Lease]:
+        if leases := await super().lease(room):
+            self.last_lease = time.monotonic()
+        return leases
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    whole: float
+    steady: float
 
 
 class OnePool(Pipeline):
@@ -104,39 +146,43 @@ def make(way: str, pools: PoolConfig, services: Services, source: TaskFileSource
     return OnePool(workers, services, source)
 
 
-async def utilisation(way: str, workload: Workload, sessions: int, seed: int) -> float:
+async def utilisation(way: str, workload: Workload, sessions: int, seed: int) -> Utilisation:
     results: list[SessionResult] = []
 
     async def keep(result: SessionResult, _: Trajectory | None) -> None:
         results.append(result)
 
-    clock = BusyClock()
     with tempfile.TemporaryDirectory() as folder:
         launcher = Launcher()
         paths = RunPaths.create(Path(folder))
-        services = Services(StubSlots(), PolicyGate(), paths, (clock,), launcher=launcher)
-        pipeline = make(way, workload.pools, services, TaskFileSource(workload.tasks(sessions, seed), keep))
+        services = Services(StubSlots(), PolicyGate(), paths, (), launcher=launcher)
+        source = TimedSource(workload.tasks(sessions, seed), keep)
+        pipeline = make(way, workload.pools, services, source)
+        slots = pipeline._running = RunSlots()  # pyright: ignore
         begun = time.monotonic()
         await pipeline.serve()
-        wall_s = time.monotonic() - begun
+        ended = time.monotonic()
         await launcher.close()
     broken = [result.failure for result in results if result.stage is not Stage.COMPLETED]
     if broken or len(results) != sessions:
         raise SystemExit(f"{len(broken)} of {len(results)} sessions failed: {broken[:1]}")
-    return clock.busy_s / (RUN_SLOTS * wall_s)
+    full = slots.first_full or begun  # with too few workers before them, not all run slots are ever busy
+    return Utilisation(slots.share(begun, ended), slots.share(full, source.last_lease))
 
 
 WAYS = ("isolated", "shared", "whole sessions")
 
 
 async def row(workload: Workload, sessions: int, rounds: int) -> list[str]:
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    found: dict[str, list[Utilisation]] = {way: [] for way in WAYS}
     for seed in range(rounds):
         for way in WAYS:
             found[way].append(await utilisation(way, workload, sessions, seed))
     pools = workload.pools
     sizes = f"{pools.init} / {pools.running} / {pools.postrun}"
-    return [workload.name, sizes, *(f"{median(values):.0%}" for values in found.values())]
+    steady = median(each.steady for each in found["isolated"])
+    whole = (median(each.whole for each in values) for values in found.values())
+    return [workload.name, sizes, *(f"{value:.0%}" for value in (workload.ceiling, steady, *whole))]
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:
@@ -151,7 +197,7 @@ async def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args()
     rows = [await row(workload, options.sessions, options.rounds) for workload in chosen(options.workload)]
-    head = ["seconds of INIT / RUNNING / POSTRUN", "pools", *WAYS]
+    head = ["seconds of INIT / RUNNING / POSTRUN", "pools", "ceiling", "isolated, steady", *WAYS]
     command = f"python benchmarks/pipeline.py --sessions {options.sessions} --rounds {options.rounds} --write"
     text = f"{table(head, rows)}\n\n{origin(command)}"
     print(text)

@@ -22,7 +22,7 @@ if [ -z "$wheel" ]; then
 fi
 version=$(docker run --rm --network none "$base" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 "$python" -m pip download --quiet --only-binary=:all: --python-version "$version" --dest "$context/wheels" \
-    "$wheel[postgres,embedded,node,renderers]"
+    "$wheel[postgres,embedded,node,otel,renderers]"
 for target in server node; do
     DOCKER_BUILDKIT=0 docker build --quiet --network none --build-arg BASE="$base" --target "$target" \
         --tag "polar-$target" "$context"

@@ -1,9 +1,11 @@
-"""Fixtures of all suites: the default model's own vocabulary, read once; signals as a terminal gives them."""
+"""Fixtures of all suites: the default model's own vocabulary and a PostgreSQL, each made once; signals as a
+terminal gives them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from memory import MemoryReturn
+from pg_cluster import Postgres
 from polar.store.weights import WeightsError
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from skips import Skips
@@ -50,6 +53,18 @@ def smollm2() -> SmolLM2Renderer:
     except WeightsError as error:
         pytest.skip(str(error))
     return renderer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    if not found and not on_path:
+        pytest.skip("PostgreSQL's initdb is missing: apt-get install postgresql")
+    cluster = Postgres(found[-1].parent if found else Path(str(on_path)).parent)
+    cluster.start()
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from node_abilities import able
 from polar.audit.certificate import certify
 from polar.builders.labels import labelled
 from polar.builders.prefix_merging import PrefixMerging
@@ -95,7 +96,8 @@ class Service:
 class FakeNode:
     def __init__(self, url: str, name: str = "fake:1", slots: int = 8) -> None:
         self._url = url
-        given = orjson.loads(self._send("POST", "/v1/nodes", {"name": name, "slots": slots}, NODE))
+        body = {"name": name, "slots": slots, "abilities": able().model_dump(mode="json")}
+        given = orjson.loads(self._send("POST", "/v1/nodes", body, NODE))
         self.node_id, self._key = given["node_id"], given["key"]
         self.held: dict[str, Lease] = {}
 

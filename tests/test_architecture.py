@@ -17,16 +17,26 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 # A part may import parts of lower tiers, never of a higher one, and of its own tier only itself.
 TIERS: list[set[str]] = [
-    {"types", "bounded_http"},
-    {"errors", "back_off", "log_buffer", "sse", "toml_lines", "toml_text", "uvicorn_server", "credit"},
+    {"types", "bounded_http", "tls"},
+    {
+        "errors",
+        "back_off",
+        "log_buffer",
+        "sse",
+        "toml_lines",
+        "toml_text",
+        "uvicorn_server",
+        "credit",
+        "monitoring",
+    },
     {"config"},
     {"registry", "store", "client"},
     {"runtimes", "tokens"},
     {"engines", "harnesses", "builders", "evaluators"},
     {"audit"},
     {"gateway", "session", "server"},
-    {"node", "data", "testing"},
-    {"runs"},
+    {"node", "data", "testing", "child_processes"},
+    {"runs", "tracing"},
     {"trainers"},
     {"cluster", "dashboard"},
     {"cli"},
@@ -34,7 +44,7 @@ TIERS: list[set[str]] = [
 TIER_OF = {part: level for level, parts in enumerate(TIERS) for part in parts}
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "manager", "models", "core"}
 PLUG_POINTS = {
-    "engines": {"embedded", "endpoint", "llamacpp", "scripted", "sglang", "torch", "vllm"},
+    "engines": {"embedded", "endpoint", "llamacpp", "pool", "scripted", "sglang", "torch", "vllm"},
     "harnesses": {"claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"},
     "runtimes": {"apptainer", "bubblewrap", "docker", "local"},
     "dialects": {"anthropic", "google", "openai_chat", "openai_completions", "openai_responses"},

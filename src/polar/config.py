@@ -6,6 +6,7 @@ import os
 import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,9 @@ def _checked_entry(entry: str) -> str:
 
 AllowedModules = tuple[Annotated[str, AfterValidator(_checked_entry)], ...]
 """Modules that tasks may name as `module:Class`, each with all modules below it; `*`: any."""
+
+
+NodeLabel = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class GatewayConfig(Strict):
@@ -95,11 +99,27 @@ class NodeConfig(Strict):
     upload_bytes: int = Field(default=256 * 2**10, ge=0, le=64 * 2**20)
     """How much of a session's logs, patch and artefacts goes to the rollout server with its result; 0: nothing.
     `polar fetch` gets it from there."""
+    drain_s: float = Field(default=0.0, ge=0)
+    """A node that is stopped leases nothing more, and lets its sessions go on for this long before it hands them
+    back. A second SIGTERM ends the wait."""
     min_free_bytes: int = Field(default=64 * 2**20, ge=0)
     """With less free space, the disk counts as full."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where a node of a rollout server answers `/metrics`, `/healthz` and `/readyz`; several nodes (`--workers`)
+    take this port and the following ones. 0: any free port, which the log names. None: nowhere."""
+    metrics_host: str = "127.0.0.1"
+    metrics: Literal["token", "open"] = "token"
+    """Who may read `/metrics` there: whoever has the metrics token, or everyone who reaches it."""
+    otlp_endpoint: str | None = None
+    """An OpenTelemetry collector that gets a trace of each session, as `http://collector:4318`. None: that of the
+    variable `OTEL_EXPORTER_OTLP_ENDPOINT`, and without it no traces are made. Needs the extra `otel`."""
     allowed_modules: AllowedModules = ()
-    """Of the tasks of a rollout server: a session of a task that names another fails, and the node does not import
+    """Of the tasks of a rollout server: the node gets no session of a task that names another, and does not import
     it. The tasks of `polar run` may name any."""
+    labels: tuple[NodeLabel, ...] = Field(default=(), max_length=100)
+    """What tasks may ask for in `needs.labels`, such as `gpu` or `site:lab`."""
+    runtimes: tuple[str, ...] | None = None
+    """Runtimes of Polar that a rollout server may use on this node. None: all that work here."""
 
 
 class PermittedEndpoint(Strict):
@@ -145,19 +165,43 @@ class PermitConfig(Strict):
     server."""
 
 
+class RetentionConfig(Strict):
+    """What the server deletes by itself, a little at a time. By default nothing. It never deletes an open group,
+    nor what no client has fetched and no callback has delivered."""
+
+    results_days: float | None = Field(default=None, gt=0)
+    """Whole groups with their tasks, sessions, results and uploads, so long after their last result."""
+    blobs_days: float | None = Field(default=None, gt=0)
+    """Uploads (traces, calls, files), so long after they came; their results stay."""
+    events_days: float | None = Field(default=None, gt=0)
+    max_blob_bytes: int | None = Field(default=None, ge=0)
+    """The oldest uploads are deleted while all together take more, ten minutes after their results were
+    fetched."""
+
+
 class ServerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
     """0: any free port."""
+    tls_cert: Path | None = None
+    """PEM file of the certificate, with those between it and its CA. Read again when it changes. None: no TLS."""
+    tls_key: Path | None = None
+    """PEM file of its key, without a password."""
     names: tuple[str, ...] = ()
     """Further names under which browsers reach a server that listens on loopback, such as that of a proxy."""
     database: str = "sqlite:///polar-server.db"
     """An SQLAlchemy URL; `postgresql+psycopg://...` needs the extra `postgres`."""
+    blobs: str | None = None
+    """Where uploads are stored: `folder:PATH`, `s3://bucket/prefix` (needs the extra `s3`) or `database`. None: a
+    folder beside an SQLite database, the database itself if that is PostgreSQL."""
+    retention: RetentionConfig = RetentionConfig()
     heartbeat_s: float = Field(default=3.0, gt=0)
     lease_beats: float = Field(default=4.0, ge=1)
     """A lease expires after this many missed heartbeats of its node."""
     max_attempts: int = Field(default=10, ge=1)
     """A session is given up after this many lost nodes: it may be what kills them."""
+    turn_sessions: int = Field(default=16, ge=1, le=10_000)
+    """How many sessions of a task are leased before the next task of the same priority has its turn."""
     callback_networks: tuple[str, ...] = ()
     """Networks that callbacks may go to besides public addresses, as `10.0.0.0/8`."""
     callback_loopback: bool | None = None
@@ -165,13 +209,40 @@ class ServerConfig(Strict):
     this machine makes the server reachable for others."""
     max_task_bytes: int = Field(default=8 * 2**20, gt=0)
     max_upload_bytes: int = Field(default=512 * 2**20, gt=0)
+    """Of one session, decompressed."""
     max_connections: int = Field(default=4096, ge=1)
     """Open at once, and never more than half of the process's file descriptors. Beyond that, the connection that
     has waited longest for its client is closed."""
     stalled_request_s: float = Field(default=30.0, gt=0)
     """A request of which less than 16 KiB arrives in this time, and not its end, is answered with status 408."""
+    metrics: Literal["token", "open", "off"] = "token"
+    """Who may read `/metrics`: whoever has the metrics token (or the control token), everyone who reaches the
+    server, or no one."""
     allowed_modules: AllowedModules = ()
     """A task that names another is refused. The server imports none of them: the nodes do."""
+    actions_kept: int = Field(default=100_000, ge=100)
+    """Entries of the record of control actions; the oldest go."""
+    action_log: Path | None = None
+    """A file that gets each of them as a line of JSON too."""
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls_cert is None else "https"
+
+    @model_validator(mode="after")
+    def _has_both(self) -> ServerConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: give both, or neither")
+        return self
+
+    @field_validator("blobs")
+    @classmethod
+    def _is_a_store(cls, blobs: str | None) -> str | None:
+        folder, bucket = (blobs or "").removeprefix("folder:"), urlsplit(blobs or "")
+        known = blobs in (None, "database") or (str(blobs).startswith("folder:") and folder)
+        if not known and not (bucket.scheme == "s3" and bucket.netloc and not bucket.query):
+            raise ValueError(f"{blobs!r} is no store; write folder:PATH, s3://bucket/prefix or database")
+        return blobs
 
     @field_validator("callback_networks")
     @classmethod
@@ -258,8 +329,9 @@ def cache_dir() -> Path:
     return Path(chosen) if chosen else base / "polar"
 
 
-SecretName = Literal["control-token", "node-token"]
-"""The control token is for trainers; the node token only lets a node register."""
+SecretName = Literal["control-token", "node-token", "metrics-token"]
+"""The control token is for trainers; the node token only lets a node register; the metrics token only reads
+metrics."""
 
 
 def config_dir() -> Path:
@@ -271,24 +343,51 @@ def config_dir() -> Path:
 
 def read_secret(name: SecretName) -> str:
     """A token from the environment (`POLAR_CONTROL_TOKEN`, `POLAR_NODE_TOKEN`) or the user's config folder."""
-    variable = f"POLAR_{name.replace('-', '_').upper()}"
     path = config_dir() / name
     try:
-        return os.environ.get(variable) or path.read_text(encoding="ascii").strip()
+        return os.environ.get(_variable(name)) or path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise ConfigError(
-            f"no {name} at {path}: `polar server` makes one at its first start; on another machine set {variable}"
+            f"no {name} at {path}: `polar server` makes one at its first start; on another machine set "
+            f"{_variable(name)}"
         ) from error
 
 
 def make_secret(name: SecretName) -> str:
     """The same; creates the token on first use, readable only by the user."""
+    _make_file(config_dir() / name)
+    return read_secret(name)
+
+
+def next_secret(name: SecretName) -> str:
+    """The SHA-256 of a new token, which waits in a file of its own until the server knows it. A second call before
+    `use_next_secret` has the same one: the answer to the first may have been lost."""
+    path = _next(name)
+    _make_file(path)
+    return sha256(path.read_bytes().strip()).hexdigest()
+
+
+def use_next_secret(name: SecretName) -> tuple[Path, str]:
+    """Puts the new token in the place of the old one. Returns its file, and the variable that hides it, if any."""
     path = config_dir() / name
+    os.replace(_next(name), path)
+    return path, _variable(name) if os.environ.get(_variable(name)) else ""
+
+
+def _variable(name: SecretName) -> str:
+    return f"POLAR_{name.replace('-', '_').upper()}"
+
+
+def _next(name: SecretName) -> Path:
+    return config_dir() / f"{name}.next"
+
+
+def _make_file(path: Path) -> None:
+    """With a new token, if there is no such file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return read_secret(name)
+        return
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(secrets.token_urlsafe(32))
-    return read_secret(name)

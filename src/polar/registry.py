@@ -50,6 +50,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "embedded": "polar.engines.embedded.engine:EmbeddedEngine",
         "endpoint": "polar.engines.endpoint.engine:EndpointEngine",
         "llamacpp": "polar.engines.llamacpp.engine:LlamaCppEngine",
+        "pool": "polar.engines.pool.engine:PoolEngine",
         "sglang": "polar.engines.sglang.engine:SglangEngine",
         "torch": "polar.engines.torch.engine:TorchEngine",
         "vllm": "polar.engines.vllm.engine:VllmEngine",
@@ -111,11 +112,12 @@ def module_problems(task: TaskRequest, allowed: Sequence[str], setting: str) -> 
         FieldProblem((kind,), _not_allowed(name, setting))
         for kind in TASK_KINDS
         for name in names_to_import(kind, getattr(task, kind))
-        if not _is_allowed(name.partition(":")[0], allowed)
+        if not is_allowed(name.partition(":")[0], allowed)
     ]
 
 
-def _is_allowed(module: str, allowed: Sequence[str]) -> bool:
+def is_allowed(module: str, allowed: Sequence[str]) -> bool:
+    """Whether it is in the list, or below one that is."""
     return any(each == ANY_MODULE or module == each or module.startswith(f"{each}.") for each in allowed)
 
 

@@ -12,17 +12,27 @@ from typing import Any
 import uvicorn
 
 from polar.bounded_http import BoundedHttp, HttpLimits, OpenConnections
+from polar.tls import Handshakes, TlsCertificate, TlsConnection
 
 
 class UvicornServer(uvicorn.Server):
     """Silent, and without signal handlers: those belong to the process that runs it."""
 
     def __init__(
-        self, app: Any, *, http: type[BoundedHttp] = BoundedHttp, limits: HttpLimits | None = None
+        self,
+        app: Any,
+        *,
+        http: type[BoundedHttp] = BoundedHttp,
+        limits: HttpLimits | None = None,
+        certificate: TlsCertificate | None = None,
     ) -> None:
+        """`certificate`: None for HTTP without TLS."""
         connections = OpenConnections(limits or HttpLimits())
         # uvicorn makes each connection by calling this. Without WebSockets an upgrade is an ordinary request.
         protocol: Any = partial(http, open_connections=connections)
+        self.handshakes = None if certificate is None else Handshakes(certificate)
+        if self.handshakes is not None:
+            protocol = partial(_over_tls, protocol, self.handshakes)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -36,6 +46,11 @@ class UvicornServer(uvicorn.Server):
         )
         super().__init__(config)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.handshakes is not None:
+            self.handshakes.abort_all()
+        await super().shutdown(sockets)
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
@@ -46,6 +61,10 @@ class UvicornServer(uvicorn.Server):
             if serving.done():
                 serving.result()
             await asyncio.sleep(0.01)
+
+
+def _over_tls(protocol: Any, handshakes: Handshakes, **served: Any) -> TlsConnection:
+    return TlsConnection(protocol(**served), handshakes)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -62,6 +81,6 @@ def why_not(error: OSError) -> str:
     return (error.strerror or str(error)).partition(" (while attempting")[0]
 
 
-def address_of(listening: socket.socket) -> str:
+def address_of(listening: socket.socket, scheme: str = "http") -> str:
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -2,7 +2,7 @@
 
 The chains are those of `prefix_merging`: each sampled token is trainable once, and each trace has its whole
 context. What a branch shares with another trace is kept once, in memory (`types/shared_ids.py`) and in the traces
-file (`store/trajectories.py`). `metadata["branch"]` names the trace that begins alike, and for how many tokens,
+file (`types/packed.py`). `metadata["branch"]` names the trace that begins alike, and for how many tokens,
 for trainers that can compute a shared prefix once; others take the traces as they are. A prompt that drifts is a
 branch too: it leaves where it differs.
 """

@@ -15,19 +15,22 @@ import typer
 from typer.core import TyperGroup
 
 from polar import __version__
+from polar.cli.cluster import cluster
+from polar.cli.control.actions import actions
 from polar.cli.control.cancel import cancel
 from polar.cli.control.drain import drain
 from polar.cli.control.events import events
 from polar.cli.control.nodes import nodes
 from polar.cli.control.pause import pause, resume
+from polar.cli.control.token import token
 from polar.cli.data.convert import convert
 from polar.cli.data.export import export
 from polar.cli.data.generate import generate
 from polar.cli.data.tasks import tasks
 from polar.cli.machine.doctor import doctor
+from polar.cli.machine.gc import gc
 from polar.cli.machine.harness import harness
 from polar.cli.machine.image import image
-from polar.cli.machine.prune import prune
 from polar.cli.machine.rm import rm
 from polar.cli.output import print_error
 from polar.cli.project.demo import demo
@@ -143,7 +146,7 @@ app.command("health")(health)
 app.command("export")(export)
 app.command("generate")(generate)
 app.command("doctor")(doctor)
-app.command("prune")(prune)
+app.command("gc")(gc)
 app.command("submit")(submit)
 app.command("cancel")(cancel)
 app.command("nodes")(nodes)
@@ -151,11 +154,14 @@ app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("drain")(drain)
 app.command("events")(events)
+app.command("actions")(actions)
 app.command("top")(top)
 app.command("server")(server)
 app.command("gateway")(gateway)
 app.command("up")(up)
 app.command("train")(train)
+app.add_typer(cluster, name="cluster")
+app.add_typer(token, name="token")
 app.add_typer(harness, name="harness")
 app.add_typer(image, name="image")
 tasks.command("convert")(convert)

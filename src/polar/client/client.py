@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from polar.client.bodies import batches, same_task, selection, to_json, with_id
 from polar.client.draining import wait_for_drain
 from polar.client.events import follow_events
 from polar.client.groups import GROUPS_PER_PAGE, follow_groups
-from polar.client.results import PAGE, WAIT_S, follow_results
+from polar.client.results import PAGE, follow_results
 from polar.client.retries import Retry, ServerError
 from polar.client.transport import Request, Transport
 from polar.credit.group import Group
-from polar.errors import ConfigError
 from polar.types import (
+    ActionPage,
     CancelReply,
     Drain,
     Event,
+    GcReport,
+    GcRequest,
     GroupPage,
     GroupStatus,
     Lease,
@@ -38,16 +39,20 @@ from polar.types import (
     SessionStatus,
     SessionUpload,
     Stage,
+    StorageStatus,
     TaskRequest,
     TaskStatus,
+    TokenKind,
+    TokenRotation,
+    TokenStatus,
     TrainingPage,
     TrainingPoint,
-    TrainingReport,
     TrainingRun,
     Trajectory,
     is_id,
 )
-from polar.types.codec import MSGPACK, decode
+from polar.types.codec import MSGPACK
+from polar.types.packed import PACKED, unpack_upload, unpacked
 from polar.types.service.overview import LogPage, Overview, SessionFilter, SessionListPage
 from polar.types.service.training import MAX_POINTS
 
@@ -59,10 +64,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class PolarClient:
-    """Use it as `async with PolarClient() as client`. `token` defaults to the user's control token."""
+    """Use it as `async with PolarClient() as client`. `token` defaults to the user's control token, `ca_file` to
+    POLAR_CA_FILE, else the CAs of the system."""
 
-    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None) -> None:
-        self._transport = Transport(url, token, retry or Retry())
+    def __init__(
+        self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None, ca_file: str = ""
+    ) -> None:
+        self._transport = Transport(url, token, retry or Retry(), ca_file)
 
     @property
     def url(self) -> str:
@@ -77,15 +85,15 @@ class PolarClient:
 
     async def submit(self, task: TaskRequest | Mapping[str, Any]) -> TaskStatus:
         """Submits a task. Its id is fixed here, so a submission whose reply was lost can be repeated."""
-        request, generated = _with_id(task)
+        request, generated = with_id(task)
         try:
-            return await self._ask("POST", "/v1/tasks", TaskStatus, body=_to_json(request))
+            return await self._ask("POST", "/v1/tasks", TaskStatus, body=to_json(request))
         except ServerError as error:
             # After a repetition the task may be this one; before that, the id belongs to another task.
             if error.status != 409 or error.attempts == 1:
                 raise
             known = await self.task(str(request.task_id))
-            if not generated and not _same_task(request, (await self.lease(known.session_ids[0])).task):
+            if not generated and not same_task(request, (await self.lease(known.session_ids[0])).task):
                 raise
             return known
 
@@ -97,7 +105,7 @@ class PolarClient:
             async with room:
                 return await self.submit(task)
 
-        checked = [_with_id(task)[0] for task in tasks]
+        checked = [with_id(task)[0] for task in tasks]
         try:
             async with asyncio.TaskGroup() as group:
                 submitted = [group.create_task(submit(task)) for task in checked]
@@ -127,14 +135,19 @@ class PolarClient:
         return await self._ask("GET", _path("sessions", session_id, "lease"), Lease)
 
     async def results(
-        self, *, task_ids: Collection[str] | None = None, group_id: str | None = None, after: int = 0
+        self,
+        *,
+        task_ids: Collection[str] | None = None,
+        group_id: str | None = None,
+        after: int = 0,
+        allow_gap: bool = False,
     ) -> AsyncGenerator[ResultEntry]:
         """Results in the order in which they were recorded, each as soon as it exists.
 
         Ends after the last result of the tasks, or of the group's tasks; with neither it is endless. To continue
-        later or in another process, pass the `cursor` of the last entry as `after`.
-        """
-        wanted = _selection(task_ids, None if group_id is None else [group_id], PAGE)
+        later or in another process, pass the `cursor` of the last entry as `after`. If retention has removed
+        results after it, that is a `ServerError` with status 410, unless `allow_gap`."""
+        wanted = selection(task_ids, None if group_id is None else [group_id], PAGE, allow_gap)
 
         async def page(cursor: int) -> ResultPage:
             return await self._select("/v1/results/query", ResultPage, wanted, cursor)
@@ -149,14 +162,14 @@ class PolarClient:
         task_ids: Collection[str] | None = None,
         group_ids: Collection[str] | None = None,
         after: int = 0,
+        allow_gap: bool = False,
     ) -> AsyncGenerator[Group]:
         """Whole groups with their traces, each as soon as every session of its tasks has its result.
 
         Ends after the last group of the tasks and groups given; with neither it is endless. To continue later or
         in another process, pass the `cursor` of the last group as `after`. A group that gains a task after it was
-        done comes again, whole, when that task is done.
-        """
-        wanted = _selection(task_ids, group_ids, GROUPS_PER_PAGE)
+        done comes again, whole, when that task is done. `allow_gap`: as in `results`."""
+        wanted = selection(task_ids, group_ids, GROUPS_PER_PAGE, allow_gap)
 
         async def page(cursor: int) -> GroupPage:
             return await self._select("/v1/groups/query", GroupPage, wanted, cursor)
@@ -176,18 +189,20 @@ class PolarClient:
         wait_s: float = 0.0,
         task_id: str | None = None,
         group_id: str | None = None,
+        allow_gap: bool = False,
     ) -> ResultPage:
         """One request of `results`: the results after a cursor; waits up to `wait_s` for the first."""
         params = {"after": after, "limit": limit, "wait_s": wait_s, "task_id": task_id, "group_id": group_id}
+        params["allow_gap"] = str(allow_gap)
         return await self._ask("GET", "/v1/results", ResultPage, params=params, wait_s=wait_s)
 
     async def trajectory(self, session_id: str) -> Trajectory:
         """The session's traces; a 404 if it has none, or not yet."""
-        return await self._fetch(_path("sessions", session_id, "trajectory"), Trajectory)
+        return await self._fetch(_path("sessions", session_id, "trajectory"), unpacked)
 
     async def upload(self, session_id: str) -> SessionUpload:
         """All that the session's node uploaded: result, trajectory, calls, and files up to its limit."""
-        return await self._fetch(_path("sessions", session_id, "upload"), SessionUpload)
+        return await self._fetch(_path("sessions", session_id, "upload"), unpack_upload)
 
     async def cancel_session(self, session_id: str) -> int:
         """Returns the number of sessions that had not ended, as do the next two."""
@@ -206,8 +221,7 @@ class PolarClient:
         """New calls wait until `resume`; those under way run to their end.
 
         With `wait` it returns when every live node has paused and no generation is under way. If that takes longer
-        than `timeout_s` it raises `NotDrained`, and generation stays paused.
-        """
+        than `timeout_s` it raises `NotDrained`, and generation stays paused."""
         policy = await self._change_policy(PolicyChange(paused=True))
         return await wait_for_drain(self.drain, timeout_s) if wait else policy
 
@@ -236,7 +250,7 @@ class PolarClient:
         """Adds to the curves of a training run. A point that is reported again changes nothing; with other metrics
         it replaces the older of its phase and step. None: there were no points."""
         path, run = _path("training", run_id, "points"), None
-        for batch in _batches(points):
+        for batch in batches(points):
             run = await self._ask("POST", path, TrainingRun, body=batch.model_dump_json().encode())
         return run
 
@@ -257,6 +271,14 @@ class PolarClient:
         """The last updated first."""
         return await self._ask("GET", "/v1/training", list[TrainingRun])
 
+    async def storage(self) -> StorageStatus:
+        return await self._ask("GET", "/v1/storage", StorageStatus)
+
+    async def gc(self, wanted: GcRequest | None = None) -> GcReport:
+        """Removes what is old; `complete` is false if there is more. Without an argument it only counts."""
+        body = (wanted or GcRequest()).model_dump_json().encode()
+        return await self._ask("POST", "/v1/storage/gc", GcReport, body=body)
+
     async def overview(self) -> Overview:
         """The state of the service at a glance; see `polar top`."""
         return await self._ask("GET", "/v1/overview", Overview)
@@ -273,6 +295,19 @@ class PolarClient:
     async def log(self, *, after: int | None = None, limit: int | None = None) -> LogPage:
         """Lines of the service's log: the newest, or those after a cursor."""
         return await self._ask("GET", "/v1/overview/log", LogPage, params={"after": after, "limit": limit})
+
+    async def tokens(self) -> list[TokenStatus]:
+        """The service tokens by fingerprint, also those that have ended."""
+        return await self._ask("GET", "/v1/tokens", list[TokenStatus])
+
+    async def rotate_token(self, kind: TokenKind, rotation: TokenRotation) -> TokenStatus:
+        """The server gets the hash of the new token; see `polar token rotate`."""
+        body = rotation.model_dump_json().encode()
+        return await self._ask("POST", f"/v1/tokens/{kind}/rotate", TokenStatus, body=body)
+
+    async def actions(self, *, after: int | None = None, limit: int | None = None) -> ActionPage:
+        """The record of control actions: the newest, or those after a cursor."""
+        return await self._ask("GET", "/v1/actions", ActionPage, params={"after": after, "limit": limit})
 
     def events(self, after: int = 0) -> AsyncGenerator[Event]:
         """Every change after a cursor, endless."""
@@ -306,10 +341,10 @@ class PolarClient:
         except ValidationError as error:
             raise self._transport.unreadable(path, error) from error
 
-    async def _fetch(self, path: str, kind: type[S]) -> S:
-        payload = await self._transport.send(Request("GET", path, accept=MSGPACK))
+    async def _fetch(self, path: str, read: Callable[[bytes], S]) -> S:
+        payload = await self._transport.send(Request("GET", path, accept=f"{PACKED}, {MSGPACK};q=0.5"))
         try:
-            return decode(payload, kind)
+            return read(payload)
         except (msgspec.MsgspecError, ValueError, KeyError) as error:
             raise self._transport.unreadable(path, error) from error
 
@@ -324,56 +359,3 @@ def _path(kind: str, name: str, *rest: str) -> str:
     if not is_id(name):
         raise ServerError(f"{name!r} is not a valid id of one of the {kind}", status=404)
     return "/".join(("/v1", kind, name, *rest))
-
-
-def _selection(task_ids: Collection[str] | None, group_ids: Collection[str] | None, limit: int) -> Selection:
-    try:
-        return Selection(
-            limit=limit,
-            wait_s=WAIT_S,
-            task_ids=None if task_ids is None else tuple(dict.fromkeys(task_ids)),
-            group_ids=None if group_ids is None else tuple(dict.fromkeys(group_ids)),
-        )
-    except ValidationError as error:
-        raise ConfigError(f"these cannot be followed: {_problems(error)}") from error
-
-
-def _batches(points: Iterable[TrainingPoint | Mapping[str, Any]]) -> Iterator[TrainingReport]:
-    """All are checked before the first is sent."""
-    try:
-        checked = [TrainingPoint.model_validate(point) for point in points]
-    except ValidationError as error:
-        raise ConfigError(f"not a training point: {_problems(error)}") from error
-    for start in range(0, len(checked), MAX_POINTS):
-        yield TrainingReport(points=tuple(checked[start : start + MAX_POINTS]))
-
-
-def _with_id(task: TaskRequest | Mapping[str, Any]) -> tuple[TaskRequest, bool]:
-    """The task with an id, and whether the id was generated here."""
-    checked = task if isinstance(task, TaskRequest) else _checked(task)
-    if checked.task_id is not None:
-        return checked, False
-    return checked.model_copy(update={"task_id": f"task-{uuid.uuid4().hex[:16]}"}), True
-
-
-def _same_task(sent: TaskRequest, known: TaskRequest) -> bool:
-    """Compares their JSON: a tuple in the options comes back as a list."""
-    return orjson.loads(_to_json(sent)) == orjson.loads(_to_json(known))
-
-
-def _to_json(task: TaskRequest) -> bytes:
-    try:
-        return task.model_dump_json().encode()
-    except ValueError as error:
-        raise ConfigError(f"task {task.task_id} has no JSON form: {error}") from error
-
-
-def _checked(task: Mapping[str, Any]) -> TaskRequest:
-    try:
-        return TaskRequest.model_validate(task)
-    except ValidationError as error:
-        raise ConfigError(f"not a task: {_problems(error)}") from error
-
-
-def _problems(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])

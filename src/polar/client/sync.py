@@ -37,8 +37,10 @@ class SyncPolarClient:
 
     The methods are those of `PolarClient`."""
 
-    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None) -> None:
-        self._client = PolarClient(url, token, retry=retry)
+    def __init__(
+        self, url: str = DEFAULT_URL, token: str | None = None, *, retry: Retry | None = None, ca_file: str = ""
+    ) -> None:
+        self._client = PolarClient(url, token, retry=retry, ca_file=ca_file)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -96,16 +98,27 @@ class SyncPolarClient:
     overview = _blocking(PolarClient.overview)
     session_list = _blocking(PolarClient.session_list)
     log = _blocking(PolarClient.log)
+    tokens = _blocking(PolarClient.tokens)
+    rotate_token = _blocking(PolarClient.rotate_token)
+    actions = _blocking(PolarClient.actions)
+    storage = _blocking(PolarClient.storage)
+    gc = _blocking(PolarClient.gc)
 
     def submit_many(self, tasks: Iterable[TaskRequest | Mapping[str, Any]]) -> list[TaskStatus]:
         """See `PolarClient.submit_many`. Reads `tasks` in the calling thread."""
         return self._do(self._client.submit_many(list(tasks)))
 
     def results(
-        self, *, task_ids: Collection[str] | None = None, group_id: str | None = None, after: int = 0
+        self,
+        *,
+        task_ids: Collection[str] | None = None,
+        group_id: str | None = None,
+        after: int = 0,
+        allow_gap: bool = False,
     ) -> Generator[ResultEntry]:
         """Results as they come; see `PolarClient.results`."""
-        return self._each(self._client.results(task_ids=task_ids, group_id=group_id, after=after))
+        wanted: dict[str, Any] = {"task_ids": task_ids, "group_id": group_id, "after": after}
+        return self._each(self._client.results(**wanted, allow_gap=allow_gap))
 
     def groups(
         self,
@@ -113,9 +126,11 @@ class SyncPolarClient:
         task_ids: Collection[str] | None = None,
         group_ids: Collection[str] | None = None,
         after: int = 0,
+        allow_gap: bool = False,
     ) -> Generator[Group]:
         """Whole groups as they are done; see `PolarClient.groups`."""
-        return self._each(self._client.groups(task_ids=task_ids, group_ids=group_ids, after=after))
+        wanted: dict[str, Any] = {"task_ids": task_ids, "group_ids": group_ids, "after": after}
+        return self._each(self._client.groups(**wanted, allow_gap=allow_gap))
 
     def events(self, after: int = 0) -> Generator[Event]:
         """Every change after a cursor, without end."""

@@ -6,8 +6,9 @@ id is fixed before it is first sent.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import orjson
 from polar.client.retries import Retrier, Retry, ServerError
 from polar.config import config_dir, read_secret
 from polar.errors import ConfigError, PolarError
+from polar.tls import CertificateUnusable, advice, client_context
 
 CONNECT_TIMEOUT_S = 10.0
 JSON = "application/json"
@@ -39,8 +41,9 @@ class Request:
 class Transport:
     """The connection to one server."""
 
-    def __init__(self, url: str, token: str | None, retry: Retry) -> None:
+    def __init__(self, url: str, token: str | None, retry: Retry, ca_file: str = "") -> None:
         self.url = _checked(url)
+        self._ca_file = ca_file
         self.retry = retry
         self._given = token is not None
         self._token = (read_secret("control-token") if token is None else token).strip()
@@ -48,10 +51,18 @@ class Transport:
 
     async def open(self) -> None:
         self._http = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": JSON},
+            headers={"Content-Type": JSON},
             # No limit: long polls hold their connections and would block every other request.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._trusted()),
         )
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        if not self.url.startswith("https://"):
+            return True
+        try:
+            return client_context(self._ca_file)
+        except CertificateUnusable as error:
+            raise ConfigError(str(error)) from error
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -61,11 +72,13 @@ class Transport:
     async def send(self, request: Request) -> bytes:
         retrier = Retrier(self.retry)
         while True:
+            token = self._token
             try:
                 async with self._answer(request) as response:
                     return await response.read()
             except ServerError as error:
-                await retrier.wait(error)
+                if self._token == token:
+                    await retrier.wait(error)
 
     async def stream(self, request: Request) -> AsyncGenerator[bytes]:
         """The answer in chunks, without retries: the caller knows where to resume."""
@@ -83,17 +96,25 @@ class Transport:
                 self.url + request.path,
                 params={name: value for name, value in request.params.items() if value is not None},
                 data=request.body,
-                headers={"Accept": request.accept, **request.headers},
+                headers={"Authorization": f"Bearer {self._token}", "Accept": request.accept, **request.headers},
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=request.silence_s
                 ),
                 allow_redirects=False,  # the token is for this server alone
             ) as response:
+                if response.status == 401:
+                    self._read_token_again()
                 if response.status >= 300:
                     raise self._refusal(response.status, await response.read())
                 yield response
         except (aiohttp.ClientError, OSError) as error:
-            raise self.no_answer(_why(error)) from error
+            raise self.no_answer(advice(error, self.url) or _why(error)) from error
+
+    def _read_token_again(self) -> None:
+        """It may have been rotated since this client was made."""
+        if not self._given:
+            with suppress(ConfigError):
+                self._token = read_secret("control-token").strip()
 
     def no_answer(self, reason: str) -> ServerError:
         return ServerError(f"no answer from the server at {self.url}: {reason}; is it running there?")

@@ -1,6 +1,6 @@
 """The engine port: token ids in, sampled token ids out, each with its logprob.
 
-A plug-in implements `Engine`. `Revivable`, `Scorer`, `ChatEngine` and `TextEngine` are optional.
+A plug-in implements `Engine`. The other ports are optional.
 """
 
 from __future__ import annotations
@@ -92,6 +92,34 @@ class Revivable(Protocol):
 
     async def revive(self) -> None:
         """Restarts the process if it has ended. Raises `EngineError`."""
+        ...
+
+
+@runtime_checkable
+class Pingable(Protocol):
+    """An engine whose server can be asked whether it answers, at no cost."""
+
+    async def ping(self) -> None:
+        """Samples nothing, and so also answers while the server is held for a weight update. Raises
+        `EngineError`."""
+        ...
+
+
+@runtime_checkable
+class PolicyFollower(Protocol):
+    """An engine that checks its weights when the policy version changes."""
+
+    def policy_changed(self, version: str) -> None:
+        """The node records later calls under `version`."""
+        ...
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """An engine of several servers with the same weights."""
+
+    def replicas(self) -> dict[str, str]:
+        """Why each replica gets no calls; empty for those that do."""
         ...
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,11 +17,12 @@ from polar.gateway.http.bodies import RecentBodies
 from polar.gateway.http.listeners import SessionListeners
 from polar.store.journal import Journal
 from polar.tokens.forest import CallForest
-from polar.types import Call, CallProfile, CallsOutcome, Failure, Lease, Refusal, Slot, Waits
+from polar.types import Call, CallProfile, CallsOutcome, Failure, Lease, Refusal, SessionSockets, Slot, Waits
 
 if TYPE_CHECKING:  # a slot and its calls know each other
     from polar.gateway.calls.model_call import ModelCall
 
+NO_SOCKETS = SessionSockets()
 MOST_FAILURES = 100
 """Kept for one session; the first decides its verdict."""
 
@@ -273,12 +273,15 @@ class SlotTable:
     def find(self, key: str) -> OpenSlot | None:
         return self._by_key.get(key)
 
-    async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None = None) -> Slot:
+    def of_session(self, session_id: str) -> OpenSlot | None:
+        return self._by_session.get(session_id)
+
+    async def open(self, lease: Lease, profile: CallProfile, sockets: SessionSockets = NO_SOCKETS) -> Slot:
         slot = OpenSlot(lease, profile, CallForest(profile.matching))
         base_url = self.base_url
-        if listener is not None:
+        if sockets != NO_SOCKETS:
             assert self.listeners is not None, "a gateway that serves sessions has a server"
-            base_url = await self.listeners.open(slot.session_id, listener)
+            base_url = await self.listeners.open(slot.session_id, sockets) or base_url
         self._by_key[slot.key] = slot
         self._by_session[slot.session_id] = slot
         return Slot(base_url=base_url, key=slot.key, model=self._model, context_tokens=self._context_tokens)

@@ -28,6 +28,8 @@ class HarnessContext(msgspec.Struct, frozen=True):
     home: str
     installed: dict[str, Path]
     """Package name to the folder of its unpacked tarball, as the runtime sees it."""
+    intercepted: tuple[str, ...] = ()
+    """Hosts whose names lead to the session's gateway: a harness needs no base URL for these."""
 
 
 class Launch(msgspec.Struct, frozen=True):

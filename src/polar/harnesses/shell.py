@@ -2,7 +2,8 @@
 
 It finds its task in `POLAR_INSTRUCTION`, in the file named by `POLAR_INSTRUCTION_FILE`, or in place of
 `{instruction}` in its command; its model at `OPENAI_BASE_URL` with `OPENAI_API_KEY`, or in the variables of other
-SDKs.
+SDKs. If the runtime intercepts hosts, the variables of SDKs name no base URL: a program finds its model where it
+expects it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Shell:
         instruction = context.instruction
         env = {
             **_slot_variables(context.slot),
+            **({} if context.intercepted else _base_urls(context.slot)),
             "POLAR_SESSION": context.session_id,
             "POLAR_INSTRUCTION_FILE": f"{context.home}/{INSTRUCTION_FILE}",
         }
@@ -95,17 +97,22 @@ class Shell:
 
 def _slot_variables(slot: Slot) -> dict[str, str]:
     return {
-        "OPENAI_BASE_URL": f"{slot.base_url}/v1",
         "OPENAI_API_KEY": slot.key,
         "OPENAI_MODEL": slot.model,
-        "ANTHROPIC_BASE_URL": slot.base_url,
         "ANTHROPIC_API_KEY": slot.key,
-        "GOOGLE_GEMINI_BASE_URL": slot.base_url,
         "GEMINI_API_KEY": slot.key,
         "POLAR_BASE_URL": slot.base_url,
         "POLAR_API_KEY": slot.key,
         "POLAR_MODEL": slot.model,
         "POLAR_CONTEXT_TOKENS": str(slot.context_tokens),
+    }
+
+
+def _base_urls(slot: Slot) -> dict[str, str]:
+    return {
+        "OPENAI_BASE_URL": f"{slot.base_url}/v1",
+        "ANTHROPIC_BASE_URL": slot.base_url,
+        "GOOGLE_GEMINI_BASE_URL": slot.base_url,
     }
 
 

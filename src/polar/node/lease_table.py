@@ -33,6 +33,8 @@ class LeaseEntry:
     stage: Stage = Stage.QUEUED
     """Never a final one: a session ends when the server has accepted its result."""
     disposition: Disposition = Disposition.RUN
+    cancel_reason: str = ""
+    """Of the server, for the result."""
     delivering: bool = False
     """Its end is on the way to the server, which may have it before the heartbeat that still names the session."""
 

@@ -74,7 +74,7 @@ def check_disk(root: Path, min_free_bytes: int) -> None:
     if free.f_bavail * free.f_frsize < min_free_bytes:
         megabytes = free.f_bavail * free.f_frsize // 2**20
         raise PolarError(
-            f"{megabytes} MiB are free at {root}; `node.min_free_bytes` asks for more, `polar prune` frees some"
+            f"{megabytes} MiB are free at {root}; `node.min_free_bytes` asks for more, `polar gc` frees some"
         )
     with tempfile.TemporaryFile(dir=root) as file:
         file.write(bytes(WRITTEN_BYTES))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from msgspec.structs import replace
 
 from polar.back_off import BackOff
 from polar.log_buffer import LogBuffer
@@ -32,8 +31,6 @@ from polar.node.uplink import (
     bare_upload,
     upload_of,
 )
-from polar.node.wiring import NAME, Node
-from polar.store.session_files import read_files
 from polar.types import (
     Call,
     EarlierAttempt,
@@ -43,6 +40,7 @@ from polar.types import (
     HeartbeatReply,
     Lease,
     LeaseRequest,
+    NodeAbilities,
     Policy,
     Registration,
     SessionFile,
@@ -57,6 +55,10 @@ LEASE_WAIT_S = 20.0
 SHORT_WAIT_S = 0.5
 """While the next attempt of a session waits until its earlier one has ended here."""
 LEAVE_S = 5.0
+SILENT_BEATS = 4
+"""After so many heartbeats without an answer the server counts as away."""
+KEY_LIFE_S = 24 * 3600.0
+"""The node asks for another key after this time; its sessions go on."""
 MAX_UNSENT = 64
 """With this many results not yet accepted by the server, nothing new is leased."""
 
@@ -67,8 +69,8 @@ log = logging.getLogger("polar.node")
 class Controls:
     """How the source acts on the node that runs its sessions."""
 
-    cancel: Callable[[str], bool]
-    """Cancels a session; it is reported all the same."""
+    cancel: Callable[[str, str], bool]
+    """Cancels a session, for a reason that may be empty; it is reported all the same."""
     set_policy: Callable[[Policy], None]
     generating: Callable[[], int]
     """Number of generations under way."""
@@ -90,22 +92,30 @@ class ServerSource:
     patient = True
 
     def __init__(self, uplink: Uplink, registration: Registration, *, give_up_s: float = 20.0) -> None:
+        """`registration`: its abilities may be replaced later."""
         self.stopping = asyncio.Event()
+        """No more leases."""
+        self._stopped = False
         self.log = LogBuffer(lambda record: not record.name.startswith("polar.server"))
         """What the heartbeats deliver; a server may run in the same process."""
         self._uplink = uplink
         self._registration = registration
+        self._known_abilities = registration.abilities
+        """What the server knows, since the registration or the last heartbeat that it answered."""
         self._give_up_s = give_up_s
         """How long a node that stops tries to reach a server that is away."""
         self._controls: Controls | None = None
         self._leases = LeaseTable()
-        self._unsent = 0
+        self.unsent = 0
+        """Results that the server has not accepted yet."""
         self._sent = asyncio.Event()
         self._policy: Policy | None = None
         """The newest the server has sent since the node registered."""
         self._beat_s = 1.0
         self._beat_early = asyncio.Event()
-        self._away = False
+        self._away = ""
+        """Why the server gave no answer to the last request; empty: it did."""
+        self._heard_at = time.monotonic()
         self._given_up = asyncio.Event()
         self._live: LiveUploads | None = None
 
@@ -113,10 +123,24 @@ class ServerSource:
         self._controls = controls
         self._live = LiveUploads(self._uplink, controls.calls, controls.files_so_far)
 
+    def can(self, abilities: NodeAbilities) -> None:
+        """What the node can run now, for the next heartbeat."""
+        self._registration = self._registration.model_copy(update={"abilities": abilities})
+
     @property
     def controls(self) -> Controls:
         assert self._controls is not None, "call attach first"
         return self._controls
+
+    @property
+    def trouble(self) -> str:
+        """Why the server does not lease sessions to this node; empty: it can."""
+        if self._away:
+            return f"the server at {self._uplink.base_url} is away: {self._away}"
+        if not self._uplink.registered:
+            return f"not registered at {self._uplink.base_url}"
+        silent_s = time.monotonic() - self._heard_at
+        return f"the server is silent for {silent_s:.0f} s" if silent_s > SILENT_BEATS * self._beat_s else ""
 
     async def lease(self, room: int) -> list[Lease]:
         back_off = BackOff()
@@ -153,11 +177,11 @@ class ServerSource:
         """While the session's end is sent to the server."""
         entry = self._leases.get(result.session_id, result.attempt)
         assert entry is not None, "each lease is reported once"
-        self._unsent += 1
+        self.unsent += 1
         try:
             yield entry
         finally:
-            self._unsent -= 1
+            self.unsent -= 1
             self._sent.set()
             self._leases.release(result.session_id)
 
@@ -168,12 +192,18 @@ class ServerSource:
         entry.stage = stage
         self._beat_early.set()
         if entry.disposition is not Disposition.RUN:  # it was decided after the lease, before the session began
-            self.controls.cancel(session_id)
+            self.controls.cancel(session_id, entry.cancel_reason)
+
+    def drain(self) -> None:
+        """No more leases; running sessions end as usual."""
+        self.stopping.set()
+        self._leases.drop_waiting()
 
     def stop(self) -> None:
         """No more leases; running sessions are cancelled and handed back, finished ones are uploaded."""
-        if self.stopping.is_set():
+        if self._stopped:
             return
+        self._stopped = True
         self.stopping.set()
         asyncio.get_running_loop().call_later(self._give_up_s, self._given_up.set)
         self._cancel_all(Disposition.HAND_BACK)
@@ -192,6 +222,8 @@ class ServerSource:
             try:
                 self._apply(beat, await self._uplink.heartbeat(beat))
                 self._note_back()
+                if self._uplink.key_age_s > KEY_LIFE_S:
+                    await self._uplink.renew_key()
             except NotRegistered:
                 self._forget_registration()
             except UplinkError as error:
@@ -211,10 +243,12 @@ class ServerSource:
 
     async def _lease(self, room: int) -> None:
         if not self._uplink.registered:
-            credentials = await self._uplink.register(self._registration)
+            registration = self._registration
+            credentials = await self._uplink.register(registration)
+            self._known_abilities = registration.abilities
             self._beat_s = credentials.heartbeat_s
             log.info("registered at %s as %s", self._uplink.base_url, credentials.node_id)
-        while self._unsent >= MAX_UNSENT:
+        while self.unsent >= MAX_UNSENT:
             self._sent.clear()
             await self._sent.wait()
         wait_s = SHORT_WAIT_S if self._leases.waiting else LEASE_WAIT_S
@@ -228,6 +262,7 @@ class ServerSource:
 
     def _heartbeat(self) -> Heartbeat:
         number, lines = self.log.pending(MAX_LINES)
+        abilities = self._registration.abilities
         return Heartbeat(
             sessions=self._leases.held_sessions(self.controls.waited_s),
             generating=self.controls.generating(),
@@ -236,6 +271,7 @@ class ServerSource:
             use=self.controls.use(),
             log=lines,
             log_number=number,
+            abilities=None if abilities == self._known_abilities else abilities,
         )
 
     def _follow(self, policy: Policy) -> None:
@@ -249,6 +285,7 @@ class ServerSource:
         """The reply names sessions by id, and concerns the attempts in the heartbeat: a later one may have been
         leased meanwhile."""
         self.log.delivered(beat.log_number + len(beat.log))
+        self._known_abilities = beat.abilities or self._known_abilities
         self._follow(reply.policy)
         if reply.policy.paused and beat.generating:
             self._beat_early.set()  # a client may wait until the last generation has ended
@@ -260,14 +297,14 @@ class ServerSource:
             self._leases.drop_waiting(named)
             for session_id, attempt in named:
                 if entry := self._leases.get(session_id, attempt):
-                    self._cancel(entry, disposition)
+                    self._cancel(entry, disposition, reply.cancel_reasons.get(session_id, ""))
 
-    def _cancel(self, entry: LeaseEntry, disposition: Disposition) -> None:
+    def _cancel(self, entry: LeaseEntry, disposition: Disposition, why: str = "") -> None:
         if disposition > entry.disposition:
             if not entry.delivering:
                 log.info("session %s, attempt %d: %s", entry.session_id, entry.attempt, disposition.name.lower())
-            entry.disposition = disposition
-            self.controls.cancel(entry.session_id)
+            entry.disposition, entry.cancel_reason = disposition, why
+            self.controls.cancel(entry.session_id, why)
 
     def _cancel_all(self, disposition: Disposition) -> None:
         self._leases.drop_waiting()
@@ -325,54 +362,9 @@ class ServerSource:
     def _note_away(self, error: Exception) -> None:
         if not self._away:
             log.warning("the server is away, sessions go on: %s", error)
-        self._away = True
+        self._away = str(error) or type(error).__name__
 
     def _note_back(self) -> None:
         if self._away:
             log.info("the server is back")
-        self._away = False
-
-
-async def serve_server(node: Node, uplink: Uplink, stop: asyncio.Event) -> None:
-    """Runs the sessions that the server leases, except those whose tasks name a module that is not allowed. After
-    `stop` it hands back running sessions, uploads finished ones, and leaves."""
-    source = ServerSource(uplink, Registration(name=NAME, slots=node.config.pools.running))
-    pipeline = node.pipeline(source, (source,), node.config.node.allowed_modules)
-    source.attach(
-        Controls(
-            cancel=pipeline.cancel,
-            set_policy=node.gate.set,
-            generating=lambda: node.gate.under_way,
-            calls=node.journal.calls,
-            sickness=lambda: node.health.sick,
-            files=lambda session_id: read_files(node.paths.session(session_id), node.config.node.upload_bytes),
-            files_so_far=lambda session_id: _files_so_far(node, session_id),
-            use=node.use.read,
-            waited_s=node.slots.waited_s,
-        )
-    )
-
-    async def stop_source() -> None:
-        await stop.wait()
-        source.stop()
-
-    beside = [asyncio.create_task(source.beat()), asyncio.create_task(stop_source())]
-    try:
-        with source.log.listening():
-            await pipeline.serve()
-        await source.leave()
-    finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-        await source.close()
-
-
-def _files_so_far(node: Node, session_id: str) -> tuple[SessionFile, ...]:
-    """Empty before the session has a slot: without its key, the key cannot be removed."""
-    key = node.slots.key_of(session_id)
-    if key is None:
-        return ()
-    files = read_files(node.paths.session(session_id), node.config.node.upload_bytes)
-    hidden = (file.content.replace(key.encode(), b"<key>") for file in files)
-    return tuple(replace(file, content=content) for file, content in zip(files, hidden, strict=True))
+        self._away, self._heard_at = "", time.monotonic()

@@ -6,7 +6,8 @@ It keeps the node's credentials. It does not retry: `ServerSource` decides when 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import aiohttp
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from polar.client.transport import detail_of
 from polar.errors import ConfigError, PolarError
+from polar.tls import CertificateUnusable, advice, client_context
 from polar.types import (
     Call,
     Failure,
@@ -31,7 +33,8 @@ from polar.types import (
     Trajectory,
     TrajectoryStatistics,
 )
-from polar.types.codec import MSGPACK, encode
+from polar.types.codec import MSGPACK
+from polar.types.packed import PACKED, is_compressed, pack_upload
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,17 +63,29 @@ class Unacceptable(UplinkError):
     """The server can never accept this body: too large, or of another version."""
 
 
+class OtherVersion(UplinkError):
+    """The server speaks another version of the protocol."""
+
+
 class Uplink:
     """Opened with `async with`."""
 
-    def __init__(self, base_url: str, node_token: str) -> None:
+    def __init__(self, base_url: str, node_token: str | Callable[[], str]) -> None:
+        """`node_token`: a function is asked at each registration, because a token may be rotated."""
         self.base_url = base_url.rstrip("/")
-        self._node_token = node_token
+        self._node_token = node_token if callable(node_token) else lambda: node_token
         self._credentials: NodeCredentials | None = None
+        self._key_since = 0.0
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Uplink:
-        self._http = aiohttp.ClientSession()
+        secure = self.base_url.startswith("https://")
+        try:
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=client_context() if secure else True)
+            )
+        except CertificateUnusable as error:
+            raise ConfigError(str(error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -87,14 +102,30 @@ class Uplink:
 
     async def register(self, registration: Registration) -> NodeCredentials:
         try:
-            answer = await self._ask("POST", "/v1/nodes", self._node_token, _json(registration))
+            answer = await self._ask("POST", "/v1/nodes", self._node_token(), _json(registration))
         except NotRegistered as error:
             raise ConfigError(
                 f"the server at {self.base_url} refuses this node's token: copy its node-token to this machine or "
                 "set POLAR_NODE_TOKEN"
             ) from error
-        self._credentials = _read(NodeCredentials, answer)
-        return self._credentials
+        except OtherVersion as error:
+            raise ConfigError(f"the server at {self.base_url} refuses this node: {error}") from error
+        return self._keep(_read(NodeCredentials, answer))
+
+    async def renew_key(self) -> None:
+        """A new key for the same node. While the answer is on its way, and if it is lost, the old one is valid."""
+        asked = self._credentials
+        renewed = _read(NodeCredentials, await self._ask_as_node("POST", "key", None))
+        if self._credentials is asked:
+            self._keep(renewed)
+
+    @property
+    def key_age_s(self) -> float:
+        return time.monotonic() - self._key_since
+
+    def _keep(self, credentials: NodeCredentials) -> NodeCredentials:
+        self._credentials, self._key_since = credentials, time.monotonic()
+        return credentials
 
     async def lease(self, request: LeaseRequest) -> LeaseReply:
         limit_s = request.wait_s + ANSWER_S
@@ -128,7 +159,8 @@ class Uplink:
         self, method: str, route: str, key: str, body: bytes | None, limit_s: float = ANSWER_S
     ) -> bytes:
         assert self._http is not None, "open the uplink with `async with`"
-        kind = MSGPACK if method == "PUT" else "application/json"
+        binary = PACKED if is_compressed(body or b"") else MSGPACK
+        kind = binary if method == "PUT" else "application/json"
         try:
             async with self._http.request(
                 method,
@@ -140,7 +172,8 @@ class Uplink:
             ) as answer:
                 return _accept(answer.status, await answer.read())
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ServerAway(f"{self.base_url}: {str(error) or type(error).__name__}") from error
+            why = advice(error, self.base_url) or str(error) or type(error).__name__
+            raise ServerAway(f"{self.base_url}: {why}") from error
 
 
 def _accept(status: int, body: bytes) -> bytes:
@@ -151,6 +184,8 @@ def _accept(status: int, body: bytes) -> bytes:
         raise NotRegistered(why)
     if status == 409:
         raise LeaseRefused(why)
+    if status == 426:
+        raise OtherVersion(detail_of(body)[:500])
     if status in (400, 413, 422):
         raise Unacceptable(why)
     raise ServerAway(why)
@@ -175,7 +210,7 @@ def upload_of(
 ) -> bytes:
     # `json` keeps NaN and infinity in metrics; pydantic's own writer turns them into null.
     body = json.dumps(result.model_dump(mode="json")).encode()
-    return encode(SessionUpload(result=body, trajectory=trajectory, calls=tuple(calls), files=files))
+    return pack_upload(SessionUpload(result=body, trajectory=trajectory, calls=tuple(calls), files=files))
 
 
 def bare_upload(result: SessionResult, why: str) -> bytes:

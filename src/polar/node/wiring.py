@@ -9,17 +9,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from polar import __version__, registry
 from polar.config import Config
-from polar.engines.base import ChatEngine, Engine, EngineInfo, TextEngine
+from polar.engines.base import ChatEngine, Engine, EngineInfo, PolicyFollower, TextEngine
 from polar.engines.remote.proof import prove_chat
 from polar.errors import ConfigError, failure_of
-from polar.gateway.calls.call_service import CallService, Mode, UseCounter
+from polar.gateway.calls.call_service import CallService, Mode
 from polar.gateway.calls.chat_mode import ChatMode
 from polar.gateway.calls.policy_gate import PolicyGate
 from polar.gateway.calls.text_mode import TextMode
@@ -31,6 +31,7 @@ from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.node.health import NodeHealth, Suspicion
 from polar.node.leftovers import claim, release
+from polar.node.observers import ObservedSource, Observers, SessionObserver
 from polar.node.probes import probes_of
 from polar.node.retries import RequeueingSource, RetryingSource, ReturningSource
 from polar.runtimes.host.supervisor import Launcher
@@ -134,7 +135,7 @@ class Node:
     gate: PolicyGate
     launcher: Launcher
     health: NodeHealth
-    use: UseCounter
+    calls: CallService
 
     @property
     def versions(self) -> dict[str, str]:
@@ -155,24 +156,28 @@ class Node:
         source: SessionSource,
         watchers: tuple[Watcher, ...] = (),
         allowed_modules: tuple[str, ...] = (registry.ANY_MODULE,),
+        observers: Sequence[SessionObserver] = (),
     ) -> Pipeline:
         """For callers that do more than serve, such as cancel a session. `allowed_modules`: those its tasks may
         name."""
+        seen = Observers(observers)
         returning = source if isinstance(source, ReturningSource) else RequeueingSource(source)
         retrying = RetryingSource(returning, self.health, self.config.node, NAME)
         services = Services(
             slots=self.slots,
             policy=self.gate,
             paths=self.paths,
-            watchers=(self.journal, retrying, *watchers),
+            watchers=(self.journal, retrying, *watchers, seen),
             versions=self.versions,
             launcher=self.launcher,
             permits=self.config.permits,
             allowed_modules=allowed_modules,
             notes_on=partial(additions_of, self.prompts.renderer),
         )
+        if observers:
+            self.calls.watch(seen.call_ended)
         journalled = JournalledSource(retrying, self.journal, self.health)
-        pipeline = Pipeline(self.config.pools, services, journalled)
+        pipeline = Pipeline(self.config.pools, services, ObservedSource(journalled, seen))
         retrying.attach(pipeline.cancel)
         self.gate.watch(pipeline.policy_changed)
         return pipeline
@@ -190,6 +195,9 @@ async def open_node(
     launcher = Launcher()
     try:
         info, gate = await chosen.start(), PolicyGate()
+        if isinstance(chosen, PolicyFollower):
+            follower = chosen
+            gate.watch(lambda: follower.policy_changed(gate.policy.version))
         mode = await _mode(prompts, chosen, info, gate, threads)
         async with await Journal.open(paths.journal) as journal:
             slots = SlotTable(journal, config.model.name, info.context_tokens)
@@ -200,7 +208,7 @@ async def open_node(
             health = NodeHealth(probes_of(chosen, gate, paths.root, config.node.min_free_bytes), config.node)
             try:
                 await server.start()
-                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health, calls.use)
+                yield Node(config, paths, journal, chosen, info, prompts, slots, gate, launcher, health, calls)
             finally:
                 await health.close()
                 await server.stop()

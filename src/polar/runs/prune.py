@@ -1,4 +1,5 @@
-"""What may be removed from this machine: workspaces of dead runs, and images that no session has used for long.
+"""What may be removed from this machine: workspaces of dead runs; images, checkouts and bundles that no session
+has used for long.
 
 Only what Polar made, and nothing that is in use: a run belongs to its owner's process, an image in a mount or a
 container is left alone, and so is everything that cannot be told.
@@ -15,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from polar.config import cache_dir
 from polar.errors import PolarError
 from polar.node.leftovers import dead_runs, release, session_folders, sweep_runtimes
 from polar.runtimes.apptainer.images import pulled_images_dir
@@ -28,7 +30,9 @@ from polar.runtimes.images.engine import engine_images
 from polar.store.cache import exclusive_lock
 from polar.store.paths import RunPaths
 
-Kind = Literal["workspace", "task image", "built image", "pulled image"]
+Kind = Literal["workspace", "task image", "built image", "pulled image", "checkout", "bundle"]
+CACHED: dict[Kind, str] = {"checkout": "workspaces", "bundle": "bundles"}
+"""Folders of the cache (`session/files/repository.py`), each with one folder for each commit or bundle."""
 
 
 class Prunable(msgspec.Struct, frozen=True):
@@ -43,7 +47,8 @@ class Prunable(msgspec.Struct, frozen=True):
 async def find_prunable(runs_dir: Path, unused_s: float) -> list[Prunable]:
     """`unused_s`: images that a session used more recently stay. Workspaces of dead runs never have a use."""
     before, mounted = time.time() - unused_s, await in_thread(mounted_paths)
-    found = [*_workspaces(runs_dir), *await _built(mounted), *_pulled(mounted), *await _task_images()]
+    images = [*await _built(mounted), *_pulled(mounted), *await _task_images()]
+    found = [*_workspaces(runs_dir), *images, *_cached(mounted)]
     return [each for each in found if each.kind == "workspace" or each.used_at <= before]
 
 
@@ -102,6 +107,21 @@ def _pulled(mounted: set[str]) -> Iterable[Prunable]:
                 await in_thread(remove_tree, path)
 
         yield Prunable("pulled image", path.name, size_of(path), path.stat().st_mtime, remove)
+
+
+def _cached(mounted: set[str]) -> Iterable[Prunable]:
+    """Used when a session begins, which is noted as the folder's time: the workspace is a copy of it."""
+    for kind, name in CACHED.items():
+        folder = cache_dir() / name
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name.startswith(".") or not path.is_dir() or _is_mounted(path, mounted):
+                continue
+
+            async def remove(path: Path = path) -> None:
+                async with exclusive_lock(path):
+                    await in_thread(remove_tree, path)
+
+            yield Prunable(kind, f"{name}/{path.name}", size_of(path), path.stat().st_mtime, remove)
 
 
 async def _task_images() -> list[Prunable]:

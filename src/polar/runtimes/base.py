@@ -6,8 +6,9 @@ When `stop` returns, nothing that was started in the runtime is alive.
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -79,6 +80,18 @@ class Fetched(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     left_out: tuple[str, ...] = ()
     """`path: why` of each entry that was not copied: over the cap, a link that leads outside, not a plain file."""
+
+
+class Interception(NamedTuple):
+    """Names that lead to the session's own loopback, for the gateway to serve there."""
+
+    names: tuple[str, ...]
+    listener: socket.socket
+    """Listens on port 443 of the session's loopback."""
+    context: ssl.SSLContext
+    """With a certificate for the names, signed by the session's own authority."""
+    env: dict[str, str]
+    """For the harness: variables that make its programs trust that authority."""
 
 
 class Runtime(Protocol):
@@ -166,4 +179,13 @@ class AdoptableRuntime(Protocol):
 
     def adopt(self, session_id: str, logs: Path) -> None:
         """Gives it to a session. It keeps its folders, except for the logs."""
+        ...
+
+
+@runtime_checkable
+class InterceptingRuntime(Protocol):
+    """A runtime that can lead names of model providers to the session (`RuntimeOptions.intercept`)."""
+
+    async def interception(self) -> Interception | None:
+        """Called once, after `listener`. None: the options name no host."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -11,14 +12,16 @@ import msgspec
 
 from polar.config import PermitConfig
 from polar.errors import NotPermitted, RuntimeFailure
-from polar.runtimes.base import HOME, Finished, Program, SessionFolders
+from polar.runtimes.base import HOME, Command, Finished, Interception, Program, SessionFolders
 from polar.runtimes.files.folders import remove_tree, take_root
 from polar.runtimes.host.cgroups import Cgroup
 from polar.runtimes.host.spawn import Job, Spawner
 from polar.runtimes.host.threads import in_thread, to_the_end
+from polar.runtimes.interception import TRUST, TrustFolder, check_library
 from polar.runtimes.options import RuntimeOptions
 
 OptionsT = TypeVar("OptionsT", bound=RuntimeOptions)
+UNCHANGED_BUNDLE = "programs that read no variable do not trust the session's authority"
 
 
 class BuiltinRuntime(Generic[OptionsT]):
@@ -31,6 +34,8 @@ class BuiltinRuntime(Generic[OptionsT]):
         """As the session's processes see it. A runtime that was started ahead has another one in its folders."""
         self._spawner: Spawner | None = None
         self._cgroup = Cgroup({})
+        self._trust: TrustFolder | None = None
+        """None: the options intercept nothing."""
         self._stopped = False
         self._is_preparing = options.opens_network
         """Until `prepared`, commands have the node's network."""
@@ -38,8 +43,15 @@ class BuiltinRuntime(Generic[OptionsT]):
 
     async def provide(self, permits: PermitConfig, tell: Callable[[str], None]) -> None:
         """Before the first session: gets what all sessions with these options need, such as an image. Raises
-        `NotPermitted` if they ask for more than the operator permits."""
+        `NotPermitted` if they ask for more than the operator permits, `RuntimeFailure` if a package is missing."""
         await in_thread(_check_permits, self._options, permits)
+        if self._options.intercept:
+            check_library()
+
+    @classmethod
+    async def images(cls, permits: PermitConfig) -> tuple[str, ...] | None:
+        """Names of the images on this machine. None: sessions may have any, or need none."""
+        return None
 
     def adopt(self, session_id: str, logs: Path) -> None:
         self._folders = msgspec.structs.replace(self._alive(), logs=logs)
@@ -50,6 +62,15 @@ class BuiltinRuntime(Generic[OptionsT]):
         if self._is_preparing:
             self._alive()
             await to_the_end(self._close_network())
+
+    async def interception(self) -> Interception | None:
+        """Only now, when the network of the prepare steps is closed, do programs trust the session's authority."""
+        self._check_prepared()
+        trust = self._trust
+        if trust is None:
+            return None
+        await self._extend_bundles(trust)
+        return trust.served_at(await self._https_listener())
 
     async def kill(self) -> None:
         if self._folders is not None:
@@ -78,6 +99,7 @@ class BuiltinRuntime(Generic[OptionsT]):
         return self._started()
 
     async def _take(self, folders: SessionFolders, names: Collection[str]) -> None:
+        names = (*names, TRUST) if self._options.intercept else names
         root, has_leftovers = await in_thread(_take, folders, names)
         self._folders = msgspec.structs.replace(folders, root=root)
         self._session_id = folders.session_id
@@ -85,6 +107,10 @@ class BuiltinRuntime(Generic[OptionsT]):
         if has_leftovers:
             await self._end_leftovers(self._folders)
             await in_thread(_make_folders, root, names)
+        if self._options.intercept:
+            trust = await in_thread(TrustFolder, root / TRUST, folders.session_id, self._options.intercept)
+            programs = (*folders.programs, trust.program)
+            self._trust, self._folders = trust, msgspec.structs.replace(self._folders, programs=programs)
 
     async def _end_leftovers(self, folders: SessionFolders) -> None:
         """Ends the processes that a dead node left of this session."""
@@ -101,6 +127,20 @@ class BuiltinRuntime(Generic[OptionsT]):
     def _check_prepared(self) -> None:
         if self._is_preparing:
             raise RuntimeFailure("the network of the prepare steps is still open")
+
+    async def _extend_bundles(self, trust: TrustFolder) -> None:
+        """For programs that read no variable. A bundle that the image's user may not write to stays as it is."""
+        finished: Finished = await self.exec(Command(trust.appending(), log_name="interception"))
+        if finished.exit_code != 0:
+            why = finished.stderr_tail.strip().rpartition("\n")[2]
+            self.notes = (*self.notes, f"{UNCHANGED_BUNDLE}: {why}")
+
+    async def exec(self, command: Command) -> Finished:
+        raise NotImplementedError
+
+    async def _https_listener(self) -> socket.socket:
+        """On port 443 of the session's loopback."""
+        raise NotImplementedError
 
     async def _kill(self) -> None:
         raise NotImplementedError

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from pydantic import ByteSize, Field, model_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from polar.config import PermitConfig
+from polar.runtimes.host_names import PROVIDERS, HostName
 from polar.runtimes.mounts import ReadOnlyMount, mount_refusals, wrong_targets
 from polar.types import Strict
 
@@ -51,12 +52,14 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Fields of `Limits` that the runtime can enforce."""
     contains: tuple[Containment, ...] = ()
     reasons: dict[str, str] = {}
-    """Why something is missing, by `network`, `mounts`, `prepare_network` or the limit's name; shown in the
-    refusal."""
+    """Why something is missing, by `network`, `mounts`, `prepare_network`, `intercept` or the limit's name; shown
+    in the refusal."""
     mounts: bool = False
     """Can mount folders of the node read-only."""
     prepare_network: bool = False
     """Can open the network for the prepare steps only."""
+    intercept: bool = False
+    """Can lead names of hosts to the session's own listener."""
     own_root: bool = False
     """A session can make folders anywhere, such as /tests, and none of them is the node's."""
 
@@ -71,6 +74,9 @@ class RuntimeOptions(Strict):
     to permit it."""
     mounts: tuple[ReadOnlyMount, ...] = Field(default=(), max_length=50)
     """Folders of the node to mount read-only. The operator has to permit them."""
+    intercept: tuple[HostName, ...] = Field(default=(), max_length=32)
+    """Hosts whose names lead to the session's own gateway listener, over TLS, for a harness without a base URL.
+    True: the hosts of OpenAI, Anthropic and Google."""
     limits: Limits = Limits()
     output_cap_bytes: int = Field(default=10 * 2**20, gt=0)
     """Of each log file."""
@@ -87,6 +93,12 @@ class RuntimeOptions(Strict):
     def offered(self) -> Capabilities:
         """Overridden where capabilities depend on other options."""
         return self.capabilities
+
+    @property
+    def needed_image(self) -> str:
+        """The image that must be on the node's machine already, as `images` of the runtime names it. Empty: none,
+        or one that only the node can find."""
+        return ""
 
     @property
     def opens_network(self) -> bool:
@@ -106,6 +118,11 @@ class RuntimeOptions(Strict):
             return {}
         return {"mounts": [{"source": str(folder / each.source), "target": each.target} for each in self.mounts]}
 
+    @field_validator("intercept", mode="before")
+    @classmethod
+    def _all_providers(cls, value: Any) -> Any:
+        return (PROVIDERS if value else ()) if isinstance(value, bool) else value
+
     @model_validator(mode="after")
     def _is_possible(self) -> RuntimeOptions:
         offered = self.offered
@@ -114,9 +131,11 @@ class RuntimeOptions(Strict):
                 f"this runtime cannot enforce network {self.network!r}, only {' or '.join(offered.networks)}"
                 + _because(offered, "network")
             )
-        for name in ("mounts", "prepare_network"):
+        for name in ("mounts", "prepare_network", "intercept"):
             if getattr(self, name) and not getattr(offered, name):
                 raise ValueError(f"this runtime does not support {name}" + _because(offered, name))
+        if self.intercept and self.network_mode != "gateway_only":
+            raise ValueError(f"intercept needs network 'gateway_only', not {self.network_mode!r}")
         if wrong := wrong_targets(self.mounts, getattr(self, "workspace", "/work")):
             raise ValueError("; ".join(wrong))
         for name in self.limits.asked:
@@ -127,6 +146,6 @@ class RuntimeOptions(Strict):
 
 
 def _because(offered: Capabilities, what: str) -> str:
-    others = ("network", "mounts", "prepare_network")
+    others = ("network", "mounts", "prepare_network", "intercept")
     reason = offered.reasons.get(what) or offered.reasons.get("limits" if what not in others else "")
     return f": {reason}" if reason else ""

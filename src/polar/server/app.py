@@ -13,19 +13,24 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from polar import __version__
 from polar.config import ServerConfig
+from polar.server.access.auth import Access
+from polar.server.access.tokens import ServiceTokens
 from polar.server.api_page import api_page
-from polar.server.auth import Access, ServiceTokens
 from polar.server.body_limit import BodyLimit
 from polar.server.errors import ApiError
+from polar.server.routes.access import AccessRoutes
 from polar.server.routes.events import EventRoutes
 from polar.server.routes.groups import GroupRoutes
 from polar.server.routes.login import LoginRoutes
 from polar.server.routes.nodes import NodeRoutes
 from polar.server.routes.overview import OverviewRoutes
 from polar.server.routes.sessions import SessionRoutes
+from polar.server.routes.status import StatusRoutes
+from polar.server.routes.storage import StorageRoutes
 from polar.server.routes.tasks import TaskRoutes
 from polar.server.routes.training import TrainingRoutes
 from polar.server.state import State
+from polar.store.blobs.base import BlobMissing, BlobStoreError
 from polar.store.database import StoreError
 from polar.store.server_database import database_of
 from polar.store.writer import DatabaseWriter
@@ -40,7 +45,7 @@ def make_app(state: State, tokens: ServiceTokens, pages: Pages | None = None) ->
     # FastAPI's own pages load scripts from another host.
     own: dict[str, Any] = {"docs_url": None, "redoc_url": None}
     app = FastAPI(title="Polar rollout server", version=__version__, redirect_slashes=False, **own)
-    access = Access(tokens, state)
+    access = app.state.access = Access(tokens, state)
     routers = [
         TaskRoutes(state).router(access),
         GroupRoutes(state).router(access),
@@ -48,13 +53,15 @@ def make_app(state: State, tokens: ServiceTokens, pages: Pages | None = None) ->
         EventRoutes(state).router(access),
         TrainingRoutes(state).router(access),
         OverviewRoutes(state).router(access),
+        StorageRoutes(state).router(access),
         *NodeRoutes(state).routers(access),
-        LoginRoutes(access).router(),
+        *StatusRoutes(state).routers(access),
+        LoginRoutes(state, access).router(),
+        *AccessRoutes(state, access).routers(),
         *(pages(state, access) if pages else ()),
     ]
     for router in routers:
         app.include_router(router)
-    app.get("/healthz", tags=["health"], summary="Ask whether the server runs")(healthz)
     app.get("/docs", include_in_schema=False)(lambda: HTMLResponse(api_page(app.openapi()), headers=NO_OTHER_HOST))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -69,11 +76,6 @@ def openapi_document(pages: Pages | None = None) -> dict[str, Any]:
     config = ServerConfig(database="sqlite://")
     state = State(DatabaseWriter(database_of(config.database)), config, time.time)
     return make_app(state, ServiceTokens("control", "node"), pages).openapi()
-
-
-async def healthz() -> dict[str, str]:
-    """Without a token. It looks at neither the database nor the nodes."""
-    return {"status": "ok"}
 
 
 def _answer(status: int, detail: str) -> JSONResponse:
@@ -95,7 +97,10 @@ def _malformed(_: Request, error: Exception) -> JSONResponse:
 
 def _database_error(_: Request, error: Exception) -> JSONResponse:
     log.error("%s", error)
-    return _answer(503, "the server's database failed; try again, and see the server's log")
+    if isinstance(error, BlobMissing):
+        return _answer(500, str(error))
+    what = "blob store" if isinstance(error, BlobStoreError) else "database"
+    return _answer(503, f"the server's {what} failed; try again, and see the server's log")
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

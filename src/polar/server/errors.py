@@ -30,8 +30,24 @@ class Conflict(ApiError):
     status = 409
 
 
+class Gone(ApiError):
+    """Retention has removed it."""
+
+    status = 410
+
+
+class TooLargeUpload(ApiError):
+    status = 413
+
+
 class Invalid(ApiError):
     status = 422
+
+
+class UpgradeRequired(ApiError):
+    """A node speaks another version of the protocol."""
+
+    status = 426
 
 
 class TooManyTries(ApiError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    and_,
     bindparam,
     case,
     func,
@@ -21,30 +24,47 @@ from sqlalchemy import (
     update,
 )
 
+from polar.server.access.tables import actions, logins, tokens
 from polar.server.overview.outcome_columns import outcome_columns
+from polar.server.overview.tables import log_lines, watched, watched_parts
 from polar.server.records.tables import (
+    GROUPS_FETCHED,
     GROUPS_NEWEST,
+    IS_HELD,
+    IS_OPEN,
+    IS_WAITING,
     METADATA,
+    NEEDS_WAITING,
     OPEN_INDEXES,
+    QUEUE_NEXT,
     SCHEMA_VERSION,
     SESSIONS_OPEN,
+    SESSIONS_WAITING,
+    UPLOADS_INSIDE,
+    UPLOADS_KEY,
+    UPLOADS_STORED,
     groups,
-    log_lines,
+    needs,
     outcomes,
+    queue,
+    removed,
     results,
     schema,
     sessions,
     stage_counts,
+    storage,
     tasks,
     training_points,
     training_runs,
     upload_parts,
-    watched,
-    watched_parts,
+    uploads,
 )
+from polar.server.scheduling.needs import needs_of
+from polar.server.scheduling.stored_needs import needs_id_of
 from polar.store.database import StoreError
-from polar.types import SessionResult
+from polar.types import SessionResult, TaskRequest
 
+EMPTY_STORAGE = {"row": 1, "blobs": 0, "blob_bytes": 0, "results_removed": 0, "events_removed": 0}
 BATCH = 500
 """Rows with a large body are read so many at a time."""
 
@@ -56,7 +76,8 @@ def prepare(connection: Connection) -> None:
         if found:
             raise StoreError("the database holds tables of another program; give the rollout server an empty one")
         METADATA.create_all(connection)
-        connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+        connection.execute(insert(schema).values(version=SCHEMA_VERSION, identity=secrets.token_hex(8)))
+        connection.execute(insert(storage).values(EMPTY_STORAGE))
         return
     version = connection.execute(select(schema.c.version)).scalar_one()
     while version in _MIGRATIONS:
@@ -68,6 +89,10 @@ def prepare(connection: Connection) -> None:
             f"the database has schema version {version}, this Polar needs {SCHEMA_VERSION}; use the Polar that "
             "wrote it, or another database"
         )
+
+
+def identity_of(connection: Connection) -> str:
+    return connection.execute(select(schema.c.identity)).scalar_one()
 
 
 def _add_drain(connection: Connection) -> None:
@@ -131,6 +156,48 @@ def _add_overview(connection: Connection) -> None:
     _fill_outcomes(connection)
 
 
+def _add_access(connection: Connection) -> None:
+    for table in (tokens, logins, actions):
+        table.create(connection, checkfirst=True)
+    for column in ("old_key_sha256 TEXT", "old_key_expires FLOAT"):
+        _add_column(connection, "nodes", column)
+
+
+def _add_blob_store(connection: Connection) -> None:
+    """Uploads stay where they are until the server moves them. No result counts as fetched: older Polars did not
+    note it."""
+    for table, column in (
+        ("polar_server", "identity TEXT"),
+        ("results", "fetched FLOAT"),
+        ("groups", "unfetched INTEGER NOT NULL DEFAULT 0"),
+        ("uploads", "blob_key TEXT"),
+        ("uploads", "size_bytes BIGINT NOT NULL DEFAULT 0"),
+        ("uploads", "at FLOAT"),
+        ("uploads", "fetched FLOAT"),
+    ):
+        _add_column(connection, table, column)
+    for table in (storage, removed):
+        table.create(connection, checkfirst=True)
+    connection.execute(update(schema).values(identity=secrets.token_hex(8)))
+    connection.execute(update(groups).values(unfetched=groups.c.sessions))
+    parts = select(func.sum(func.length(upload_parts.c.part))).where(
+        upload_parts.c.session_id == uploads.c.session_id
+    )
+    came = select(outcomes.c.at).join(sessions, sessions.c.number == outcomes.c.number)
+    came = came.where(sessions.c.session_id == uploads.c.session_id)
+    connection.execute(
+        update(uploads).values(
+            size_bytes=func.length(uploads.c.blob) + func.coalesce(parts.scalar_subquery(), 0),
+            at=func.coalesce(came.scalar_subquery(), time.time()),
+        )
+    )
+    for index in (GROUPS_FETCHED, UPLOADS_KEY, UPLOADS_STORED, UPLOADS_INSIDE):
+        index.create(connection, checkfirst=True)
+    total = connection.execute(select(func.count(), func.sum(uploads.c.size_bytes)).select_from(uploads)).one()
+    held = {"blobs": total[0], "blob_bytes": total[1] or 0}
+    connection.execute(insert(storage).values(EMPTY_STORAGE | held))
+
+
 def _add_column(connection: Connection, table: str, column: str) -> None:
     """Unless an earlier step made the table as it is now."""
     if column.split()[0] not in {found["name"] for found in inspect(connection).get_columns(table)}:
@@ -186,6 +253,57 @@ def _fill_outcomes(connection: Connection) -> None:
         )
 
 
+def _add_scheduling(connection: Connection) -> None:
+    """Every task with open sessions joins the queue. Nodes of older Polars have no abilities, and get no more
+    sessions; those that they hold end as usual."""
+    for table, column in (
+        ("nodes", "abilities TEXT"),
+        ("sessions", "cancel_reason TEXT NOT NULL DEFAULT ''"),
+        ("groups", "running INTEGER NOT NULL DEFAULT 0"),
+        ("groups", "usable INTEGER NOT NULL DEFAULT 0"),
+        ("groups", "max_running INTEGER"),
+        ("groups", "enough INTEGER"),
+        ("groups", "on_enough TEXT NOT NULL DEFAULT 'cancel'"),
+    ):
+        _add_column(connection, table, column)
+    for table in (needs, queue):
+        table.create(connection, checkfirst=True)
+    connection.execute(text("DROP INDEX IF EXISTS sessions_waiting"))
+    for index in (SESSIONS_WAITING, NEEDS_WAITING, QUEUE_NEXT):
+        index.create(connection, checkfirst=True)
+    of_group = groups.c.group_id == func.coalesce(sessions.c.group_id, sessions.c.task_id)
+    held = select(func.count()).select_from(sessions).where(IS_HELD, of_group).scalar_subquery()
+    trainable = and_(outcomes.c.group_id == groups.c.group_id, outcomes.c.untrainable_reason == "")
+    usable = select(func.count()).select_from(outcomes).where(trainable).scalar_subquery()
+    connection.execute(update(groups).values(usable=usable))
+    connection.execute(update(groups).where(groups.c.unfinished > 0).values(running=held))
+    _fill_queue(connection)
+
+
+def _fill_queue(connection: Connection) -> None:
+    is_open = select(sessions.c.task_id).where(IS_OPEN)
+    wanted = select(tasks.c.number, tasks.c.task_id, tasks.c.body).where(tasks.c.task_id.in_(is_open))
+    for batch in _batches(connection, wanted, tasks.c.number):
+        for row in batch:
+            task = TaskRequest.model_validate(json.loads(row.body))
+            mine = select(func.count()).select_from(sessions).where(sessions.c.task_id == row.task_id)
+            waiting = connection.execute(mine.where(IS_WAITING)).scalar_one()
+            needs_id = needs_id_of(connection, needs_of(task))
+            connection.execute(
+                insert(queue).values(
+                    task_id=row.task_id,
+                    number=row.number,
+                    group_id=task.group,
+                    needs_id=needs_id,
+                    priority=task.priority,
+                    waiting=waiting,
+                    running=connection.execute(mine.where(IS_HELD)).scalar_one(),
+                )
+            )
+            grown = update(needs).where(needs.c.needs_id == needs_id)
+            connection.execute(grown.values(waiting=needs.c.waiting + waiting))
+
+
 def _batches(
     connection: Connection, query: Select[*tuple[Any, ...]], key: Column[int]
 ) -> Iterator[Sequence[Row[Any]]]:
@@ -203,5 +321,8 @@ _MIGRATIONS = {
     4: _add_groups_and_training,
     5: _add_draining_nodes,
     6: _add_overview,
+    7: _add_access,
+    8: _add_scheduling,
+    9: _add_blob_store,
 }
 """From each older schema version to the next."""

@@ -11,14 +11,18 @@ import socket
 import time
 
 from polar.bounded_http import HttpLimits
-from polar.config import ServerConfig
+from polar.config import ServerConfig, is_loopback
+from polar.errors import ConfigError
+from polar.monitoring.loop_lag import LoopLag
+from polar.server.access.tokens import ServiceTokens
 from polar.server.app import Pages, make_app
-from polar.server.auth import ServiceTokens
 from polar.server.callbacks.delivery import CallbackDelivery
 from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
+from polar.server.retention.run import Retention
 from polar.server.state import Change, Clock, ClockJumps, State
 from polar.store.database import StoreError
+from polar.tls import CertificateUnusable, TlsCertificate
 from polar.uvicorn_server import UvicornServer, address_of, listen
 
 log = logging.getLogger("polar.server")
@@ -27,19 +31,20 @@ log = logging.getLogger("polar.server")
 class RolloutServer:
     """`async with RolloutServer(config, control_token=..., node_token=...) as server:` or start and stop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three tokens, two clocks
         self,
         config: ServerConfig,
         *,
         control_token: str,
         node_token: str,
+        metrics_token: str = "",
         clock: Clock = time.time,
         steady: Clock | None = None,
         pages: Pages | None = None,
     ) -> None:
         """`steady`: a clock that no one sets; None: the system's, or `clock` if that is given."""
         self._config = config
-        self._tokens = ServiceTokens(control_token, node_token)
+        self._tokens = ServiceTokens(control_token, node_token, metrics_token)
         self._clock = clock
         self._steady = steady or (time.monotonic if clock is time.time else clock)
         self._pages = pages
@@ -51,7 +56,7 @@ class RolloutServer:
     @property
     def base_url(self) -> str:
         assert self._socket is not None, "start the server first"
-        return address_of(self._socket)
+        return address_of(self._socket, self._config.scheme)
 
     @property
     def state(self) -> State:
@@ -72,12 +77,28 @@ class RolloutServer:
             self._state = await State.open(self._config, self._clock)
             limits = HttpLimits(self._config.max_connections, self._config.stalled_request_s)
             app = make_app(self._state, self._tokens, self._pages)
-            self._server = UvicornServer(app, limits=limits)
+            await app.state.access.tokens.refresh()
+            self._server = UvicornServer(app, limits=limits, certificate=self._certificate())
             self._work = asyncio.create_task(self._run(self._server, self._socket))
             await self._server.until_started(self._work)
         except BaseException:
             await self.stop()
             raise
+
+    def _certificate(self) -> TlsCertificate | None:
+        config = self._config
+        if config.tls_cert is None or config.tls_key is None:
+            if not is_loopback(config.host):
+                log.warning(
+                    "the server listens on %s without TLS: tokens can be read on the network. Set server.tls_cert "
+                    "and server.tls_key, or listen on loopback behind a proxy that speaks TLS",
+                    config.host,
+                )
+            return None
+        try:
+            return TlsCertificate(config.tls_cert, config.tls_key)
+        except CertificateUnusable as error:
+            raise ConfigError(f"server.tls_cert: {error}") from error
 
     async def wait(self) -> None:
         """Returns when the server has ended, and raises the error that ended it."""
@@ -105,6 +126,8 @@ class RolloutServer:
                 group.create_task(self._expire_leases()),
                 group.create_task(CallbackDelivery(self.state).run()),
                 group.create_task(ServerLog(self.state).run()),
+                group.create_task(LoopLag(self.state.counts.meters).watch()),
+                group.create_task(Retention(self.state).run()),
             ]
             try:
                 await server.serve(sockets=[listening])

@@ -6,10 +6,20 @@ rollout server implements `SessionSource`.
 
 from __future__ import annotations
 
-import socket
 from typing import Protocol
 
-from polar.types import Call, CallProfile, CallsOutcome, Lease, SessionResult, Slot, Stage, Trajectory, Waits
+from polar.types import (
+    Call,
+    CallProfile,
+    CallsOutcome,
+    Lease,
+    SessionResult,
+    SessionSockets,
+    Slot,
+    Stage,
+    Trajectory,
+    Waits,
+)
 
 
 class SessionSource(Protocol):
@@ -23,9 +33,7 @@ class SessionSource(Protocol):
 
 
 class Slots(Protocol):
-    async def open(self, lease: Lease, profile: CallProfile, listener: socket.socket | None) -> Slot:
-        """`listener`: a socket in the session's own network. None: the session can reach the gateway's address."""
-        ...
+    async def open(self, lease: Lease, profile: CallProfile, sockets: SessionSockets) -> Slot: ...
 
     async def seal(self, session_id: str) -> None:
         """Refuses and does not record further calls, and aborts running generations."""

@@ -16,14 +16,14 @@ from polar import registry
 from polar.errors import ModuleNotAllowed, boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.programs.install import install
-from polar.runtimes.base import Program, Runtime, SessionFolders
+from polar.runtimes.base import InterceptingRuntime, Program, Runtime, SessionFolders
 from polar.runtimes.host.threads import in_thread
 from polar.session.files.keep import make_empty
 from polar.session.files.patch import note_baseline
 from polar.session.files.workspace import base_of, prepare
 from polar.session.live import LiveSession
 from polar.session.plugins import call_foreign, expect
-from polar.types import CallProfile, Spec
+from polar.types import CallProfile, SessionSockets, Spec
 
 
 async def init(live: LiveSession) -> None:
@@ -42,12 +42,10 @@ async def init(live: LiveSession) -> None:
     with _part(live, "prepare"):
         await prepare(runtime, live.task)
     with _part(live, "runtime"):
-        listener = await runtime.listener()
-        if listener is not None:
-            live.teardown.callback(listener.close)
+        sockets = await _listen(live, runtime)
     with _part(live, "gateway"):
         slots = live.services.slots
-        live.slot = await slots.open(live.lease, harness.profile, listener)
+        live.slot = await slots.open(live.lease, harness.profile, sockets)
         live.teardown.push_async_callback(slots.close, live.session_id)
     with _part(live, "harness"):
         context = HarnessContext(
@@ -57,6 +55,7 @@ async def init(live: LiveSession) -> None:
             workspace=runtime.workspace,
             home=runtime.home,
             installed={name: Path(runtime.program(program)) for name, program in programs.items()},
+            intercepted=live.interception.names if live.interception is not None else (),
         )
         live.launch = await call_foreign("harness", spec, harness.launch, context)
     with _part(live, "files"):
@@ -111,6 +110,18 @@ async def _start(live: LiveSession, programs: tuple[Program, ...]) -> Runtime:
         if warm is None:
             await runtime.start(folders)
     return runtime
+
+
+async def _listen(live: LiveSession, runtime: Runtime) -> SessionSockets:
+    plain, https = await runtime.listener(), None
+    if plain is not None:
+        live.teardown.callback(plain.close)
+    if isinstance(runtime, InterceptingRuntime):
+        live.interception = await runtime.interception()
+    if live.interception is not None:
+        https = live.interception.listener, live.interception.context
+        live.teardown.callback(live.interception.listener.close)
+    return SessionSockets(plain, https)
 
 
 async def _write_files(runtime: Runtime, launch: Launch, taken: dict[str, str]) -> None:

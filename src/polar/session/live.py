@@ -15,7 +15,7 @@ import msgspec
 from polar import registry
 from polar.config import PermitConfig
 from polar.harnesses.base import Launch
-from polar.runtimes.base import Runtime
+from polar.runtimes.base import Interception, Runtime
 from polar.runtimes.host.supervisor import Launcher
 from polar.session.base import PolicyClock, Slots, Watcher
 from polar.session.own_runtime import EvaluatorSetup
@@ -74,6 +74,8 @@ class LiveSession:
     """Name and version, for the result."""
     launch: Launch | None = None
     slot: Slot | None = None
+    interception: Interception | None = None
+    """None: the session intercepts no host."""
     evaluator_setup: EvaluatorSetup | None = None
     """Set when RUNNING begins."""
     baseline: str = ""
@@ -88,6 +90,8 @@ class LiveSession:
     """Of the harness, as `stderr_tail`; without its key."""
     stderr_tail: str = ""
     timed_out: bool = False
+    cancel_reason: str = ""
+    """Of who cancelled it; empty: it was not, or no reason was given."""
     policy_updates: int = 0
     """Up to the end of its stages."""
     failure: Failure | None = None

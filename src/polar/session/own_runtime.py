@@ -164,7 +164,9 @@ def request_of(evaluator: Evaluator | RuntimeEvaluator, task: TaskRequest) -> Ru
 
 
 def without_network(spec: Spec) -> Spec:
-    """The same runtime without network, if the spec leaves that open and the runtime can enforce it."""
+    """The same runtime without network, if the spec leaves that open and the runtime can enforce it. It intercepts
+    nothing: only a harness calls a model."""
+    spec = Spec(name=spec.name, options={name: spec.options[name] for name in spec.options if name != "intercept"})
     options = _options_of(spec)
     if options is None:
         raise RuntimeFailure(f"runtime {spec.name!r} cannot be an evaluator's: its Options are no RuntimeOptions")

@@ -87,9 +87,11 @@ class Pipeline:
         if self._unreported:
             raise ExceptionGroup("results that could not be reported", self._unreported)
 
-    def cancel(self, session_id: str) -> bool:
-        """Ends a session early; its result says CANCELLED. False: it is not in its stages any more."""
-        stages = self._stages_of.get(session_id)
+    def cancel(self, session_id: str, why: str = "") -> bool:
+        """Ends a session early; its result says CANCELLED and why. False: it is not in its stages any more."""
+        stages, live = self._stages_of.get(session_id), self._live.get(session_id)
+        if live is not None:
+            live.cancel_reason = why
         return stages is not None and stages.cancel()
 
     def policy_changed(self) -> None:

@@ -161,6 +161,7 @@ def result_of(live: LiveSession) -> SessionResult:
         left_out=shortened(live.left_out),
         exit_code=live.outcome.exit_code,
         ended_by=live.outcome.calls.exhausted,
+        cancel_reason=live.cancel_reason if live.session.stage is Stage.CANCELLED else "",
         waited_s=round(live.outcome.waits.total_s, 4),
         policy_updates=live.policy_updates,
         stale=is_stale(live),

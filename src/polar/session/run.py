@@ -9,7 +9,8 @@ from polar.session.live import LiveSession
 
 async def run(live: LiveSession) -> None:
     assert live.runtime is not None and live.launch is not None, "INIT comes first"
-    command = Command(argv=live.launch.argv, env=live.launch.env, log_name="harness")
+    trust = live.interception.env if live.interception is not None else {}
+    command = Command(argv=live.launch.argv, env={**trust, **live.launch.env}, log_name="harness")
     with boundary("harness"):
         finished = await live.runtime.exec(command)
     live.stdout_tail, live.stderr_tail = _keyless(live, finished.stdout_tail), _keyless(live, finished.stderr_tail)

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +26,8 @@ async def cached_folder(name: str, fill: Callable[[Path], Awaitable[None]], *, p
     the folder around it; its own modes stay what sessions expect."""
     target = cache_dir() / name
     if target.is_dir():
+        with suppress(OSError):  # of another user
+            os.utime(target)  # when it was last used
         return target
     async with exclusive_lock(target, private=private):
         for left in target.parent.glob(f".{glob.escape(target.name)}~*"):  # by a killed process

@@ -16,7 +16,17 @@ from polar.types.base import (
     loss_mask,
     token_ids,
 )
-from polar.types.call import Call, CallKind, CallTimes, Drift, EndpointUsage, FinishReason, PolicySpan
+from polar.types.call import (
+    Call,
+    CallKind,
+    CallOutcome,
+    CallTimes,
+    Drift,
+    EndedCall,
+    EndpointUsage,
+    FinishReason,
+    PolicySpan,
+)
 from polar.types.certificate import Certificate, Finding, Violation
 from polar.types.chat import Delta, Image, Message, Tool, ToolCall
 from polar.types.health import (
@@ -52,6 +62,8 @@ from polar.types.result import (
     UntrainableReason,
     Waits,
 )
+from polar.types.service.abilities import PROTOCOL, NodeAbilities
+from polar.types.service.access import Action, ActionPage, TokenKind, TokenRotation, TokenStatus
 from polar.types.service.log import LogLine
 from polar.types.service.nodes import (
     EngineUse,
@@ -83,6 +95,7 @@ from polar.types.service.overview import (
     SessionListPage,
     SessionRowView,
     StuckSession,
+    WaitReason,
 )
 from polar.types.service.policy import (
     Drain,
@@ -101,6 +114,7 @@ from polar.types.service.results import (
     SessionStatus,
     TaskStatus,
 )
+from polar.types.service.storage import GcReport, GcRequest, StorageStatus
 from polar.types.service.training import (
     TrainingPage,
     TrainingPoint,
@@ -114,6 +128,7 @@ from polar.types.session import (
     IllegalTransition,
     Lease,
     Session,
+    SessionSockets,
     Slot,
     Stage,
 )
@@ -121,6 +136,7 @@ from polar.types.task import (
     Budgets,
     InnerPath,
     Keep,
+    NodeNeeds,
     PrepareStep,
     Retention,
     Sampling,
@@ -137,12 +153,16 @@ __all__ = [
     "HEALTH_PROBLEMS",
     "ID_PATTERN",
     "NO_TOKEN_IDS",
+    "PROTOCOL",
     "TRANSITIONS",
+    "Action",
+    "ActionPage",
     "ArgumentRewrite",
     "Break",
     "Budgets",
     "Call",
     "CallKind",
+    "CallOutcome",
     "CallProfile",
     "CallTimes",
     "CallsOutcome",
@@ -153,6 +173,7 @@ __all__ = [
     "Drift",
     "Dropped",
     "EarlierAttempt",
+    "EndedCall",
     "EndpointUsage",
     "EngineRate",
     "EngineUse",
@@ -162,6 +183,8 @@ __all__ = [
     "Finding",
     "FinishReason",
     "FinishedGroup",
+    "GcReport",
+    "GcRequest",
     "GroupContrast",
     "GroupListPage",
     "GroupPage",
@@ -195,8 +218,10 @@ __all__ = [
     "LossMask",
     "Matching",
     "Message",
+    "NodeAbilities",
     "NodeCredentials",
     "NodeDrain",
+    "NodeNeeds",
     "NodePart",
     "NodeStatus",
     "Overview",
@@ -220,6 +245,7 @@ __all__ = [
     "SessionListPage",
     "SessionResult",
     "SessionRowView",
+    "SessionSockets",
     "SessionStatus",
     "SessionUpload",
     "Sickness",
@@ -228,11 +254,15 @@ __all__ = [
     "Spec",
     "Stage",
     "Staleness",
+    "StorageStatus",
     "Strict",
     "StuckSession",
     "TaskRequest",
     "TaskStatus",
     "TokenIds",
+    "TokenKind",
+    "TokenRotation",
+    "TokenStatus",
     "Tool",
     "ToolCall",
     "ToolRule",
@@ -248,6 +278,7 @@ __all__ = [
     "UntrainableReason",
     "Violation",
     "VolatileLine",
+    "WaitReason",
     "Waits",
     "WorkspaceSource",
     "is_id",

@@ -128,3 +128,40 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     def new_turns(self) -> tuple[Message, ...]:
         """What the request adds to its parent's conversation: the new messages without the echo."""
         return self.new_messages[self.echo is not None :]
+
+
+CallOutcome = Literal["answered", "final_message", "refused", "failed"]
+
+
+class EndedCall(msgspec.Struct, frozen=True):
+    """What is known of a model call when it has ended, for those who watch a node: no text, no token ids.
+    Calls that got no reply are among them."""
+
+    session_id: str
+    attempt: int
+    dialect: str
+    kind: CallKind
+    outcome: CallOutcome
+    """final_message: the gateway wrote the reply itself; failed: infrastructure did; refused: all else without a
+    reply, such as an invalid request or a client that left."""
+    arrived: float
+    """Unix seconds, as `ended`."""
+    ended: float
+    call_id: str = ""
+    """Empty: it was refused before it got one."""
+    problem: str = ""
+    """The gateway's error code; empty if there is a reply."""
+    first_token_s: float | None = None
+    """From its arrival to its first token; None: none was sampled."""
+    call_s: float | None = None
+    """From its arrival to its last token."""
+    prompt_tokens: int = 0
+    evaluated_tokens: int | None = None
+    """Of the prompt, what the engine computed; None: it did not report it."""
+    sampled_tokens: int = 0
+    finish_reason: str = ""
+    policy_version: str = ""
+    policy_updates: int = 0
+    """Changes of the policy version that the node had seen when the call began."""
+    engine: str = ""
+    """Name and model."""

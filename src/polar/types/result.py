@@ -123,6 +123,8 @@ class SessionResult(Strict):
     exit_code: int | None = None
     ended_by: str = ""
     """Name of the exhausted budget that ended the session: `max_calls` or `max_tokens`; else empty."""
+    cancel_reason: str = ""
+    """Why the server cancelled it; empty: a client asked for that, or it was not cancelled."""
     waited_s: float = 0.0
     """Time in RUNNING spent waiting for the model; does not count against `budgets.run_s`."""
     policy_updates: int = 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -80,6 +83,15 @@ class Lease(Strict):
     task: TaskRequest
     earlier: tuple[EarlierAttempt, ...] = ()
     """The attempts before this one, oldest first."""
+
+
+class SessionSockets(NamedTuple):
+    """Sockets that listen in a session's own network, for its gateway to serve."""
+
+    plain: socket.socket | None = None
+    """None: the session can reach the gateway's own address."""
+    https: tuple[socket.socket, ssl.SSLContext] | None = None
+    """Where the hosts lead that the session intercepts. None: it intercepts none."""
 
 
 class Slot(Strict):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 
-from polar.types.base import Id, Strict
+from polar.types.base import MAX_COUNT, Id, Strict
 
 Retention = Literal["preserve", "template", "strip"]
 """What later turns see of a model's thinking. `preserve`: all of it, in the exact tokens. `template`: what the
@@ -143,6 +143,18 @@ class Keep(Strict):
         return self
 
 
+class NodeNeeds(Strict):
+    """What a node must have to get a task's sessions, besides the runtime, image, harness and modules that the
+    task names."""
+
+    labels: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(default=(), max_length=50)
+    """All of them must be among the node's (`node.labels`)."""
+    engine: str | None = Field(default=None, min_length=1, max_length=200)
+    """The name of its engine."""
+    model: str | None = Field(default=None, min_length=1, max_length=1000)
+    """The model, as the node's engine names it (`polar nodes`)."""
+
+
 class TaskRequest(Strict):
     """A task: what a harness is asked to do, how often, where, and how the outcome is scored.
 
@@ -171,6 +183,17 @@ class TaskRequest(Strict):
     keep: Keep = Keep()
     callback_url: str | None = None
     priority: int = 0
+    """Of a rollout server, as all fields down to `on_enough`: sessions with a higher one are leased first; tasks
+    with the same take turns."""
+    needs: NodeNeeds = NodeNeeds()
+    max_running: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """How many sessions of the task nodes may hold at once. None: any number."""
+    group_max_running: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """The same for all tasks of the group, which must agree on this, `enough` and `on_enough`."""
+    enough: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """When so many sessions of the group are trainable, the others are cancelled. None: all run."""
+    on_enough: Literal["cancel", "queued"] = "cancel"
+    """cancel: sessions that run are cancelled too. queued: only those that no node has."""
     metadata: dict[str, Any] = {}
     group_id: Id | None = None
     """Sessions with the same are compared; set it to compare those of several tasks."""

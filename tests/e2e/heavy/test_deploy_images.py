@@ -19,7 +19,11 @@ from waiting import blocked_until
 
 ROOT = Path(__file__).parents[3]
 NAME = f"polar-deploy-test-{os.getpid()}"
-TOKENS = {"POLAR_CONTROL_TOKEN": "control-of-the-test", "POLAR_NODE_TOKEN": "node-of-the-test"}
+TOKENS = {
+    "POLAR_CONTROL_TOKEN": "control-of-the-test",
+    "POLAR_NODE_TOKEN": "node-of-the-test",
+    "POLAR_METRICS_TOKEN": "metrics-of-the-test",
+}
 MADE = {"polar-server", "polar-node"}
 TASKS = """
 [[tasks]]

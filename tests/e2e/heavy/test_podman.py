@@ -51,3 +51,4 @@ def test_a_harness_has_its_tool_loop_inside(address: str) -> None:
     built = run(address, *polar, "image", "build", "--for", "docker")
     assert built.returncode == 0 and address in built.stdout, built.stdout + built.stderr
     assert passed(address, "tests/e2e/test_pi_in_runtimes.py", "-k", "docker") == 1
+    assert passed(address, "tests/e2e/test_closed_calls.py", "-k", "docker") == 2

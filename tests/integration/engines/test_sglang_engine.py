@@ -18,7 +18,7 @@ from polar.errors import EngineError
 from polar.registry import make
 from polar.tokens.renderers.gguf_vocabulary import Vocabulary
 from polar.types import Spec, token_ids
-from waiting import hang_limit
+from waiting import HANG_S, hang_limit
 
 Opener = Callable[..., Awaitable[tuple[SglangEngine, EngineInfo]]]
 
@@ -121,8 +121,8 @@ async def test_a_cancelled_task_aborts_the_request(fake: FakeSglang, opened: Ope
 async def test_leaving_a_reply_does_not_wait_for_a_server_that_hangs(
     vocabulary: Vocabulary, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polar.engines.sglang.engine.ABORT_TIMEOUT_S", 0.05)
-    fake = FakeSglang(vocabulary, step_s=0.01, abort_s=30)
+    monkeypatch.setattr("polar.engines.sglang.engine.ABORT_TIMEOUT_S", 2.0)
+    fake = FakeSglang(vocabulary, step_s=0.01, abort_s=2 * HANG_S)
     engine, _ = await opened(fake)
     pieces = engine.generate(ask([500, 501], max_tokens=500))
     await anext(pieces)

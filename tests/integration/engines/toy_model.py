@@ -87,6 +87,25 @@ class ToyModel:
         return min(longest, len(prompt) - 1)
 
 
+@dataclass
+class ShiftedToy(ToyModel):
+    """With one weight: a shift of the ids that it predicts from."""
+
+    shift: int = 0
+
+    def logprob(self, prefix: Sequence[int], token_id: int, temperature: float = 1.0) -> float:
+        return super().logprob(self._seen(prefix), token_id, temperature)
+
+    def _pick(self, prefix: list[int], asked: Asked) -> int:
+        return super()._pick(self._seen(prefix), asked)
+
+    def _seen(self, prefix: Sequence[int]) -> list[int]:
+        return [token_id + self.shift for token_id in prefix]
+
+    def scores(self, ids: Sequence[int]) -> list[float]:
+        return [self.logprob(ids[:n], ids[n]) for n in range(1, len(ids))]
+
+
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from polar.gateway.http.server import GatewayServer
 from polar.gateway.slots import SlotTable
 from polar.store.journal import Journal
 from polar.testing import Script, ScriptedEngine
-from polar.types import Call, CallProfile, Lease, Session, Slot, TaskRequest, TokenIds, token_ids
+from polar.types import Call, CallProfile, Lease, Session, SessionSockets, Slot, TaskRequest, TokenIds, token_ids
 
 BASH_TOOL = {
     "type": "function",
@@ -56,6 +57,7 @@ class Gateway:
         session_id: str = "s1",
         profile: CallProfile | None = None,
         listener: socket.socket | None = None,
+        https: tuple[socket.socket, ssl.SSLContext] | None = None,
         **task: Any,
     ) -> Slot:
         lease = Lease(
@@ -63,7 +65,7 @@ class Gateway:
             task=TaskRequest.model_validate({"instruction": "go", **task}),
         )
         await self.journal.add_session(lease)
-        return await self.slots.open(lease, profile or CallProfile(), listener)
+        return await self.slots.open(lease, profile or CallProfile(), SessionSockets(listener, https))
 
     def client(self, slot: Slot, **options: Any) -> AsyncOpenAI:
         """The official SDK, pointed at the slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from polar.config import Config, ServerConfig
 from polar.engines.base import GenerateRequest, Piece
 from polar.errors import EngineError
 from polar.node import Node, Uplink, open_node, serve_server
+from polar.node.observers import SessionObserver
 from polar.node.probes import PROBE
 from polar.node.uplink import ServerAway
 from polar.server.serve import RolloutServer
@@ -77,6 +78,7 @@ class ServedNode:
     node: Node
     uplink: FragileUplink
     stop: asyncio.Event
+    hurry: asyncio.Event
     serving: asyncio.Task[None]
 
     @property
@@ -104,6 +106,10 @@ class Service:
         self.last_reply = ScriptedReply(text="Done.")
         self.node_modules: tuple[str, ...] = ()
         """That nodes which are added from now on may import."""
+        self.node_settings: dict[str, Any] = {}
+        """Of `[node]`, for nodes which are added from now on."""
+        self.observers: Sequence[SessionObserver] = ()
+        """Of nodes which are added from now on."""
         self.server = RolloutServer(
             ServerConfig(
                 port=0,
@@ -137,7 +143,12 @@ class Service:
             return self.last_reply if "echo hello" in vocabulary.decode(prompt_ids) else self.first_reply
 
         engine = FragileEngine(vocabulary, script, strict=False)
-        node = {"probe_pause_s": 0.05, "allowed_modules": self.node_modules}
+        node = {
+            "probe_pause_s": 0.05,
+            "allowed_modules": self.node_modules,
+            "runtimes": ["local"],
+            **self.node_settings,
+        }
         config = Config.model_validate({"pools": pools, "node": node})
         async with (
             open_node(
@@ -145,8 +156,9 @@ class Service:
             ) as node,
             FragileUplink(self.server.base_url, "node") as uplink,
         ):
-            stop = asyncio.Event()
-            served = ServedNode(node, uplink, stop, asyncio.create_task(serve_server(node, uplink, stop)))
+            stop, hurry = asyncio.Event(), asyncio.Event()
+            serving = asyncio.create_task(serve_server(node, uplink, stop, hurry, self.observers))
+            served = ServedNode(node, uplink, stop, hurry, serving)
             yield served
             await served.leave()
 

@@ -47,20 +47,28 @@ async def test_a_server_refuses_it_unless_the_operator_allows_it(
 
 
 @pytest.mark.parametrize("fields", [{"evaluator": NAMED}, {"evaluator": COMBINED}, {"runtime": NAMED}])
-async def test_a_node_that_does_not_allow_it_fails_the_session_and_goes_on(
+async def test_a_node_that_does_not_allow_it_is_not_offered_the_session(
     allowing: Service, marker: Path, fields: dict[str, Any]
 ) -> None:
     served = await allowing.add_node()
     await allowing.client.submit(agent_task(task_id="named", **fields))
     await allowing.client.submit(agent_task(task_id="plain"))
-    results = await results_of(allowing, "named", "plain")
-    failed = results["named-0"]
-    assert failed.failure is not None and failed.failure.infrastructure
-    assert (failed.stage, failed.attempts, failed.reward) == (Stage.FAILED, (), None)
-    assert (failed.failure.where, failed.failure.type) == ("init", "ModuleNotAllowed")
-    assert 'add "marking_grader" to node.allowed_modules in polar.toml' in failed.failure.message
-    assert results["plain-0"].stage is Stage.COMPLETED and served.node.health.sick is None
-    assert not marker.exists()
+    assert (await results_of(allowing, "plain"))["plain-0"].stage is Stage.COMPLETED
+    waiting = await allowing.client.session("named-0")
+    assert (waiting.stage, waiting.attempt, waiting.node_id) == (Stage.QUEUED, 1, None)
+    assert waiting.waits == "no live node has the module marking_grader in node.allowed_modules (1 node: none)"
+    assert (await allowing.client.task("named")).waits == waiting.waits
+    assert served.node.health.sick is None and not marker.exists()
+
+
+async def test_another_node_that_allows_it_runs_the_session(allowing: Service, marker: Path) -> None:
+    await allowing.add_node()
+    await allowing.client.submit(agent_task(task_id="named", evaluator=NAMED))
+    allowing.node_modules = ("marking_grader",)
+    await allowing.add_node()
+    result = (await results_of(allowing, "named"))["named-0"]
+    assert (result.reward, result.attempts) == (0.5, ())
+    assert marker.exists()
 
 
 @pytest.mark.parametrize("evaluator", [NAMED, COMBINED])

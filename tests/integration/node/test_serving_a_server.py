@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from served_node import AGENT, Service, agent_task, results_of
 
+from node_abilities import able
 from polar.node.uplink import LeaseRefused, Uplink, upload_of
 from polar.types import LeaseRequest, Registration, SessionResult, Stage
 from waiting import hang_limit, until
@@ -115,7 +116,7 @@ async def test_a_lost_node_that_comes_back_breaks_its_sessions_off(service: Serv
 async def test_the_upload_of_an_old_attempt_is_refused(service: Service) -> None:
     await service.client.submit(agent_task(task_id="t"))
     async with Uplink(service.server.base_url, "node") as uplink:
-        await uplink.register(Registration(name="silent", slots=1))
+        await uplink.register(Registration(name="silent", slots=1, abilities=able()))
         (lease,) = (await uplink.lease(LeaseRequest(room=1))).leases
         async with hang_limit():
             while (await service.client.session("t-0")).attempt == 1:  # noqa: ASYNC110

@@ -58,7 +58,7 @@ async def test_a_node_counts_its_calls_and_tokens(patient: Service) -> None:
     served = await patient.add_node()
     await patient.client.submit(agent_task(task_id="t", num_samples=3))
     results = await results_of(patient, "t")
-    use = served.node.use.read()
+    use = served.node.calls.use.read()
     assert (use.calls, use.sampled_calls, use.failed_calls) == (6, 6, 0)
     assert use.sampled_tokens == sum(result.statistics.sampled_tokens for result in results.values())
     calls = [call for session_id in results for call in await served.node.journal.calls(session_id)]
@@ -70,7 +70,8 @@ async def test_calls_that_an_engine_fails_are_counted_as_failed(patient: Service
     served = await patient.add_node()
     served.engine.outage_for_sessions = "no more memory"
     await patient.client.submit(agent_task(task_id="t"))
-    use = await until(lambda: served.node.use.read() if served.node.use.read().failed_calls else None)
+    counted = served.node.calls.use
+    use = await until(lambda: counted.read() if counted.read().failed_calls else None)
     assert use.failed_calls == use.calls > 0
     assert (use.sampled_calls, use.sampled_tokens, use.prompt_tokens) == (0, 0, 0)
     served.engine.outage_for_sessions = ""

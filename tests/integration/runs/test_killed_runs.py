@@ -85,7 +85,7 @@ def places(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "polar-runs").glob("*/sessions/*/*place"))
 
 
-def test_the_next_prune_leaves_nothing_of_it(tmp_path: Path, agent_word: str) -> None:
+def test_the_next_gc_leaves_nothing_of_it(tmp_path: Path, agent_word: str) -> None:
     run = command(tmp_path, "run", "tasks.jsonl")
     try:
         blocked_until(lambda: run.poll() is not None or len(agents(agent_word)) == 2)
@@ -97,7 +97,7 @@ def test_the_next_prune_leaves_nothing_of_it(tmp_path: Path, agent_word: str) ->
     [paths] = list_runs(tmp_path / "polar-runs")
     assert state_of(tmp_path) == "killed"
 
-    pruned = command(tmp_path, "prune", "--yes", "--unused-days", "10000")
+    pruned = command(tmp_path, "gc", "--yes", "--unused-days", "10000")
     pruned.communicate(timeout=HANG_S)
 
     assert pruned.returncode == 0

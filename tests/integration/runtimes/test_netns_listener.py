@@ -71,11 +71,14 @@ async def test_the_listener_is_not_in_the_nodes_network(island: int) -> None:
 
 
 async def test_a_network_that_cannot_be_joined_is_an_error() -> None:
-    with pytest.raises(RuntimeFailure, match="the gateway cannot listen in the session's network: nsenter: "):
+    with pytest.raises(
+        RuntimeFailure, match=r"the gateway cannot listen in the session's network: .*No such file"
+    ):
         await open_listener(dead_process(), user=True)
 
 
-async def test_without_the_program_that_enters_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RuntimeFailure, match=r"nsenter is not installed.*install util-linux"):
-        await open_listener(1, user=False)
+async def test_a_port_below_1024_is_the_sessions_alone(island: int) -> None:
+    with await open_listener(island, user=True, port=443) as listener:
+        assert listener.getsockname() == ("127.0.0.1", 443)
+        with pytest.raises(RuntimeFailure, match="Address already in use"):
+            await open_listener(island, user=True, port=443)

@@ -1,30 +1,17 @@
-"""A real PostgreSQL beside SQLite, a clock the tests move, and a server on a real socket."""
+"""Databases of both kinds, a clock the tests move, and a server on a real socket."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from desk import Api, Clock, Desk, OpenServer, config_of
-from pg_cluster import Postgres
 
+from pg_cluster import Postgres
 from polar.server.serve import RolloutServer
 from polar.server.state import State
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Generator[Postgres]:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    on_path = shutil.which("initdb")
-    if not found and not on_path:
-        pytest.skip("PostgreSQL's initdb is missing: apt-get install postgresql")
-    cluster = Postgres(found[-1].parent if found else Path(str(on_path)).parent)
-    cluster.start()
-    yield cluster
-    cluster.stop()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.check)])

@@ -10,11 +10,13 @@ from typing import Any
 import aiohttp
 from sqlalchemy import Connection, Table, select
 
+from node_abilities import able
 from polar.config import ServerConfig
 from polar.server.records import cancel, groups, leases, nodes, results, tasks, uploads
 from polar.server.serve import RolloutServer
 from polar.server.state import State
 from polar.types import (
+    Certificate,
     GroupPage,
     HandBack,
     Heartbeat,
@@ -24,6 +26,7 @@ from polar.types import (
     NodeCredentials,
     Registration,
     ResultPage,
+    Score,
     Selection,
     SessionResult,
     SessionUpload,
@@ -31,6 +34,7 @@ from polar.types import (
     TaskRequest,
     TaskStatus,
     Trajectory,
+    TrajectoryStatistics,
 )
 from polar.types.codec import encode
 
@@ -40,7 +44,33 @@ HEARTBEAT_S = 10.0
 LEASE_S = 40.0
 
 
+AS_IN_SCHEMA_8 = (
+    "DROP TABLE queue",
+    "DROP TABLE needs",
+    "DROP INDEX sessions_waiting_of_task",
+    "CREATE INDEX sessions_waiting ON sessions (priority DESC, number)"
+    " WHERE stage = 'QUEUED' AND lease_expires IS NULL",
+    "ALTER TABLE nodes DROP COLUMN abilities",
+    "ALTER TABLE sessions DROP COLUMN cancel_reason",
+    *(
+        f"ALTER TABLE groups DROP COLUMN {name}"
+        for name in ("running", "usable", "max_running", "enough", "on_enough")
+    ),
+    "DROP TABLE storage",
+    "DROP TABLE removed",
+    *(f"DROP INDEX {name}" for name in ("groups_fetched", "uploads_key", "uploads_stored", "uploads_inside")),
+    "ALTER TABLE polar_server DROP COLUMN identity",
+    "ALTER TABLE results DROP COLUMN fetched",
+    "ALTER TABLE groups DROP COLUMN unfetched",
+    *(f"ALTER TABLE uploads DROP COLUMN {name}" for name in ("blob_key", "size_bytes", "at", "fetched")),
+)
+AS_IN_SCHEMA_7 = (
+    *AS_IN_SCHEMA_8,
+    *(f"DROP TABLE {name}" for name in ("tokens", "logins", "actions")),
+    *(f"ALTER TABLE nodes DROP COLUMN old_key_{name}" for name in ("sha256", "expires")),
+)
 AS_IN_SCHEMA_6 = (
+    *AS_IN_SCHEMA_7,
     *(f"DROP TABLE {name}" for name in ("outcomes", "stage_counts", "log_lines", "watched", "watched_parts")),
     *(f"DROP INDEX sessions_open_{name}" for name in ("newest", "in_stage", "of_harness")),
     "DROP INDEX groups_newest",
@@ -62,6 +92,24 @@ AS_IN_SCHEMA_4 = (
     "DROP INDEX sessions_open",
     "UPDATE results SET group_id = (SELECT group_id FROM tasks WHERE tasks.task_id = results.task_id)",
 )
+
+
+USABLE: dict[str, Any] = {
+    "score": Score(reward=1.0),
+    "statistics": TrajectoryStatistics(trainable_tokens=5),
+    "certificate": Certificate(
+        builder="b",
+        calls=1,
+        traces=1,
+        sampled_tokens=5,
+        trainable_tokens=5,
+        dropped_tokens=0,
+        calls_digest="c",
+        traces_digest="t",
+        exact=True,
+    ),
+}
+"""Fields of a result that may be trained on."""
 
 
 class Clock:
@@ -105,8 +153,9 @@ class Desk:
     async def submit(self, task_id: str = "add", **fields: Any) -> TaskStatus:
         return await self.state.change(tasks.submit, task_of(task_id, **fields))
 
-    async def register(self, name: str = "one", slots: int = 4) -> str:
-        return (await self.state.change(nodes.register, Registration(name=name, slots=slots))).node_id
+    async def register(self, name: str = "one", slots: int = 4, **can: Any) -> str:
+        registration = Registration(name=name, slots=slots, abilities=able(**can))
+        return (await self.state.change(nodes.register, registration)).node_id
 
     async def lease(self, node_id: str, room: int = 1) -> list[Lease]:
         return list((await self.state.change(leases.lease, node_id, room)).leases)
@@ -211,8 +260,9 @@ class Api:
         assert answer.status == 201, answer
         return answer.body
 
-    async def register(self, name: str = "one", slots: int = 4) -> NodeClient:
-        answer = await self.ask("POST", "/v1/nodes", NODE, json={"name": name, "slots": slots})
+    async def register(self, name: str = "one", slots: int = 4, **can: Any) -> NodeClient:
+        body = {"name": name, "slots": slots, "abilities": able(**can).model_dump(mode="json")}
+        answer = await self.ask("POST", "/v1/nodes", NODE, json=body)
         assert answer.status == 201, answer
         return NodeClient(self, NodeCredentials.model_validate(answer.body))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 from desk import LEASE_S, Clock, Desk, config_of
@@ -38,9 +37,8 @@ def wall() -> SetClock:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, wall: SetClock) -> AsyncGenerator[Desk]:
+async def served(database: str, wall: SetClock) -> AsyncGenerator[Desk]:
     """A server whose rounds of expiry are quick."""
-    database = f"sqlite:///{tmp_path / 'server.db'}"
     config = config_of(database, heartbeat_s=BEAT_S, lease_beats=SHORT_LEASE_S / BEAT_S)
     tokens = {"control_token": "control-secret", "node_token": "node-secret"}
     async with RolloutServer(config, **tokens, clock=wall, steady=wall.steady) as server:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+from node_abilities import able
 from polar.dashboard.live.pages import dashboard
 from polar.server.app import openapi_document
 from polar.server.serve import RolloutServer
@@ -51,7 +52,7 @@ def node(base_url: str) -> dict[str, str]:
     task = {"task_id": "add", "instruction": "x", "num_samples": 3, "group_id": "g"}
     assert requests.post(f"{base_url}/v1/tasks", json=task, headers=headers, timeout=HANG_S).status_code == 201
     headers = {"Authorization": f"Bearer {NODE}"}
-    registration = {"name": "one", "slots": 1}
+    registration = {"name": "one", "slots": 1, "abilities": able().model_dump(mode="json")}
     answer = requests.post(f"{base_url}/v1/nodes", json=registration, headers=headers, timeout=HANG_S)
     return answer.json()
 

@@ -79,7 +79,8 @@ async def test_a_task_goes_in_and_is_seen(api: Api) -> None:
     submitted = await api.submit("add", num_samples=2, group_id="g")
     assert submitted["session_ids"] == ["add-0", "add-1"]
     assert await api.get("/v1/tasks/add") == submitted
-    assert await api.get("/v1/tasks") == [{**submitted, "session_ids": []}]
+    assert submitted["waits"] == "there is no live node: `polar gateway` starts one"
+    assert await api.get("/v1/tasks") == [{**submitted, "session_ids": [], "waits": ""}]
     listed = [SessionStatus.model_validate(one) for one in await api.get("/v1/sessions?task_id=add&stage=QUEUED")]
     assert [one.session_id for one in listed] == ["add-0", "add-1"]
     assert await api.get("/v1/sessions?stage=RUNNING") == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
-from desk import CONTROL, LEASE_S, NODE, Api, Clock, NodeClient, OpenServer, blob_of, result_of
+from desk import CONTROL, LEASE_S, NODE, USABLE, Api, Clock, NodeClient, OpenServer, blob_of, result_of
 
+from node_abilities import able
 from polar.server.records import leases
-from polar.types import Lease, SessionUpload, Stage
+from polar.types import PROTOCOL, Lease, SessionUpload, Stage
 from polar.types.codec import encode
 
 NODE_ROUTES = [
@@ -27,7 +29,7 @@ async def settled(api: Api) -> None:
 
 
 async def test_a_node_registers_with_the_node_token_only(api: Api) -> None:
-    registration = {"name": "one", "slots": 2}
+    registration = {"name": "one", "slots": 2, "abilities": {"protocol": PROTOCOL}}
     node = await api.register()
     for wrong in (None, CONTROL, node.credentials.key, "x"):
         answer = await api.ask("POST", "/v1/nodes", wrong, json=registration)
@@ -39,7 +41,8 @@ async def test_a_node_registers_with_the_node_token_only(api: Api) -> None:
 
 async def test_a_wrong_registration_is_refused(api: Api) -> None:
     for body in ({"name": "", "slots": 1}, {"name": "x", "slots": 0}, {"name": "a\0", "slots": 1}):
-        assert (await api.ask("POST", "/v1/nodes", NODE, json=body)).status == 422
+        whole = {**body, "abilities": {"protocol": PROTOCOL}}
+        assert (await api.ask("POST", "/v1/nodes", NODE, json=whole)).status == 422
 
 
 async def test_node_routes_want_the_key_of_that_very_node(api: Api) -> None:
@@ -247,3 +250,55 @@ async def test_a_node_that_left_while_it_waited_must_register_again(api: Api) ->
     await node.ask("DELETE", "")
     await api.submit()
     assert (await waiting).status == 401
+
+
+@pytest.mark.parametrize(
+    ("abilities", "words"),
+    [
+        (None, "this node is an older Polar with protocol 1, .*: upgrade the node to the server's version"),
+        ({"protocol": PROTOCOL + 1, "polar": "9.9"}, "Polar 9.9 with protocol .*: upgrade the server"),
+        ({"protocol": PROTOCOL + 1, "polar": "9.9", "brain": "large"}, "Polar 9.9 with protocol"),
+    ],
+)
+async def test_a_node_of_another_version_is_refused_and_told_which_side_is_older(
+    api: Api, abilities: dict[str, object] | None, words: str
+) -> None:
+    """Also one with fields that this server does not know, and one from before there were abilities."""
+    body = {"name": "x", "slots": 1, **({"abilities": abilities} if abilities else {})}
+    answer = await api.ask("POST", "/v1/nodes", NODE, json=body)
+    assert answer.status == 426 and re.search(words, answer.detail), answer
+    assert f"protocol {PROTOCOL}" in answer.detail
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b"{", b'{"abilities": 3}'])
+async def test_a_registration_that_is_none_is_malformed_or_of_another_version(api: Api, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    assert (await api.ask("POST", "/v1/nodes", NODE, data=body, headers=headers)).status in (422, 426)
+
+
+async def test_a_node_shows_what_it_can_and_a_session_why_it_waits(api: Api) -> None:
+    await api.submit("add", runtime="docker")
+    node = await api.register(runtimes=("local",), labels=("lab",))
+    [listed] = await api.get("/v1/nodes")
+    assert (listed["abilities"]["runtimes"], listed["abilities"]["labels"]) == (["local"], ["lab"])
+    session = await api.get("/v1/sessions/add-0")
+    assert session["waits"] == "no live node has the runtime docker (1 node: local)"
+    overview = await api.get("/v1/overview")
+    assert overview["waiting"] == [{"why": session["waits"], "sessions": 1, "task_id": "add"}]
+    beat = {"abilities": able().model_dump(mode="json")}
+    assert (await node.ask("POST", "/heartbeat", json=beat)).status == 200
+    await node.lease_one()
+    assert (await api.get("/v1/sessions/add-0"))["waits"] == ""
+
+
+async def test_a_task_for_a_group_that_has_enough_ends_when_it_is_submitted(api: Api) -> None:
+    limits = {"group_id": "g", "enough": 1}
+    await api.submit("a", **limits)
+    node = await api.register()
+    assert (await node.report(await node.lease_one(), **USABLE)).status == 204
+    late = await api.submit("b", num_samples=2, **limits)
+    assert (late["done"], late["stages"], late["waits"]) == (True, {"CANCELLED": 2}, "")
+    group = await api.get("/v1/groups/g")
+    assert (group["usable"], group["unfinished"], group["done"]) == (1, 0, True)
+    refused = await api.ask("POST", "/v1/tasks", json={"task_id": "c", "instruction": "x", "group_id": "g"})
+    assert refused.status == 409 and refused.detail.startswith("enough: the other tasks of group 'g' have 1")

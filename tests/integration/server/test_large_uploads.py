@@ -1,18 +1,27 @@
-"""A large upload is written in parts: heartbeats go on meanwhile, and parts alone are no upload."""
+"""A large upload goes into the database in parts: heartbeats go on meanwhile, and parts alone are no upload."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncGenerator
 
 import pytest
-from desk import Desk, result_of
+from desk import Clock, Desk, config_of, result_of
 
 from polar.server.errors import Conflict, NotFound
 from polar.server.records import results, uploads
+from polar.server.state import State
 from polar.types import Lease
 
 MEGABYTE = 2**20
+
+
+@pytest.fixture
+async def desk(database: str, clock: Clock) -> AsyncGenerator[Desk]:
+    state = await State.open(config_of(database, blobs="database"), clock)
+    yield Desk(state, clock)
+    await state.close()
 
 
 async def leased(desk: Desk) -> tuple[str, Lease]:

@@ -7,6 +7,7 @@ import json
 import pytest
 from desk import LEASE_S, Desk
 
+from node_abilities import able
 from polar.server.errors import Conflict, Invalid, NotFound, Unauthorized
 from polar.server.records import leases, nodes, policy
 from polar.server.records.leases import MAX_REPLY_BYTES
@@ -268,7 +269,7 @@ async def test_nodes_without_a_heartbeat_for_a_day_are_forgotten(desk: Desk) -> 
 
 
 async def test_keys_are_kept_as_digests_only(desk: Desk) -> None:
-    credentials = await desk.state.change(nodes.register, Registration(name="one", slots=1))
+    credentials = await desk.state.change(nodes.register, Registration(name="one", slots=1, abilities=able()))
     [row] = await desk.rows("nodes")
     assert credentials.key not in json.dumps(row)
     assert row["key_sha256"] == nodes.sha256(credentials.key)

@@ -332,7 +332,7 @@ async def test_a_database_of_version_6_gets_its_outcomes(database: str, clock: C
     assert (migrated.stages, migrated.ended_per_minute) == (view.stages, None)
     assert migrated.oldest_queued_s == 0, "known from the task"
     assert '"run_s": 7' in (await second.rows("tasks"))[0]["budgets"]
-    await end(second, node)
+    await end(second, await second.register("another"))
     assert (await overview(second)).window == 3
     await second.state.close()
 

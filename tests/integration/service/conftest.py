@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_bench import ServiceBench
 
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from service_bench import ServiceBench
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from service_bench import AGENT, ServiceBench, agent_task, stopped
 
 from polar.types import SessionResult, SessionStatus, Stage
+from service_bench import AGENT, ServiceBench, agent_task, stopped
 from waiting import until
 
 TASKS, SAMPLES = 12, 5

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from service_bench import AGENT, ServiceBench, agent_task, stopped
 
 from polar.types import NodeStatus, Stage
+from service_bench import AGENT, ServiceBench, agent_task, stopped
 from waiting import hang_limit, until
 
 

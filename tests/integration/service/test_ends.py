@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
-from service_bench import AGENT, ServiceBench, agent_task
 
+from service_bench import AGENT, ServiceBench, agent_task
 from waiting import HANG_S, until
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from service_bench import ServiceBench, stopped
 
+from service_bench import ServiceBench, stopped
 from waiting import until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]

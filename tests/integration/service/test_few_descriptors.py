@@ -6,9 +6,8 @@ import re
 import resource
 import subprocess
 
-from service_bench import AGENT, CONFIG, POLAR, ServiceBench, agent_task
-
 from polar.types import ResultEntry, Stage
+from service_bench import AGENT, CONFIG, POLAR, ServiceBench, agent_task
 from waiting import hang_limit, until
 
 DESCRIPTORS = 130

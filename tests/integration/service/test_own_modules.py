@@ -7,9 +7,9 @@ import json
 import signal
 
 import pytest
-from service_bench import ServiceBench, agent_task, stopped
 
 from polar.client import ServerError
+from service_bench import ServiceBench, agent_task, stopped
 from waiting import until
 
 GRADER = "def half(evidence):\n    return 0.5\n"

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 
 import pytest
+
 from service_bench import AGENT, ServiceBench, agent_task, stopped
 
 LITTER = "mkdir -m 777 out && echo a > out/a && chmod 777 out/a && umask 0 && echo b > b"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from polar import child_processes as processes
 from polar.back_off import BackOff
-from polar.cli.service import processes
-from polar.cli.service.processes import ChildProgram, ChildRefused, running
+from polar.child_processes import ChildProgram, ChildRefused, running
 from waiting import until
 
 

@@ -15,8 +15,8 @@ from polar.builders.base import Builder
 from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions
-from polar.store.trajectories import packed, unpacked
 from polar.types import Call, Trajectory
+from polar.types.packed import packed, unpacked
 
 TOKENS = 60
 """New in each call."""

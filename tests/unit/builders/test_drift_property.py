@@ -18,8 +18,8 @@ from polar.builders.base import Builder
 from polar.builders.drift import DriftOptions, DriftRule
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions
-from polar.store.trajectories import packed, unpacked
 from polar.types import Call, PolicySpan, Trajectory
+from polar.types.packed import packed, unpacked
 
 BUILDERS: dict[str, Builder] = {
     rule: PrefixMerging(DriftOptions(drift=rule)) for rule in ("fork", "heal", "splice")

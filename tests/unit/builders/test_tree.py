@@ -11,9 +11,9 @@ from polar.builders.drift import DriftOptions
 from polar.builders.prefix_merging import PrefixMerging
 from polar.builders.tree import Tree, TreeOptions
 from polar.registry import make
-from polar.store.trajectories import packed, unpacked
 from polar.types import Span, Spec, Trace, Trajectory
 from polar.types.codec import encode
+from polar.types.packed import packed, unpacked
 
 
 def build(talk: Conversation, **options: object) -> Trajectory:

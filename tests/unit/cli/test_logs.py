@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from polar.cli.logs import LogLevel, LogOptions
-from polar.cli.service.gateway import Worker
 from polar.cli.service.server import ServerChild
+from polar.cluster.gateway_process import GatewayProcess
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_level_is_the_least_that_is_written(monkeypatch: pytest.MonkeyPatch, l
 
 def test_children_write_as_their_parent_was_told() -> None:
     options = LogOptions(LogLevel.ERROR, json=True)
-    node = Worker("gateway 1", "http://here", Path("runs"), None, log_options=options)
+    node = GatewayProcess("gateway 1", "http://here", Path("runs"), None, log_options=tuple(options.arguments()))
     server = ServerChild(0, None, None, None, Path("address"), None, options)
     for arguments in (node.arguments(), server.arguments()):
         assert arguments[arguments.index("--log-level") :][:3] == ["--log-level", "error", "--log-json"]

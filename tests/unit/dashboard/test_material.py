@@ -13,7 +13,7 @@ from polar.dashboard.session_page import page_of
 from polar.errors import PolarError
 from polar.node.uplink import upload_of
 from polar.types import SessionFile, SessionUpload, Stage, TokenIds, logprobs
-from polar.types.codec import decode
+from polar.types.packed import unpack_upload
 from viewed_session import START, forked, store
 
 
@@ -37,7 +37,7 @@ def uploaded(material: PageMaterial) -> SessionUpload:
     """As its node sends it."""
     assert material.result is not None
     sent = upload_of(material.result, material.trajectory, material.calls, material.files)
-    return decode(sent, SessionUpload)
+    return unpack_upload(sent)
 
 
 def without_origin(page: SessionPage) -> SessionPage:

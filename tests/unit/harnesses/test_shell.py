@@ -137,3 +137,14 @@ def test_threads_of_a_command_are_told_apart_by_the_headers_it_names() -> None:
 def test_its_program_is_the_first_word_of_an_argv() -> None:
     assert Shell(ShellOptions(argv=("agent", "--quick"))).program({}) == ("agent",)
     assert Shell(ShellOptions(command="agent | tee log")).program({}) == ()
+
+
+def test_where_hosts_are_intercepted_no_variable_names_a_base_url() -> None:
+    slot = SLOT
+    plain = HarnessContext("x", slot, "s-1", "/s/work", "/s/home", {})
+    intercepted = HarnessContext("x", slot, "s-1", "/s/work", "/s/home", {}, ("api.openai.com",))
+    with_urls, without = (Shell(ShellOptions(command="true")).launch(each).env for each in (plain, intercepted))
+    gone = with_urls.keys() - without.keys()
+    assert gone == {"OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"}
+    assert without == {name: value for name, value in with_urls.items() if name not in gone}
+    assert without["OPENAI_API_KEY"] == without["ANTHROPIC_API_KEY"] == without["GEMINI_API_KEY"] == "sk-1"

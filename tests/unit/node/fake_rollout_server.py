@@ -22,7 +22,7 @@ from polar.types import (
     SessionUpload,
     TaskRequest,
 )
-from polar.types.codec import decode
+from polar.types.packed import unpack_upload
 
 TOKEN = "the-node-token"
 
@@ -38,6 +38,9 @@ class FakeRolloutServer:
         self.queue: list[Lease] = []
         self.cancel: list[str] = []
         self.lost: list[str] = []
+        self.cancel_reasons: dict[str, str] = {}
+        self.refuse_registration = ""
+        """As a server of another version does."""
         self.down = False
         self.refuse_uploads: Callable[[bytes], int] = lambda _: 204
         self.registrations: list[Registration] = []
@@ -82,6 +85,8 @@ class FakeRolloutServer:
         return await handler(request)
 
     async def _register(self, request: web.Request) -> web.Response:
+        if self.refuse_registration:
+            return web.json_response({"detail": self.refuse_registration}, status=426)
         self.registrations.append(Registration.model_validate_json(await request.read()))
         self.forgotten = False
         number = len(self.registrations)
@@ -100,7 +105,12 @@ class FakeRolloutServer:
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         self.beats.append(Heartbeat.model_validate_json(await request.read()))
-        reply = HeartbeatReply(cancel=tuple(self.cancel), lost=tuple(self.lost), policy=self.policy)
+        reply = HeartbeatReply(
+            cancel=tuple(self.cancel),
+            cancel_reasons=self.cancel_reasons,
+            lost=tuple(self.lost),
+            policy=self.policy,
+        )
         return web.Response(text=reply.model_dump_json())
 
     async def _hand_back(self, request: web.Request) -> web.Response:
@@ -114,7 +124,7 @@ class FakeRolloutServer:
         if status != 204:
             return web.json_response({"detail": "no"}, status=status)
         key = request.match_info["session_id"], int(request.match_info["attempt"])
-        self.uploads.append((*key, decode(body, SessionUpload)))
+        self.uploads.append((*key, unpack_upload(body)))
         return web.Response(status=204)
 
     async def _leave(self, _: web.Request) -> web.Response:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from fake_rollout_server import TOKEN, FakeRolloutServer, a_lease
 
+from node_abilities import able
 from polar.errors import ConfigError
 from polar.node import server_source
 from polar.node.server_source import Controls, ServerSource
@@ -30,16 +31,18 @@ class Bench:
 
     def __init__(self, server: FakeRolloutServer, uplink: Uplink) -> None:
         self.server = server
-        self.source = ServerSource(uplink, Registration(name="here:1", slots=4), give_up_s=0.3)
+        self.source = ServerSource(uplink, Registration(name="here:1", slots=4, abilities=able()), give_up_s=0.3)
         self.cancelled: list[str] = []
+        self.reasons: list[str] = []
         self.policies: list[Policy] = []
         self.generating = 0
         controls = Controls(self._cancel, self.policies.append, lambda: self.generating, self._calls)
         self.source.attach(controls)
         self.beating = asyncio.create_task(self.source.beat())
 
-    def _cancel(self, session_id: str) -> bool:
+    def _cancel(self, session_id: str, why: str) -> bool:
         self.cancelled.append(session_id)
+        self.reasons.append(why)
         return True
 
     async def _calls(self, _: str) -> list[Call]:
@@ -121,8 +124,7 @@ async def test_a_result_is_uploaded_and_the_session_let_go(bench: Bench) -> None
     assert SessionResult.model_validate_json(upload.result).stage is Stage.COMPLETED
     assert upload.trajectory and upload.trajectory.session_id == "a"
     bench.server.beats.clear()
-    await until(lambda: bench.server.beats)
-    assert bench.beaten() == []
+    await until(lambda: bench.server.beats and bench.beaten() == [])  # one may have been on its way
 
 
 async def test_the_policy_comes_with_leases_and_heartbeats(bench: Bench) -> None:
@@ -264,8 +266,8 @@ class TestLostAndCancelled:
         bench.server.queue = [a_lease("a", attempt=2), a_lease("b")]
         assert [lease.session.session_id for lease in await bench.source.lease(8)] == ["b"]
         bench.server.beats.clear()
-        await until(lambda: bench.server.beats)
-        assert bench.beaten() == [("b", 1, Stage.QUEUED), ("a", 2, Stage.QUEUED)]
+        held = [("b", 1, Stage.QUEUED), ("a", 2, Stage.QUEUED)]
+        await until(lambda: bench.server.beats and bench.beaten() == held)  # one may have been on its way
         leasing = asyncio.create_task(bench.source.lease(8))
         await asyncio.sleep(0.05)
         assert not leasing.done()
@@ -373,3 +375,35 @@ async def test_an_answer_that_is_no_polar_servers_is_not_taken(bench: Bench) -> 
     bench.server.beats.clear()
     await until(lambda: len(bench.server.beats) >= 2)
     assert bench.cancelled == []
+
+
+async def test_a_server_of_another_version_is_an_error_that_names_both(server: FakeRolloutServer) -> None:
+    server.refuse_registration = "this node is Polar 9, the server is Polar 8: upgrade the server"
+    async with Uplink(server.base_url, TOKEN) as uplink:
+        bench = Bench(server, uplink)
+        with pytest.raises(ConfigError, match=r"refuses this node: this node is Polar 9.*upgrade the server"):
+            await bench.source.lease(1)
+        bench.beating.cancel()
+
+
+async def test_a_heartbeat_carries_other_abilities_until_the_server_has_them(bench: Bench) -> None:
+    await leased(bench, "a")
+    assert bench.server.registrations[0].abilities == able()
+    await until(lambda: bench.server.beats)
+    assert {beat.abilities for beat in bench.server.beats} == {None}
+    bench.server.down = True
+    bench.source.can(able(labels=["new"]))
+    bench.server.down = False
+    await until(lambda: any(beat.abilities for beat in bench.server.beats))
+    sent = len(bench.server.beats)
+    await until(lambda: len(bench.server.beats) > sent + 2)
+    assert next(beat.abilities for beat in bench.server.beats if beat.abilities) == able(labels=["new"])
+    assert bench.server.beats[-1].abilities is None
+
+
+async def test_the_servers_reason_for_a_cancel_reaches_the_pipeline(bench: Bench) -> None:
+    await leased(bench, "a", "b")
+    bench.server.cancel_reasons["a"] = "enough"
+    bench.server.cancel += ["a", "b"]
+    await until(lambda: len(bench.cancelled) == 2)
+    assert dict(zip(bench.cancelled, bench.reasons, strict=True)) == {"a": "enough", "b": ""}

@@ -27,6 +27,7 @@ from polar.types import (
     token_ids,
 )
 from polar.types.codec import decode, encode
+from polar.types.packed import unpack_upload
 
 
 def result_of(**fields: Any) -> SessionResult:
@@ -76,10 +77,11 @@ def blob(result: SessionResult | bytes, trajectory: Trajectory | None = None, *c
     return encode(SessionUpload(result=body, trajectory=trajectory, calls=calls))
 
 
-def test_a_whole_upload_is_taken_as_it_is() -> None:
+def test_an_upload_is_stored_packed_and_says_the_same() -> None:
     sent = blob(result_of(), trajectory_of(), call_of("add-0"))
     upload = checked(sent, "add-0", 1)
-    assert upload.blob is sent
+    assert upload.blob != sent
+    assert encode(unpack_upload(upload.blob)) == sent
     assert upload.result == result_of()
 
 

@@ -201,6 +201,11 @@ def test_network_is_taken_away_where_the_runtime_can() -> None:
     assert without_network(chosen) == chosen
 
 
+def test_an_evaluators_runtime_intercepts_nothing() -> None:
+    intercepting = Spec(name="bubblewrap", options={"intercept": True, "workspace": "/w"})
+    assert without_network(intercepting).options == {"workspace": "/w", "network": "none"}
+
+
 @pytest.mark.parametrize(
     ("runtime", "contained"), [("local", False), ("bubblewrap", True), ("docker", True), ("no-such", False)]
 )

@@ -8,17 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from polar.store.trajectories import (
-    SharedPrefix,
-    StoredTrajectory,
-    TrajectoryUnreadable,
-    packed,
-    read_trajectory,
-    unpacked,
-    write_trajectory,
-)
+from polar.store.trajectories import TrajectoryUnreadable, read_trajectory, write_trajectory
 from polar.types import Span, Trace, Trajectory, logprobs, loss_mask, token_ids
 from polar.types.codec import decode, encode
+from polar.types.packed import SharedPrefix, StoredTrajectory, packed, unpacked
 
 
 def a_trace(prompt: list[int], response: list[int], branch: Any = None) -> Trace:

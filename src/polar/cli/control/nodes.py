@@ -18,7 +18,13 @@ SHOWN_SESSIONS = 4
 
 
 def nodes(server: ServerOption = None, json: JsonOption = False) -> None:
-    """List the gateway nodes of a rollout server: their health, and the sessions they run."""
+    """List the gateway nodes of a rollout server: health, sessions, and what each can run.
+
+    A node says at its start, and again when it changes, which runtimes work on
+    its machine, which engine and model it has, and the labels that its operator
+    gave it ([node] labels). It gets only sessions that it can run; --json has
+    its harnesses, images and allowed modules too.
+    """
     found = ask(server, lambda client: client.nodes())
     if json:
         rows = [{**node.model_dump(mode="json"), "state": state_of(node)} for node in found]
@@ -26,7 +32,8 @@ def nodes(server: ServerOption = None, json: JsonOption = False) -> None:
     elif not found:
         typer.echo("no node is registered: start one with `polar gateway --server URL`")
     else:
-        print_table(("node", "name", "state", "#seen s ago", "#slots", "sessions", "why"), map(_row, found))
+        columns = ("node", "name", "state", "#seen s ago", "#slots", "sessions", "can", "why")
+        print_table(columns, map(_row, found), optional=["#seen s ago", "sessions"])
 
 
 def state_of(node: NodeStatus) -> str:
@@ -41,7 +48,18 @@ def state_of(node: NodeStatus) -> str:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     why = f"{node.sick.part}, since {clock(node.sick.since)}: {one_line(node.sick.why, 200)}" if node.sick else ""
     seen_s = max(0.0, time.time() - node.last_seen)
-    return (node.node_id, node.name, state_of(node), f"{seen_s:.0f}", str(node.slots), _sessions(node), why)
+    state = (node.node_id, node.name, state_of(node), f"{seen_s:.0f}", str(node.slots))
+    return (*state, _sessions(node), abilities_line(node), why)
+
+
+def abilities_line(node: NodeStatus) -> str:
+    """Runtimes, engine, model and labels."""
+    can = node.abilities
+    if can is None:
+        return "unknown: of an older Polar, gets no sessions"
+    labels = f"labels {' '.join(can.labels)}" if can.labels else ""
+    model = f"{can.engine} {can.model}".strip()
+    return one_line("; ".join(filter(None, (" ".join(can.runtimes) or "no runtime", model, labels))), 200)
 
 
 def _sessions(node: NodeStatus) -> str:

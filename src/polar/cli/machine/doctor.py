@@ -24,7 +24,7 @@ from polar.cli.output import error_console
 
 if TYPE_CHECKING:
     from polar.config import Config
-    from polar.engines.base import Engine, Piece
+    from polar.engines.base import Engine, EngineInfo, Piece
     from polar.runtimes.base import Runtime
     from polar.runtimes.options import Capabilities
 
@@ -154,11 +154,11 @@ def _renderer_name(config: Config) -> str:
 def _gives_text(config: Config) -> bool:
     from polar import registry
     from polar.engines.base import TextEngine
-    from polar.errors import UnknownPlugin
+    from polar.errors import PolarError
 
     try:
-        return issubclass(registry.find("engine", config.engine.name), TextEngine)
-    except UnknownPlugin:  # the check of the engine reports it
+        return isinstance(registry.make("engine", config.engine), TextEngine)
+    except PolarError:  # the check of the engine reports it
         return False
 
 
@@ -205,18 +205,30 @@ async def _renderer(config: Config) -> CheckOutcome:
     return CheckOutcome(f"{renderer.fingerprint}, {text}", details, ok=report.bridges)
 
 
-async def _engine(config: Config) -> str:
-    """Samples a short reply: ids and logprobs must come back."""
+async def _engine(config: Config) -> CheckOutcome:
+    """Samples a short reply: ids and logprobs must come back. Lists the replicas of a pool."""
     from polar import registry
+    from polar.engines.base import Replicated
 
     engine: Engine = registry.make("engine", config.engine)
     try:
         info = await engine.start()
-        if _gives_text(config):
-            return f"{info.model} answers; without token ids its sessions can be judged, not trained on"
-        pieces = await (_sampled_in_chat(engine) if config.model.mode == "chat" else _sampled(engine, config))
+        out = engine.replicas() if isinstance(engine, Replicated) else {}
+        text = await _sampled_text(engine, info, config)
     finally:
         await engine.stop()
+    details = [
+        {"about": "replica", "probe": name, "state": "failed" if why else "ok", "detail": why or "in service"}
+        for name, why in out.items()
+    ]
+    missing = sum(map(bool, out.values()))
+    return CheckOutcome(text + (f"; {missing} of {len(out)} replicas are missing" if missing else ""), details)
+
+
+async def _sampled_text(engine: Engine, info: EngineInfo, config: Config) -> str:
+    if _gives_text(config):
+        return f"{info.model} answers; without token ids its sessions can be judged, not trained on"
+    pieces = await (_sampled_in_chat(engine) if config.model.mode == "chat" else _sampled(engine, config))
     ids = [token for piece in pieces for token in piece.ids]
     values = [value for piece in pieces for value in piece.logprobs]
     missing = sum(value != value for value in values)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polar.cli.machine.prune import EXIT_LEFT, ask_to_remove, megabytes
+from polar.cli.machine.removing import EXIT_LEFT, ask_to_remove, megabytes
 from polar.cli.options import JsonOption, age_s
 from polar.cli.output import clock, console, print_error, print_json, print_table
 

@@ -59,7 +59,7 @@ def run_at_server(
 async def _at_server(
     config: Config, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress, server: str
 ) -> bool:
-    from polar.cli.service.processes import stop_requested
+    from polar.child_processes import stop_requested
     from polar.cli.service.up_tasks import TasksElsewhere
     from polar.client import PolarClient
     from polar.store.journal import Journal

@@ -109,6 +109,8 @@ class RunProgress(PhasedBar):
         self._began = time.monotonic()
         self._speed = SpeedMeter()
         self._counts: Callable[[], CallCounts] | None = None
+        self.waits = ""
+        """Why a rollout server has given no node the next session; shown while none is under way."""
         self._task = self._bar.add_task("", total=self._total, completed=len(earlier), below=self._state)
 
     @property
@@ -150,7 +152,8 @@ class RunProgress(PhasedBar):
         return f"{len(self._results)}/{self._total} done  {self._state()}"
 
     def _state(self) -> str:
-        return "  ".join(filter(None, (self._stages(), self._pace(), self._left())))
+        waits = f"waits: {self.waits}" if self.waits and not self._stage_of else ""
+        return "  ".join(filter(None, (self._stages(), self._pace(), self._left(), one_line(waits, 200))))
 
     def _stages(self) -> str:
         """Without stages that no session is in. A session of which nothing is known yet waits."""
@@ -216,6 +219,8 @@ def _line(result: SessionResult) -> str:
     ]
     if result.ended_by:
         parts.append(f"ended by {result.ended_by}")
+    if result.cancel_reason:
+        parts.append(one_line(result.cancel_reason, 90))
     if result.failure is not None:
         parts.append(one_line(f"{result.failure.where}: {result.failure.message}", 90))
     return "  ".join(parts)

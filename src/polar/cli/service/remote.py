@@ -29,6 +29,7 @@ def ask(server: str | None, work: Callable[[PolarClient], Awaitable[T]], *, pati
 async def connected(server: str | None, *, patient: bool = False) -> AsyncGenerator[PolarClient]:
     from polar.client import DEFAULT_URL, PolarClient, Retry, ServerError
     from polar.errors import PolarError
+    from polar.tls import advice
 
     address, once = server or DEFAULT_URL, Retry(total_s=0)
     try:
@@ -40,6 +41,8 @@ async def connected(server: str | None, *, patient: bool = False) -> AsyncGenera
     except ServerError as error:
         if error.status is not None:
             raise
+        if cause := advice(error.__cause__ or error, address):
+            raise PolarError(f"no connection to the rollout server at {address}: {cause}") from error
         why = one_reason(error)
         raise PolarError(
             f"no rollout server answers at {address} ({why}): start one with `polar up`, or name another with "

@@ -39,4 +39,5 @@ async def _look(client: PolarClient, task_ids: Sequence[str], progress: RunProgr
                 progress.stage_changed(session.session_id, session.stage, time.time())
             if all(session.stage.final for session in sessions):
                 todo.remove(task_id)
+        progress.waits = (await client.task(todo[0])).waits if todo else ""
         await asyncio.sleep(LOOK_EVERY_S)

@@ -32,6 +32,8 @@ class ServerSession:
     """Id and name of the node that ran the session, or runs it; empty: none has."""
     upload: SessionUpload | None = None
     """As the server has it; None: its node has sent nothing yet."""
+    waits: str = ""
+    """Why no node has it yet."""
     folder = None
     """The node that ran the session has its files."""
 
@@ -51,7 +53,8 @@ class ServerSession:
 
 async def load_from_server(client: PolarClient, session_id: str) -> ServerSession:
     lease = await client.lease(session_id)
-    result = (await client.session(session_id)).result
+    status = await client.session(session_id)
+    result = status.result
     upload = await _upload(client, session_id)
     calls = upload.calls if upload else ()
     submitted = (await client.task(lease.session.task_id)).submitted
@@ -63,7 +66,7 @@ async def load_from_server(client: PolarClient, session_id: str) -> ServerSessio
     traces = upload.trajectory.traces if upload and upload.trajectory else ()
     node = await _node_of(client, lease.session.node_id)
     files = upload.files if upload else ()
-    return ServerSession(client.url, lease, result, stages, calls, traces, files, node, upload)
+    return ServerSession(client.url, lease, result, stages, calls, traces, files, node, upload, status.waits)
 
 
 async def _node_of(client: PolarClient, node_id: str | None) -> str:

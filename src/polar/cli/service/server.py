@@ -15,7 +15,7 @@ from polar.cli.logs import LevelOption, LogJsonOption, LogLevel, LogOptions
 from polar.cli.options import ConfigOption
 
 if TYPE_CHECKING:
-    from polar.cli.service.processes import ChildProgram
+    from polar.child_processes import ChildProgram
     from polar.config import ModelConfig, ServerConfig
     from polar.types import Spec
 
@@ -54,8 +54,8 @@ def server(  # noqa: PLR0913
 
 
 async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | None) -> None:
+    from polar.child_processes import stop_requested
     from polar.cli.output import console
-    from polar.cli.service.processes import stop_requested
     from polar.config import config_dir, make_secret
     from polar.dashboard.live.pages import dashboard
     from polar.errors import PolarError
@@ -65,8 +65,11 @@ async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | 
 
     stop = stop_requested()
     control_token, node_token = make_secret("control-token"), make_secret("node-token")
+    metrics_token = make_secret("metrics-token") if config.metrics == "token" else ""
     pages = dashboard(_spelling(model))
-    rollout = RolloutServer(config, control_token=control_token, node_token=node_token, pages=pages)
+    rollout = RolloutServer(
+        config, control_token=control_token, node_token=node_token, metrics_token=metrics_token, pages=pages
+    )
     try:
         await rollout.start()
     except OSError as error:
@@ -128,7 +131,7 @@ class ServerChild:
     """Besides those of the config."""
 
     def program(self) -> ChildProgram:
-        from polar.cli.service.processes import ChildProgram
+        from polar.child_processes import ChildProgram
 
         return ChildProgram("server", self.arguments, self.log)
 

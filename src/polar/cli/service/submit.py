@@ -107,9 +107,9 @@ class SubmittedTask(NamedTuple):
         if self.was_there:
             ended = sum(count for stage, count in status.stages.items() if Stage(stage).final)
             return f"task {status.task_id}: already there, {ended} of {status.num_samples} sessions finished"
-        return (
-            f"task {status.task_id}: {status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
-        )
+        waits = f"; waits: {status.waits}" if status.waits.startswith("no ") else ""
+        count = f"{status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
+        return f"task {status.task_id}: {count}{waits}"
 
 
 async def _submit(

@@ -100,9 +100,9 @@ class Layout:
 async def service(layout: Layout) -> AsyncGenerator[str]:
     """Server and nodes, while the body runs; yields the server's address. The nodes stop first, because they hand
     their sessions back."""
-    from polar.cli.service.gateway import Worker
-    from polar.cli.service.processes import running
+    from polar.child_processes import running
     from polar.cli.service.server import ServerChild
+    from polar.cluster.gateway_process import GatewayProcess, status_options
     from polar.config import is_loopback
 
     def log(name: str) -> Path | None:
@@ -119,15 +119,17 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
         async with running(child.program()):
             address = await child.address()
             workers = (
-                Worker(
+                GatewayProcess(
                     f"gateway {n}",
                     address,
                     layout.runs_dir,
                     file,
                     log(f"gateway-{n}"),
-                    options,
+                    tuple(options.arguments()),
                     is_own,
                     modules,
+                    layout.config.node.drain_s,
+                    status=status_options(layout.config.node, n),
                 )
                 for n in range(1, layout.workers + 1)
             )
@@ -136,8 +138,8 @@ async def service(layout: Layout) -> AsyncGenerator[str]:
 
 
 async def _serve(layout: Layout) -> None:
+    from polar.child_processes import stop_requested
     from polar.cli.output import console
-    from polar.cli.service.processes import stop_requested
     from polar.cli.service.server import login_advice
     from polar.config import config_dir
 
@@ -155,7 +157,7 @@ async def _serve(layout: Layout) -> None:
 async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], progress: RunProgress) -> bool:
     """Whether it was interrupted."""
 
-    from polar.cli.service.processes import ChildCrashed, stop_requested
+    from polar.child_processes import ChildCrashed, stop_requested
     from polar.cli.service.up_tasks import ServedTasks
     from polar.client import PolarClient
     from polar.runs.resume import write_tasks

@@ -22,6 +22,7 @@ def session_json(session: ShownSession, *, with_tokens: bool) -> dict[str, Any]:
         "task": session.lease.task.model_dump(mode="json"),
         "stages": [{"stage": stage.value, "at": at, "took_s": took} for stage, at, took in timed(session)],
         "calls": [call_json(call) for call in session.calls],
+        "waits": getattr(session, "waits", ""),
         "result": result.model_dump(mode="json") if result else None,
         "traces": [_trace_json(trace, with_tokens=with_tokens) for trace in session.traces],
     }

@@ -34,7 +34,9 @@ def _print_head(shown: ShownSession) -> None:
 
 
 def _print_why_open(session: ShownSession) -> None:
-    """Why a session of this machine has no result, and whether one will come."""
+    """Why a session has no result: at a server, why no node has it; here, whether one will come."""
+    if isinstance(session, ServerSession) and session.waits:
+        console().print(f"\nwaits: {visible(session.waits)}", style="yellow", soft_wrap=True)
     state = run_state(session)
     if state is None or session.result is not None:
         return
@@ -102,6 +104,8 @@ def _print_verdict(result: SessionResult) -> None:
     if result.score is not None:
         out.print(f"\nreward {number(result.reward)}{_metrics(result.score)}")
         _print_reasons(result.score, indent="  ")
+    if result.cancel_reason:
+        out.print(f"\ncancelled: {visible(result.cancel_reason)}", soft_wrap=True)
     if result.failure is not None:
         failure = result.failure
         cause = "caused by the agent" if failure.agent else "infrastructure"

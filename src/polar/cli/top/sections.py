@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polar.cli.control.nodes import state_of
+from polar.cli.control.nodes import abilities_line, state_of
 from polar.cli.output import counted, number, one_line, visible
 from polar.cli.top.feed import OPEN_STAGES, Snapshot
 from polar.types import NodeStatus, Stage
@@ -54,8 +54,9 @@ class Section:
 
 
 def head_lines(overview: Overview) -> list[str]:
-    """The service in four lines."""
-    return [_policy_line(overview), _stage_line(overview), _rate_line(overview), _outcome_line(overview)]
+    """The service in four lines, and one for why sessions wait."""
+    lines = [_policy_line(overview), _stage_line(overview), _rate_line(overview), _outcome_line(overview)]
+    return [*lines, *_waiting_line(overview)]
 
 
 def sections(snapshot: Snapshot) -> list[Section]:
@@ -87,6 +88,15 @@ def _stage_line(overview: Overview) -> str:
         if count or stage in (Stage.QUEUED, Stage.RUNNING):
             parts.append(f"{stage.value.lower()} {short(count)}{waited}")
     return "  ".join(parts)
+
+
+def _waiting_line(overview: Overview) -> list[str]:
+    """The reason of most waiting sessions."""
+    if not overview.waiting:
+        return []
+    first, *others = overview.waiting
+    more = f"; {sum(other.sessions for other in others)} for other reasons" if others else ""
+    return [f"{short(first.sessions)} wait{more}: {one_line(first.why, LONGEST)}"]
 
 
 def _rate_line(overview: Overview) -> str:
@@ -146,6 +156,7 @@ def _node_row(node: NodeStatus, now: float) -> Row:
         f"slots {node.slots}, generations under way {node.generating}, last seen {age(now - node.last_seen)} ago",
         "it has acknowledged the policy" if node.heard else "it has not acknowledged the current policy",
         *([why] if why else []),
+        f"can: {abilities_line(node)}",
         f"sessions: {' '.join(node.sessions) or 'none'}",
     ]
     tone: Tone = {"silent": "bad", "sick": "bad", "draining": "warn"}.get(state, "")  # type: ignore[assignment]

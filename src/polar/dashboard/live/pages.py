@@ -18,8 +18,8 @@ from polar.dashboard.document import asset
 from polar.dashboard.live.shell import HEADERS, LivePageName, comparison_frame, live_page, session_frame
 from polar.dashboard.live.transcript import TracesOf, Transcripts
 from polar.dashboard.material import BUILDERS
+from polar.server.access.auth import Access
 from polar.server.app import Pages
-from polar.server.auth import Access
 from polar.server.errors import Invalid
 from polar.server.routes.parameters import UNKNOWN, PathId
 from polar.server.state import State
@@ -68,7 +68,9 @@ class DashboardRoutes:
                 handle = super().get_route_handler()
 
                 async def login_first(request: Request) -> Response:
-                    return await handle(request) if access.logged_in(request) else _refusal(access, request)
+                    if await access.logged_in(request):
+                        return await handle(request)
+                    return _refusal(access, request)
 
                 return login_first
 
@@ -98,7 +100,7 @@ class DashboardRoutes:
 
     async def login(self, request: Request, next: str = "/") -> Response:
         """Asks for the control token, which the page sends to `POST /login`, and goes on to `next`."""
-        if self._access.logged_in(request):
+        if await self._access.logged_in(request):
             return RedirectResponse(own_path(next), 303, HEADERS)
         return live_page("login") if self._access.named(request) else _refusal(self._access, request)
 

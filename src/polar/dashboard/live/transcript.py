@@ -15,12 +15,13 @@ from polar.dashboard.page import ComparisonPage, SessionPage
 from polar.dashboard.session_page import page_of
 from polar.dashboard.spelling import NUMBERS, OF_A_SERVER, Spelling, spelling_or_numbers
 from polar.dashboard.stage_times import Stages, stages_of
-from polar.server.errors import NotFound
+from polar.server.errors import Gone, NotFound
 from polar.server.overview import live, session_list
 from polar.server.records import sessions, tasks, uploads
 from polar.server.state import State
 from polar.types import Call, Lease, SessionFilter, SessionResult, SessionUpload, Spec, Stage
 from polar.types.codec import decode
+from polar.types.packed import unpack_upload
 
 OTHER_MODEL = "the renderer in this server's polar.toml is not that of the session's model."
 MOST_NEIGHBOURS = 200
@@ -98,9 +99,9 @@ class Transcripts:
     async def _upload(self, session_id: str) -> SessionUpload | None:
         try:
             blob = await uploads.read_blob(self._state, session_id)
-        except NotFound:
+        except (NotFound, Gone):
             return None
-        return await asyncio.to_thread(decode, blob, SessionUpload)
+        return await asyncio.to_thread(unpack_upload, blob)
 
     async def _spelled(self, material: PageMaterial) -> tuple[Spelling, str]:
         """Words, or numbers and a note that says why."""

@@ -51,6 +51,9 @@ class LlamaEngine:
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         return await self._running().score(ids, positions)
 
+    async def ping(self) -> None:
+        await self._running().server.ping()
+
     async def stop(self) -> None:
         client, self._client = self._client, None
         if client is not None:

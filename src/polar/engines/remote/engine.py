@@ -111,6 +111,9 @@ class RemoteEngine(ABC):
         if server is not None:
             await server.close()
 
+    async def ping(self) -> None:
+        await self._running().ping()
+
     def counters(self) -> dict[str, Any]:
         return dict(self._counters)
 

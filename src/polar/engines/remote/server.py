@@ -25,6 +25,7 @@ RETRY_AFTER_S = 1.0
 """If a busy server does not name a delay."""
 MAX_EVENT_BYTES = 64 * 2**20
 DONE = b"[DONE]"
+HEALTH = "/health"
 PACE_S = 0.05
 """How often a running stream is read. A read costs as much as dozens of events, and no harness acts on a part of a
 reply. The end of a reply is read at once."""
@@ -131,6 +132,14 @@ class RemoteServer:
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         """A POST whose reply says nothing beside its status."""
         await self._payload(_post(path, body or {}, {}))
+
+    async def ping(self) -> None:
+        """Raises `EngineError` if nothing answers, or the server says that it is unwell."""
+        try:
+            await self._payload(HttpRequest("GET", HEALTH))
+        except ServerRefused as error:
+            if error.status != 404:  # a router may not have the route, and answers all the same
+                raise
 
     async def _call(self, request: HttpRequest, kind: type[T]) -> T:
         return self._read(await self._payload(request), request.path, kind)

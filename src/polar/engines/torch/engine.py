@@ -165,6 +165,9 @@ class TorchEngine:
     async def score(self, ids: TokenIds, positions: Sequence[int]) -> Logprobs:
         return await self._running().score(ids, positions)
 
+    async def ping(self) -> None:
+        await self._running().ping()
+
     def counters(self) -> dict[str, Any]:
         return self._client.counters() if self._client else dict(self._counters)
 

@@ -10,12 +10,14 @@ import asyncio
 import hashlib
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 from pydantic import ValidationError
 
 from polar.engines.base import EngineInfo
+from polar.gateway.calls.ended_call import ended_call
 from polar.gateway.calls.final_message import final_reply
 from polar.gateway.calls.model_call import ModelCall, call_lost
 from polar.gateway.calls.policy_gate import PolicyGate
@@ -25,7 +27,17 @@ from polar.gateway.slots import OpenSlot, sealed_problem
 from polar.store.journal import Journal
 from polar.tokens.forest import Prompt
 from polar.tokens.replies.reply_text import message_of
-from polar.types import Call, CallKind, CallTimes, EndpointUsage, EngineUse, FinishReason, Message, Sampling
+from polar.types import (
+    Call,
+    CallKind,
+    CallTimes,
+    EndedCall,
+    EndpointUsage,
+    EngineUse,
+    FinishReason,
+    Message,
+    Sampling,
+)
 
 LONGEST_TOKEN_CHARACTERS = 512
 """No published vocabulary has a longer token; the longest known are runs of one character, 256 at most."""
@@ -93,6 +105,11 @@ class CallService:
         self.model = model
         self.context_tokens = info.context_tokens
         self.use = UseCounter()
+        self._watchers: list[Callable[[EndedCall], None]] = []
+
+    def watch(self, watcher: Callable[[EndedCall], None]) -> None:
+        """Called when a call has ended, before its session can; must not raise."""
+        self._watchers.append(watcher)
 
     def receive(
         self,
@@ -129,6 +146,8 @@ class CallService:
                 slot.failed(call, call.problem)
                 slot.forget(call)
             self.use.count(call)
+            for watcher in self._watchers:
+                watcher(ended_call(call, f"{self._info.name}/{self._info.model}"))
 
     async def _answer(self, call: ModelCall) -> Reply:
         try:
@@ -184,7 +203,7 @@ class CallService:
 
     async def _sample(self, call: ModelCall) -> None:
         async with self._gate.generating(call.slot.session_id, call.wait) as start:
-            call.versions.start = start.version
+            call.versions.start, call.versions.start_updates = start.version, start.updates
             try:
                 await self._mode.sample(call)
             finally:

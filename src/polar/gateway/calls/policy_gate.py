@@ -47,6 +47,11 @@ class PolicyGate:
             for watcher in self._watchers:
                 watcher()
 
+    @property
+    def updates(self) -> int:
+        """Changes of the version so far."""
+        return self._updates
+
     def watch(self, watcher: Callable[[], None]) -> None:
         """Called after each change of the version."""
         self._watchers.append(watcher)
@@ -94,6 +99,8 @@ class Versions:
     def __init__(self) -> None:
         self.start = ""
         """The gate's version when the call started."""
+        self.start_updates = 0
+        """Changes of the version that the gate had seen by then."""
         self.updated_within = False
         """The gate's version changed before the call ended."""
         self._of_pieces: set[str] = set()

@@ -29,7 +29,7 @@ from polar.gateway.http.bodies import (
 )
 from polar.gateway.http.connection import TRANSPORT, Connection, Receive, Send
 from polar.gateway.http.delivery import ClientGone, Delivery
-from polar.gateway.http.listeners import LISTENER_OF
+from polar.gateway.http.listeners import INTERCEPTED, LISTENER_OF
 from polar.gateway.slots import OpenSlot, SlotTable, sealed_problem
 
 DOUBLED_VERSION = re.compile(r"^(?:/v1(?:beta)?)+(?=/v1(?:beta)?/)")
@@ -47,12 +47,19 @@ class RequestHead(NamedTuple):
     query: dict[str, str]
     listener_of: str | None
     """The session through whose own listener it came, if any."""
+    intercepted: bool = False
+    """The harness believes that it talks to its provider."""
 
     @classmethod
     def of(cls, scope: Any) -> RequestHead:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         query = scope["query_string"]
-        return cls(headers, dict(QueryParams(query)) if query else {}, scope.get(LISTENER_OF))
+        return cls(
+            headers,
+            dict(QueryParams(query)) if query else {},
+            scope.get(LISTENER_OF),
+            scope.get(INTERCEPTED, False),
+        )
 
     @property
     def key(self) -> str:
@@ -64,8 +71,11 @@ class RequestHead(NamedTuple):
 
 
 def authenticate(slots: SlotTable, head: RequestHead) -> OpenSlot:
-    """The slot of the request's key. One session's key does not work at another session's listener."""
+    """The slot of the request's key. One session's key does not work at another session's listener. An intercepted
+    request without a session's key is the listener's session's own: no other session reaches that listener."""
     slot = slots.find(head.key)
+    if slot is None and head.intercepted and head.listener_of is not None:
+        slot = slots.of_session(head.listener_of)
     if slot is None or head.listener_of not in (None, slot.session_id):
         raise Problem(401, "invalid_api_key", "unknown key: use the key of the session's slot")
     return slot

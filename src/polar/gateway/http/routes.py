@@ -37,8 +37,18 @@ class ListingDialect(Dialect, Protocol):
     def models(self, model: str, context_tokens: int, *, one: bool) -> bytes: ...
 
 
+PROVIDER_HOSTS: dict[str, type[ListingDialect]] = {
+    "api.anthropic.com": Anthropic,
+    "api.openai.com": OpenAIChat,
+    "generativelanguage.googleapis.com": Google,
+}
+"""Whose requests a session may intercept."""
+
+
 def dialect_of(headers: Headers, path: str) -> ListingDialect:
     """The dialect of a request to a path that several share."""
+    if dialect := PROVIDER_HOSTS.get(headers.get("host", "")):
+        return dialect()
     if path.startswith("/v1beta/") or "x-goog-api-key" in headers:
         return Google()
     return Anthropic() if "anthropic-version" in headers or path.startswith("/v1/messages") else OpenAIChat()

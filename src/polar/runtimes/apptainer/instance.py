@@ -25,6 +25,7 @@ import msgspec
 from polar.errors import RuntimeFailure
 from polar.runtimes.host.descriptors import closing_fd, is_readable
 from polar.runtimes.host.processes import PROC, Family, end, is_dead_owner, owner, pid_namespace, process_ids
+from polar.runtimes.host.seccomp_profile import denying_profile
 from polar.runtimes.host.spawn import complaint_of
 from polar.runtimes.host.threads import in_thread
 
@@ -43,12 +44,6 @@ GET_PARENT = 0xB702
 START_SCRIPT = "#!/bin/sh\nexit 0\n"
 """Replaces the image's own start script; a plain folder has none. The instance lives on after it."""
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
-CLOSED_CALLS = {
-    "defaultAction": "SCMP_ACT_ALLOW",
-    "syscalls": [{"names": ["add_key", "keyctl", "request_key", "setns"], "action": "SCMP_ACT_ERRNO"}],
-}
-"""System calls that a session may not use: it inherits the node's keyring, and keys belong to their user in every
-namespace."""
 FORBID_USER_NAMESPACES = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -94,7 +89,7 @@ def filter_flags(state: Path) -> tuple[str, ...]:
     does not work with them."""
     path = state / "system-calls.json"
     if not path.exists():
-        path.write_bytes(msgspec.json.encode(CLOSED_CALLS))
+        path.write_bytes(msgspec.json.encode(denying_profile()))
     return ("--security", f"seccomp:{path}")
 
 

@@ -51,7 +51,8 @@ from polar.runtimes.host.cgroups import sweep as sweep_cgroups
 from polar.runtimes.host.netns_listener import open_listener
 from polar.runtimes.host.spawn import Child, Job, complaint_of
 from polar.runtimes.host.threads import in_thread, to_the_end
-from polar.runtimes.images.catalog import root_folder
+from polar.runtimes.images.catalog import root_folder, unpacked_images
+from polar.runtimes.interception import HTTPS_PORT
 from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import Capabilities, RuntimeOptions
 
@@ -71,6 +72,7 @@ class ApptainerOptions(RuntimeOptions):
         reasons={"disk_bytes": "a session writes to folders of the node, which have no quota"},
         mounts=True,
         prepare_network=True,
+        intercept=True,
     )
 
     image: str = "polar-base"
@@ -81,6 +83,10 @@ class ApptainerOptions(RuntimeOptions):
     """Its path inside. It starts with what the image has there, unless the task brings a workspace."""
     program: str | None = None
     """None: the one on PATH, or the one that `make apptainer` installs."""
+
+    @property
+    def needed_image(self) -> str:
+        return "" if "/" in self.image else self.image
 
 
 class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
@@ -103,6 +109,10 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         if shutil.which("nsenter") is None:
             return "nsenter is not installed: it comes with util-linux"
         return await _trial(program)
+
+    @classmethod
+    async def images(cls, permits: PermitConfig) -> tuple[str, ...] | None:
+        return await in_thread(unpacked_images)
 
     @classmethod
     async def sweep(cls) -> int:
@@ -140,6 +150,9 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
         if self._options.network_mode != "gateway_only":
             return None
         return await open_listener((await self._running()).pid, user=True)
+
+    async def _https_listener(self) -> socket.socket:
+        return await open_listener((await self._running()).pid, user=True, port=HTTPS_PORT)
 
     async def exec(self, command: Command) -> Finished:
         folders = self._alive()
@@ -212,6 +225,8 @@ class ApptainerRuntime(BuiltinRuntime[ApptainerOptions]):
                 *(Mount(each.source, each.mount_point, read_only=True) for each in folders.programs),
                 *(Mount(each.source, each.target, read_only=True) for each in node_folders(self._options.mounts)),
             ]
+            if self._trust is not None and not self._is_preparing:
+                mounts.append(Mount(self._trust.hosts, "/etc/hosts", read_only=True))
             flags = (
                 *containment_flags(mounts, network=self._options.network_mode == "open" or self._is_preparing),
                 *("--home", f"{root / 'home'}:{HOME}", "--workdir", str(root / "scratch")),

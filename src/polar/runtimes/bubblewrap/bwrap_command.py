@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,24 +25,24 @@ from polar.runtimes.bubblewrap.namespace_holder_main import MARKER
 from polar.runtimes.host.descriptors import memory_file
 from polar.runtimes.host.processes import PROC, environment_of, is_dead_owner, owner, owner_scope, process_ids
 from polar.runtimes.host.spawn import Child
-from polar.runtimes.host.system_calls import without_keys
+from polar.runtimes.host.system_calls import session_filter
 
 RESOLVER_FILE = "/etc/resolv.conf"
 KEY_LISTS = ("keys", "key-users")
 
 
 def options(
-    root: Path, env: dict[str, str], cwd: str, hidden: Iterable[str], *, name_servers: bool = False
+    root: Path, env: dict[str, str], cwd: str, covers: Mapping[str, str], *, name_servers: bool = False
 ) -> Iterator[str]:
-    """`hidden`: files of /proc to cover. `name_servers`: show those of the node."""
+    """`covers`: files to cover, and the node's files that do. `name_servers`: show those of the node."""
     yield from ("--die-with-parent", "--new-session", "--clearenv")
     yield from ("--unshare-user", "--disable-userns", "--cap-drop", "ALL")
     yield from ("--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--unshare-uts")
     yield from ("--hostname", "polar")
     yield from ("--bind", str(root / "root"), "/")
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
-    for path in hidden:
-        yield from ("--ro-bind", "/dev/null", path)
+    for path, cover in covers.items():
+        yield from ("--ro-bind", cover, path)
     yield from ("--dev", "/dev", "--bind", str(root / "disk" / "shm"), "/dev/shm", "--remount-ro", "/dev")
     if name_servers:
         yield from ("--ro-bind-try", RESOLVER_FILE, RESOLVER_FILE)
@@ -70,7 +70,7 @@ class BwrapCommand:
 
     def __init__(self, options: Iterator[str]) -> None:
         self._options_fd = memory_file(b"".join(os.fsencode(option) + b"\0" for option in options))
-        self._filter_fd = memory_file(without_keys())
+        self._filter_fd = memory_file(session_filter())
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._status = b""

@@ -71,9 +71,9 @@ class NamespaceHolder:
     def pid(self) -> int:
         return self._process.pid
 
-    async def listen(self) -> socket.socket:
-        """A socket on the loopback of the session's network."""
-        listener = socket.socket(fileno=(await self._ask("listen")).descriptor)
+    async def listen(self, port: int = 0) -> socket.socket:
+        """A socket on the loopback of the session's network; port 0: any free one."""
+        listener = socket.socket(fileno=(await self._ask("listen", port=port)).descriptor)
         listener.setblocking(False)
         return listener
 

@@ -222,7 +222,7 @@ def inside(base: str, path: str) -> str:
 
 def listen(request: dict[str, Any], given: list[int]) -> tuple[str, int]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", request["port"]))
         listener.listen(2048)
         return "", listener.detach()
 

@@ -20,6 +20,7 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field, field_validator
 
+from polar.config import PermitConfig
 from polar.errors import RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.base import HOME, Command, Fetched, Finished, SessionFolders
 from polar.runtimes.bubblewrap.bwrap_command import (
@@ -40,7 +41,8 @@ from polar.runtimes.host.descriptors import closing_fd
 from polar.runtimes.host.processes import Family, end
 from polar.runtimes.host.spawn import Job
 from polar.runtimes.host.threads import in_thread, to_the_end
-from polar.runtimes.images.catalog import root_folder
+from polar.runtimes.images.catalog import root_folder, unpacked_images
+from polar.runtimes.interception import HTTPS_PORT, TrustFolder, node_bundles
 from polar.runtimes.mounts import node_folders
 from polar.runtimes.options import DEFAULT_PIDS, Capabilities, RuntimeOptions
 
@@ -55,6 +57,7 @@ class BubblewrapOptions(RuntimeOptions):
         contains=("files", "processes", "network"),
         mounts=True,
         prepare_network=True,
+        intercept=True,
     )
 
     image: str | None = None
@@ -67,6 +70,10 @@ class BubblewrapOptions(RuntimeOptions):
     @property
     def offered(self) -> Capabilities:
         return msgspec.structs.replace(self.capabilities, own_root=self.image is not None)
+
+    @property
+    def needed_image(self) -> str:
+        return "" if self.image is None or "/" in self.image else self.image
 
     @field_validator("workspace")
     @classmethod
@@ -101,6 +108,10 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
                 return f"{error}; it needs user namespaces for ordinary users and Linux 5.12"
             finally:
                 await runtime.stop()
+
+    @classmethod
+    async def images(cls, permits: PermitConfig) -> tuple[str, ...] | None:
+        return await in_thread(unpacked_images)
 
     @classmethod
     async def sweep(cls) -> int:
@@ -148,12 +159,21 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         self._check_prepared()
         return await self._holder.listen() if self._options.network_mode == "gateway_only" else None
 
+    async def _https_listener(self) -> socket.socket:
+        return await self._holder.listen(HTTPS_PORT)
+
+    async def _extend_bundles(self, trust: TrustFolder) -> None:
+        """Without an image the node's own bundles are read-only, and covered in each command."""
+        if self._options.image is not None:
+            await super()._extend_bundles(trust)
+
     async def exec(self, command: Command) -> Finished:
         folders = self._alive()
         cwd = await self._holder.folder(self.workspace, command.cwd)
         env = self._environment(folders, command)
         refuse_nul((*env, *env.values(), *command.argv), command.argv[0])
-        chosen = options(folders.root, env, cwd, self._hidden, name_servers=self._shows_name_servers())
+        covers = {path: "/dev/null" for path in self._hidden} | self._intercepting()
+        chosen = options(folders.root, env, cwd, covers, name_servers=self._shows_name_servers())
         bwrap = BwrapCommand(chosen)
         job = Job(
             argv=self._argv(bwrap, command.argv),
@@ -198,6 +218,13 @@ class BubblewrapRuntime(BuiltinRuntime[BubblewrapOptions]):
         if not self._is_preparing or self._options.image is None:
             return self._is_preparing
         return not (root_folder(self._options.image) / "etc/resolv.conf").is_symlink()
+
+    def _intercepting(self) -> dict[str, str]:
+        """Files of the root to cover, and what covers them. Prepare steps find the names where they are."""
+        if self._trust is None or self._is_preparing:
+            return {}
+        bundles = node_bundles() if self._options.image is None else ()
+        return {"/etc/hosts": str(self._trust.hosts), **dict.fromkeys(bundles, str(self._trust.bundle))}
 
     def _process_limit(self) -> tuple[str, ...]:
         """The kernel also counts processes per user namespace, which stops a fork bomb without a control group. It

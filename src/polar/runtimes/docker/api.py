@@ -45,11 +45,14 @@ class DockerApi:
         else:
             raise RuntimeFailure(f"{self.address!r} is not the address of a Docker Engine: use unix:// or tcp://")
         self._http = aiohttp.ClientSession(connector=connector)
+        self.is_podman = False
+        """Known after `open`."""
 
     async def open(self) -> None:
         """Switches to the API version of the Docker Engine."""
         async with self.request("GET", "/_ping") as response:
             version = response.headers.get("Api-Version")
+            self.is_podman = "Libpod-Api-Version" in response.headers
         if version is None:
             raise RuntimeFailure(f"the server at {self.address} is not a Docker Engine")
         self._base += f"/v{version}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
@@ -55,6 +56,7 @@ class DockerOptions(RuntimeOptions):
         reasons={"disk_bytes": NO_QUOTA},
         mounts=True,
         prepare_network=True,
+        intercept=True,
     )
 
     image: str = Field(default="polar-base", pattern=r"^[A-Za-z0-9][\w./:@-]*$")
@@ -76,6 +78,12 @@ class DockerOptions(RuntimeOptions):
     def offered(self) -> Capabilities:
         base = self.capabilities
         return msgspec.structs.replace(base, limits=(*base.limits, "disk_bytes")) if self.quota else base
+
+    @property
+    def needed_image(self) -> str:
+        """Not one that is named by its content, or in another Docker Engine than the node's usual one."""
+        by_content = "@" in self.image or re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", self.image)
+        return "" if self.build or self.engine or by_content else short_name(self.image)
 
     def refused_by(self, permits: PermitConfig) -> list[str]:
         found = super().refused_by(permits)
@@ -103,6 +111,13 @@ class DockerOptions(RuntimeOptions):
                 "give the address of a Docker Engine on this machine: unix:///path or tcp://host:port"
             )
         return address
+
+
+def short_name(image: str) -> str:
+    """An image's name without what Docker and Podman fill in by themselves."""
+    for prefix in ("docker.io/", "localhost/", "library/"):
+        image = image.removeprefix(prefix)
+    return image.removesuffix(":latest")
 
 
 def labels(folders: SessionFolders) -> dict[str, str]:
@@ -138,15 +153,18 @@ class EngineImage(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
 
 
-def container_config(options: DockerOptions, folders: SessionFolders, image: EngineImage) -> dict[str, Any]:
-    """The body of the call that creates the container. Its own process only waits, and its init reaps orphans."""
+def container_config(
+    options: DockerOptions, folders: SessionFolders, image: EngineImage, seccomp: str
+) -> dict[str, Any]:
+    """The body of the call that creates the container. Its own process only waits, and its init reaps orphans.
+    `seccomp`: a profile as JSON; for Podman the path of one."""
     limits = options.limits
     host: dict[str, Any] = {
         "Init": True,
         "NetworkMode": "bridge" if options.network_mode == "open" else "none",
         "CapDrop": ["ALL"],
         "CapAdd": list(options.cap_add),
-        "SecurityOpt": ["no-new-privileges"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
         "PidsLimit": limits.pids or DEFAULT_PIDS,
         "Mounts": [
             *(_mount(program) for program in folders.programs),
@@ -154,6 +172,8 @@ def container_config(options: DockerOptions, folders: SessionFolders, image: Eng
         ],
         "LogConfig": {"Type": "none"},
     }
+    if options.intercept:
+        host["ExtraHosts"] = [f"{name}:127.0.0.1" for name in options.intercept]
     if limits.memory_bytes is not None:
         host |= {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}
     if limits.cpus is not None:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
+import orjson
 
 from polar.config import PermitConfig
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
@@ -27,11 +28,13 @@ from polar.runtimes.docker.archive import Owner, pack, pack_tree, read_file, unp
 from polar.runtimes.docker.container import Container, ContainerPath, labelled
 from polar.runtimes.docker.exec import KILLED, Exec, Logs, NotStarted, check_words
 from polar.runtimes.docker.images import SessionImages
-from polar.runtimes.docker.options import DockerOptions, container_config, why_no_limits
+from polar.runtimes.docker.options import DockerOptions, container_config, short_name, why_no_limits
 from polar.runtimes.files.folders import remove_tree
 from polar.runtimes.host.netns_listener import open_listener
 from polar.runtimes.host.processes import PROC, is_dead_owner, owner_scope
+from polar.runtimes.host.seccomp_profile import session_profile
 from polar.runtimes.host.threads import in_thread, to_the_end
+from polar.runtimes.interception import HTTPS_PORT
 from polar.runtimes.options import RuntimeOptions
 
 LOGGER = logging.getLogger("polar.runtimes")
@@ -65,6 +68,14 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
             return f"{error}; {NO_ENGINE}"
 
     @classmethod
+    async def images(cls, permits: PermitConfig) -> tuple[str, ...] | None:
+        if permits.pull != "never":
+            return None
+        async with connected() as api:
+            found = await api.call("GET", "/images/json")
+        return tuple(sorted({short_name(tag) for image in found for tag in image.get("RepoTags") or ()}))
+
+    @classmethod
     async def sweep(cls) -> int:
         """On the Docker Engine of DOCKER_HOST, or the usual one, if it answers."""
         if not owner_scope() or await cls.lacking():
@@ -94,15 +105,19 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
 
     async def listener(self) -> socket.socket | None:
         self._check_prepared()
-        if self._options.network_mode == "none":
-            return None
+        return await self._listener() if self._options.network_mode != "none" else None
+
+    async def _https_listener(self) -> socket.socket:
+        return await self._listener(HTTPS_PORT)
+
+    async def _listener(self, port: int = 0) -> socket.socket:
         await self._run_container()
         pid = int((await self._container.inspect())["State"]["Pid"])
         try:
             environment = await in_thread((PROC / str(pid) / "environ").read_bytes)
             if f"POLAR_SESSION={self._started().session_id}\0".encode() not in environment:
                 raise RuntimeFailure("the node does not see the processes of the Docker Engine's containers")
-            return await open_listener(pid, user=os.geteuid() != 0)
+            return await open_listener(pid, user=os.geteuid() != 0, port=port)
         except (OSError, RuntimeFailure) as error:
             advice = "" if os.geteuid() == 0 else "; run the node as root, or choose another runtime"
             raise RuntimeFailure(f"cannot listen in the container's network: {error}{advice}") from error
@@ -175,7 +190,8 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         await self._check_limits(api)
         for container, _ in await labelled(api, {"polar.home": owner_scope(), "polar.place": str(folders.root)}):
             await container.remove()
-        await to_the_end(self._create(api, container_config(self._options, folders, image)))
+        profile = self._seccomp_profile(api)
+        await to_the_end(self._create(api, container_config(self._options, folders, image, profile)))
         if self._is_preparing:
             await self._switch_network(NONE, BRIDGE)
         await self._run_container()
@@ -204,6 +220,14 @@ class DockerRuntime(BuiltinRuntime[DockerOptions]):
         if found := await self._container.networks() - {NONE}:
             await self._kill()
             raise RuntimeFailure(f"the Docker Engine did not close the network {found.pop()} after prepare")
+
+    def _seccomp_profile(self, api: DockerApi) -> str:
+        profile = orjson.dumps(session_profile())
+        if not api.is_podman:
+            return profile.decode()
+        path = self._scratch / "system-calls.json"
+        path.write_bytes(profile)
+        return str(path)
 
     async def _check_limits(self, api: DockerApi) -> None:
         """A Docker Engine that cannot enforce a limit only logs that and goes on without it."""

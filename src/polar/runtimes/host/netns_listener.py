@@ -14,27 +14,34 @@ from polar.errors import RuntimeFailure
 from polar.runtimes.host.spawn import complaint_of
 
 LISTEN = """
-import array, fcntl, socket, struct, sys
+import array, ctypes, fcntl, os, socket, struct, sys
+channel, port, pid, *namespaces = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+opened = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in namespaces]
+for descriptor in opened:
+    if libc.setns(descriptor, 0) != 0:
+        sys.exit(f"cannot join it: {os.strerror(ctypes.get_errno())}")
 UP, RUNNING, GET_FLAGS, SET_FLAGS = 0x1, 0x40, 0x8913, 0x8914
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 (flags,) = struct.unpack("16xh", fcntl.ioctl(listener, GET_FLAGS, struct.pack("16sh", b"lo", 0)))
 if not flags & UP:
     fcntl.ioctl(listener, SET_FLAGS, struct.pack("16sh", b"lo", UP | RUNNING))
-listener.bind(("127.0.0.1", 0))
+listener.bind(("127.0.0.1", int(port)))
 listener.listen(2048)
-channel = socket.socket(fileno=int(sys.argv[1]))
+channel = socket.socket(fileno=int(channel))
 channel.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))])
 """
-"""Run in the session's network. Brings loopback up first if it is down, as in a new network; that takes privileges
-there."""
+"""Joins the session's network and listens. Brings loopback up first if it is down, as in a new network. That takes
+privileges there, and so does a port below 1024; by executing another program after joining, a user other than root
+would lose them."""
 
 
-async def open_listener(pid: int, *, user: bool) -> socket.socket:
-    """A socket that listens on 127.0.0.1 in the network of process `pid`. `user`: the process has its own user
-    namespace, which the child joins first; without one the node has to be root."""
+async def open_listener(pid: int, *, user: bool, port: int = 0) -> socket.socket:
+    """A socket that listens on 127.0.0.1 in the network of process `pid`; port 0: any free one. `user`: it
+    has its own user namespace, which the child joins first; without one the node has to be root."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        await _listen(pid, theirs.fileno(), user=user)
+        await _listen(pid, theirs.fileno(), user=user, port=port)
         received = array.array("i")
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(received.itemsize))
         for _, _, data in ancillary:
@@ -46,14 +53,9 @@ async def open_listener(pid: int, *, user: bool) -> socket.socket:
     return listener
 
 
-async def _listen(pid: int, channel: int, *, user: bool) -> None:
-    namespaces = ("--user", "--preserve-credentials", "--net") if user else ("--net",)
-    child = (sys.executable, "-I", "-S", "-c", LISTEN, str(channel))
-    try:
-        complaint = await complaint_of("nsenter", "--target", str(pid), *namespaces, *child, pass_fds=(channel,))
-    except FileNotFoundError as error:
-        raise RuntimeFailure(
-            "nsenter is not installed; the gateway needs it to listen in a session's network: install util-linux"
-        ) from error
+async def _listen(pid: int, channel: int, *, user: bool, port: int) -> None:
+    namespaces = ("user", "net") if user else ("net",)
+    given = (str(channel), str(port), str(pid), *namespaces)
+    complaint = await complaint_of(sys.executable, "-I", "-S", "-c", LISTEN, *given, pass_fds=(channel,))
     if complaint:
         raise RuntimeFailure(f"the gateway cannot listen in the session's network: {complaint}")

@@ -127,6 +127,11 @@ def built_images() -> list[str]:
     return sorted(path.name for path in found if re.fullmatch(NAME_PATTERN, path.name) and path.is_dir())
 
 
+def unpacked_images() -> tuple[str, ...]:
+    """Names of those that runtimes which use a folder can start."""
+    return tuple(name for name in built_images() if (images_dir() / name / "root").is_dir())
+
+
 def known(name: str) -> str:
     """Returns the name if the image exists."""
     if name not in built_images():

@@ -47,6 +47,7 @@ class LocalOptions(RuntimeOptions):
             "limits": CONTAINS_NOTHING,
             "mounts": f"it has the node's own files; {OTHERS}",
             "prepare_network": f"its network is always open; {OTHERS}",
+            "intercept": f"it has the node's own network and files; {OTHERS}",
         },
     )
 

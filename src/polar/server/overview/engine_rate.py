@@ -35,6 +35,13 @@ def rate_now(connection: Connection, alive_since: float) -> EngineRate:
     return rate_of(map(_SAMPLES.validate_json, stored))
 
 
+def newest_uses(connection: Connection, alive_since: float) -> dict[str, EngineUse]:
+    """What each live node last reported, by its id."""
+    query = select(nodes.c.node_id, nodes.c.uses).where(nodes.c.last_seen > alive_since)
+    samples = {node_id: _SAMPLES.validate_json(stored) for node_id, stored in connection.execute(query)}
+    return {node_id: own[-1][1] for node_id, own in samples.items() if own}
+
+
 def with_newest(samples: list[Sample], newest: Sample) -> list[Sample]:
     """The newest count replaces the one before if that is close to the one before it."""
     kept = samples[:-1] if len(samples) > 1 and newest[0] - samples[-2][0] < APART_S else samples

@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from polar.server.errors import Conflict, Invalid
+from polar.server.overview.tables import watched, watched_parts
 from polar.server.records.sessions import SessionRow, row_of
-from polar.server.records.tables import among, sessions, watched, watched_parts
+from polar.server.records.tables import among, sessions
 from polar.server.state import Change, State
 from polar.types import SessionUpload, Stage
 from polar.types.codec import decode

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from polar.log_buffer import LogBuffer
 from polar.server.overview.outcome_columns import storable
-from polar.server.records.tables import log_lines, nodes
+from polar.server.overview.tables import log_lines
+from polar.server.records.tables import nodes
 from polar.server.state import Change, State
 from polar.store.database import StoreError
 from polar.types import Heartbeat, LogLine, LogPage

@@ -12,7 +12,8 @@ from polar.server.overview.engine_rate import rate_now
 from polar.server.overview.stage_counts import sessions_by_stage
 from polar.server.overview.stuck import stuck
 from polar.server.records import nodes, policy
-from polar.server.records.tables import IS_HELD, IS_WAITING, events, sessions, tasks
+from polar.server.records.tables import HAS_WAITING, IS_HELD, IS_WAITING, events, queue, sessions, tasks
+from polar.server.scheduling.waiting import why_all_wait
 from polar.types import NodeStatus, Overview, Stage
 
 
@@ -29,8 +30,8 @@ def snapshot(connection: Connection, now: float, alive_since: float) -> Overview
         policy=current,
         stages=sessions_by_stage(connection),
         oldest_queued_s=_oldest_queued_s(connection, now),
-        slots=sum(node.slots for node in known if node.alive and node.sick is None and not node.draining),
-        busy=_busy(connection, known),
+        slots=sum(node.slots for node in known if free_to_lease(node)),
+        busy=busy_slots(connection, known),
         nodes=tuple(known),
         rate=rate_now(connection, alive_since),
         window=len(rows),
@@ -44,24 +45,31 @@ def snapshot(connection: Connection, now: float, alive_since: float) -> Overview
         stale=sum(row.stale for row in rows),
         contrast=group_list.contrast(connection),
         stuck=stuck(connection, now, known, paused=current.paused),
+        waiting=why_all_wait(connection, known),
     )
 
 
 def _oldest_queued_s(connection: Connection, now: float) -> float | None:
-    """How long the session that a node would lease next has waited."""
+    """How long the session whose turn is next has waited."""
+    order = (queue.c.priority.desc(), queue.c.turn, queue.c.number)
+    first = connection.execute(select(queue.c.task_id).where(HAS_WAITING).order_by(*order).limit(1)).scalar()
+    number = select(func.min(sessions.c.number)).where(IS_WAITING, sessions.c.task_id == first)
     since = func.coalesce(sessions.c.since, tasks.c.submitted)
     query = (
         select(since)
         .join_from(sessions, tasks, tasks.c.task_id == sessions.c.task_id)
-        .where(IS_WAITING)
-        .order_by(sessions.c.priority.desc(), sessions.c.number)
-        .limit(1)
+        .where(sessions.c.number == number.scalar_subquery())
     )
     found = connection.execute(query).scalar_one_or_none()
     return None if found is None else max(0.0, now - found)
 
 
-def _busy(connection: Connection, known: Sequence[NodeStatus]) -> int:
+def free_to_lease(node: NodeStatus) -> bool:
+    return node.alive and node.sick is None and not node.draining
+
+
+def busy_slots(connection: Connection, known: Sequence[NodeStatus]) -> int:
+    """Sessions in RUNNING at live nodes."""
     alive = {node.node_id for node in known if node.alive}
     query = (
         select(sessions.c.node_id, func.count())

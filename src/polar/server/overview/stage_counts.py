@@ -27,6 +27,12 @@ def count_moves(change: Change, moves: Iterable[Move]) -> None:
             _add(change, stage, difference)
 
 
+def count_removed(change: Change, stages: Iterable[str]) -> None:
+    """In the transaction that removes the sessions that were in them."""
+    for stage, count in Counter(stages).items():
+        _add(change, stage, -count)
+
+
 def sessions_by_stage(connection: Connection) -> dict[str, int]:
     """Every stage, also those without sessions."""
     found = {stage: count for stage, count in connection.execute(select(stage_counts))}

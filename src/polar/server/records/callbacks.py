@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from polar.back_off import BackOff
 from polar.server.records.tables import callbacks, results, tasks
+from polar.server.retention.fetched import mark_sessions
 from polar.server.state import Change
 from polar.server.task_checks import target_of
 from polar.types import SessionResult
@@ -87,6 +88,8 @@ def delivered(change: Change, callback: Callback) -> None:
     change.connection.execute(
         update(callbacks).where(this).values(tries=callbacks.c.tries + 1, due=None, delivered=change.now)
     )
+    change.counts.append(lambda counts: counts.callback("delivered"))
+    mark_sessions(change, [callback.session_id])
 
 
 def failed(change: Change, callback: Callback, problem: str) -> bool:
@@ -99,6 +102,7 @@ def failed(change: Change, callback: Callback, problem: str) -> bool:
     change.connection.execute(
         update(callbacks).where(this).values(tries=row.tries + 1, due=due, problem=_kept(problem))
     )
+    change.counts.append(lambda counts: counts.callback("given_up" if given_up else "failed"))
     return given_up
 
 
@@ -108,6 +112,7 @@ def give_up(change: Change, callback: Callback, problem: str) -> None:
     change.connection.execute(
         update(callbacks).where(this).values(tries=callbacks.c.tries + 1, due=None, problem=_kept(problem))
     )
+    change.counts.append(lambda counts: counts.callback("given_up"))
 
 
 def _kept(problem: str) -> str:

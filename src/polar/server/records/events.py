@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert, select
 
-from polar.server.records.tables import events
+from polar.server.records.tables import events, storage
 from polar.server.state import Change
 from polar.types import Event
 
@@ -32,6 +32,12 @@ def append(change: Change, new: Sequence[NewEvent]) -> None:
         rows = [{**vars(event), "at": change.now, "data": json.dumps(event.data)} for event in new]
         change.connection.execute(insert(events), rows)
         change.wakes.add("events")
+
+
+def gap_after(connection: Connection, cursor: int, now: float) -> Event | None:
+    """What a client that goes on after this cursor has missed. A new client, without one, has missed nothing."""
+    last = connection.execute(select(storage.c.events_removed)).scalar_one()
+    return Event(cursor=last, at=now, kind="gap", data={"after": cursor}) if 0 < cursor < last else None
 
 
 def after(connection: Connection, cursor: int, limit: int = PAGE) -> list[Event]:

@@ -8,15 +8,16 @@ is open again; when that task is done too, the group has a later cursor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
-from polar.server.errors import not_found
+from polar.server.errors import Conflict
 from polar.server.records.tables import among, groups, results, sessions, tasks
+from polar.server.retention.gaps import check_names, forget, unknown
 from polar.server.state import Change
-from polar.types import FinishedGroup, GroupPage, GroupStatus, Selection, SessionResult
+from polar.types import FinishedGroup, GroupPage, GroupStatus, Selection, SessionResult, TaskRequest
 
 
 @dataclass(frozen=True)
@@ -33,29 +34,60 @@ class GroupRows:
         return bool(self.found) or self.all_done
 
 
-def grow(change: Change, group_id: str, count: int) -> None:
+def grow(change: Change, task: TaskRequest) -> None:
     """Counts new sessions, in the transaction that submits them."""
-    grown = (
-        update(groups)
-        .where(groups.c.group_id == group_id)
-        .values(sessions=groups.c.sessions + count, unfinished=groups.c.unfinished + count, cursor=None)
-    )
-    if not change.connection.execute(grown).rowcount:
+    limits = {"max_running": task.group_max_running, "enough": task.enough, "on_enough": task.on_enough}
+    known = change.connection.execute(select(groups).where(groups.c.group_id == task.group)).mappings().first()
+    count = task.num_samples
+    if known is None:
         last = change.connection.execute(select(func.max(groups.c.number))).scalar_one_or_none() or 0
-        row = {"group_id": group_id, "sessions": count, "unfinished": count, "number": last + 1}
-        change.connection.execute(insert(groups).values(**row))
+        forget(change, "group", task.group)
+        counts = {"sessions": count, "unfinished": count, "unfetched": count}
+        row = {"group_id": task.group, "number": last + 1, **counts}
+        change.connection.execute(insert(groups).values(**row, **limits))
+        return
+    for column, field in (("max_running", "group_max_running"), ("enough", "enough"), ("on_enough", "on_enough")):
+        if known[column] != limits[column]:
+            raise Conflict(
+                f"{field}: the other tasks of group {task.group!r} have {known[column]}, this one has "
+                f"{limits[column]}; give all tasks of a group the same, or choose another group_id"
+            )
+    grown = {name: groups.c[name] + count for name in ("sessions", "unfinished", "unfetched")}
+    change.connection.execute(update(groups).where(groups.c.group_id == task.group).values(**grown, cursor=None))
 
 
-def shrink(change: Change, group_ids: Iterable[str]) -> None:
-    """Counts results, one for each id, in the transaction that records them."""
-    ended = Counter(group_ids)
+@dataclass(frozen=True)
+class FullGroup:
+    """A group that has enough trainable sessions, and open ones beside them."""
+
+    why: str
+    also_held: bool
+    """Whether sessions that a node holds are cancelled too."""
+
+
+def has_enough(connection: Connection, group_id: str) -> FullGroup | None:
+    row = connection.execute(select(groups).where(groups.c.group_id == group_id)).one()
+    if row.enough is None or row.usable < row.enough or not row.unfinished:
+        return None
+    why = f"its group has {row.usable} trainable sessions; enough is {row.enough}"
+    return FullGroup(why, row.on_enough == "cancel")
+
+
+def shrink(change: Change, ended_sessions: Sequence[tuple[str, bool]]) -> None:
+    """Counts results, in the transaction that records them: the group of each, and whether it is trainable."""
+    ended = Counter(group_id for group_id, _ in ended_sessions)
+    usable = Counter(group_id for group_id, trainable in ended_sessions if trainable)
     left = groups.c.unfinished - bindparam("ended")
     last = select(func.max(results.c.cursor)).where(results.c.group_id == groups.c.group_id).scalar_subquery()
     change.connection.execute(
         update(groups)
         .where(groups.c.group_id == bindparam("this"))
-        .values(unfinished=left, cursor=case((left == 0, last), else_=None)),
-        [{"this": group_id, "ended": count} for group_id, count in ended.items()],
+        .values(
+            unfinished=left,
+            usable=groups.c.usable + bindparam("more"),
+            cursor=case((left == 0, last), else_=None),
+        ),
+        [{"this": group_id, "ended": count, "more": usable[group_id]} for group_id, count in ended.items()],
     )
     done = select(groups.c.group_id).where(groups.c.group_id.in_(ended), groups.c.unfinished == 0).limit(1)
     if change.connection.execute(done).first() is not None:
@@ -65,7 +97,7 @@ def shrink(change: Change, group_ids: Iterable[str]) -> None:
 def status(connection: Connection, group_id: str) -> GroupStatus:
     row = connection.execute(select(groups).where(groups.c.group_id == group_id)).one_or_none()
     if row is None:
-        raise not_found("group", group_id)
+        raise unknown(connection, "group", group_id)
     # Two conditions with an index each.
     named = select(tasks.c.number, tasks.c.task_id).where(tasks.c.group_id == group_id)
     alone = select(tasks.c.number, tasks.c.task_id).where(tasks.c.task_id == group_id, tasks.c.group_id.is_(None))
@@ -75,13 +107,16 @@ def status(connection: Connection, group_id: str) -> GroupStatus:
         task_ids=tuple(task.task_id for task in found),
         sessions=row.sessions,
         unfinished=row.unfinished,
+        running=row.running,
+        usable=row.usable,
         done=row.unfinished == 0,
         cursor=row.cursor,
     )
 
 
 def selected(connection: Connection, wanted: Selection) -> list[str]:
-    """The groups named, and those of the tasks named. Raises `NotFound` for one that does not exist."""
+    """The groups named, and those of the tasks named, without those that the client has read and retention has
+    removed since. Raises `NotFound` for one that never was, and `Gone` for one that was removed unread."""
     group_id = func.coalesce(tasks.c.group_id, tasks.c.task_id)
     task_ids, group_ids = wanted.task_ids or (), wanted.group_ids or ()
     of_tasks = select(tasks.c.task_id, group_id).where(among(connection, tasks.c.task_id, task_ids))
@@ -89,9 +124,9 @@ def selected(connection: Connection, wanted: Selection) -> list[str]:
     known = select(groups.c.group_id).where(among(connection, groups.c.group_id, group_ids))
     named = set(connection.execute(known).scalars())
     if missing := [task_id for task_id in task_ids if task_id not in group_of]:
-        raise not_found("task", missing[0])
+        check_names(connection, "task", missing, wanted.after, allow_gap=wanted.allow_gap)
     if missing := [name for name in group_ids if name not in named]:
-        raise not_found("group", missing[0])
+        check_names(connection, "group", missing, wanted.after, allow_gap=wanted.allow_gap)
     return sorted({*group_of.values(), *named})
 
 

@@ -6,11 +6,12 @@ A session waits (QUEUED, no lease), is held (a lease, any stage) or has ended (a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, case, func, select, update
+from sqlalchemy import Connection, bindparam, case, func, select, update
 
 from polar.server.errors import Conflict
 from polar.server.overview import live, log_lines
@@ -18,11 +19,14 @@ from polar.server.overview.engine_rate import note_use
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
-from polar.server.records.nodes import heard_now, is_draining, name_of, note_heartbeat, touch
+from polar.server.records.nodes import abilities_of, heard_now, is_draining, name_of, note_heartbeat, touch
 from polar.server.records.results import finish, server_result
 from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
 from polar.server.records.tasks import request_of
+from polar.server.scheduling import queue
+from polar.server.scheduling.turns import Share, shares
+from polar.server.scheduling.versions import of_our_protocol
 from polar.server.state import Change
 from polar.types import (
     EarlierAttempt,
@@ -33,6 +37,7 @@ from polar.types import (
     HeldSession,
     Lease,
     LeaseReply,
+    NodeAbilities,
     Stage,
     TaskRequest,
 )
@@ -45,9 +50,15 @@ _ORDER = [Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN]
 
 
 def lease(change: Change, node_id: str, room: int) -> LeaseReply:
-    """Up to `room` sessions, by priority, then by age."""
+    """Up to `room` sessions that the node can run, in the order of `scheduling/turns.py`."""
     touch(change, node_id)
-    rows = [] if is_draining(change.connection, node_id) else _next_in_line(change, room)
+    able = of_our_protocol(abilities_of(change.connection, node_id))
+    rows: list[SessionRow] = []
+    if not is_draining(change.connection, node_id):
+        reply = _ReplySize(change.connection)
+        while len(rows) < room and (batch := _next_in_line(change, able, room - len(rows), reply)):
+            _grant(change, node_id, batch)
+            rows += batch
     requests: dict[str, TaskRequest] = {}
     for row in rows:
         if row.task_id not in requests:
@@ -56,31 +67,60 @@ def lease(change: Change, node_id: str, room: int) -> LeaseReply:
         Lease(session=row.session(node_id), task=requests[row.task_id], earlier=row.earlier_attempts)
         for row in rows
     )
-    _grant(change, node_id, rows)
     return LeaseReply(leases=leases, policy=policy.current(change.connection))
 
 
-def _next_in_line(change: Change, room: int) -> list[SessionRow]:
-    waiting = (
-        select(sessions).where(IS_WAITING).order_by(sessions.c.priority.desc(), sessions.c.number).limit(room)
-    )
-    chosen: list[SessionRow] = []
-    sizes: dict[str, int] = {}
-    total = 0
-    for row in rows_of(change.connection, waiting):
-        if row.task_id not in sizes:
-            size = select(func.length(tasks.c.body)).where(tasks.c.task_id == row.task_id)
-            sizes[row.task_id] = change.connection.execute(size).scalar_one()
-        total += sizes[row.task_id]
-        if chosen and total > MAX_REPLY_BYTES:
-            break
-        chosen.append(row)
-    return chosen
+def _next_in_line(change: Change, able: NodeAbilities, room: int, reply: _ReplySize) -> list[SessionRow]:
+    """At least one, if there is one that the node may have; the limit of a group may leave some of the room."""
+    tasks = queue.next_tasks(change.connection, able, room)
+    chosen = reply.fitting(shares(tasks, room, change.config.turn_sessions))
+    counts = Counter[str]()
+    for share in chosen:
+        counts[share.task_id] += share.count
+    if counts:
+        queue.note_leased(change, tasks, counts)
+    waiting = {task_id: iter(_first_waiting(change, task_id, count)) for task_id, count in counts.items()}
+    return [next(waiting[share.task_id]) for share in chosen for _ in range(share.count)]
+
+
+def _first_waiting(change: Change, task_id: str, count: int) -> list[SessionRow]:
+    mine = select(sessions).where(IS_WAITING, sessions.c.task_id == task_id)
+    return rows_of(change.connection, mine.order_by(sessions.c.number).limit(count))
+
+
+class _ReplySize:
+    """Ends a reply whose tasks would be too large together."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sizes: dict[str, int] = {}
+        self._left: int | None = None
+        """None: the reply is empty, and its first session may have any size."""
+
+    def fitting(self, chosen: Sequence[Share]) -> list[Share]:
+        """The first of them."""
+        found: list[Share] = []
+        for share in chosen:
+            size = self._size_of(share.task_id)
+            first = int(self._left is None)
+            left = MAX_REPLY_BYTES - size if self._left is None else self._left
+            count = min(share.count, first + max(0, left) // size)
+            self._left = left - (count - first) * size
+            if count:
+                found.append(Share(share.task_id, count))
+            if count < share.count:
+                self._left = 0
+                break
+        return found
+
+    def _size_of(self, task_id: str) -> int:
+        if task_id not in self._sizes:
+            size = select(func.length(tasks.c.body)).where(tasks.c.task_id == task_id)
+            self._sizes[task_id] = self._connection.execute(size).scalar_one()
+        return self._sizes[task_id]
 
 
 def _grant(change: Change, node_id: str, rows: Sequence[SessionRow]) -> None:
-    if not rows:
-        return
     change.connection.execute(
         update(sessions)
         .where(sessions.c.session_id == bindparam("this"))
@@ -102,6 +142,7 @@ def heartbeat(change: Change, node_id: str, beat: Heartbeat) -> HeartbeatReply:
     _renew(change, ours)
     return HeartbeatReply(
         cancel=tuple(one.session_id for row, one in ours if row.cancel_requested),
+        cancel_reasons={row.session_id: row.cancel_reason for row, _ in ours if row.cancel_reason},
         # An old attempt is not reported lost while the node also holds the newest: the id names both.
         lost=tuple(dict.fromkeys(one.session_id for one in beat.sessions if one.session_id not in current)),
         watched=live.watched_among(change, current),
@@ -158,6 +199,7 @@ def expire(change: Change) -> int:
     silent = select(sessions).where(IS_HELD, sessions.c.lease_expires <= change.now).order_by(sessions.c.number)
     rows = rows_of(change.connection, silent)
     if rows:
+        change.counts.append(lambda counts: counts.leases_lost(len(rows)))
         change.wakes.add("policy")  # a drain waits for nodes that hold sessions
 
     def is_last(row: SessionRow) -> bool:
@@ -229,7 +271,7 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
     live.forget(change, again)
     why = f"{reason.where}: {reason.why}"
     append(change, [_stage_event(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
-    change.wakes.add("queue")
+    queue.note_given_back(change, again)
 
 
 def _earlier_with(change: Change, row: SessionRow, reason: _Reason) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from typing import Any
 
@@ -12,11 +13,23 @@ from polar.server.errors import Invalid, Unauthorized, not_found
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import IS_HELD, nodes, sessions
+from polar.server.scheduling.stored_needs import read_abilities
+from polar.server.scheduling.versions import of_our_protocol
 from polar.server.state import Change
-from polar.types import Heartbeat, NodeCredentials, NodeDrain, NodeStatus, Registration, Sickness
+from polar.types import (
+    Heartbeat,
+    NodeAbilities,
+    NodeCredentials,
+    NodeDrain,
+    NodeStatus,
+    Registration,
+    Sickness,
+)
 
 FORGOTTEN_AFTER_S = 24 * 3600.0
 MAX_SLOTS = 2**31 - 1
+OLD_KEY_S = 600.0
+"""How long a node's key stays valid after the next was given."""
 
 
 def sha256(secret: str) -> str:
@@ -28,15 +41,34 @@ def register(change: Change, registration: Registration) -> NodeCredentials:
         raise Invalid("name: must be printable")
     if registration.slots > MAX_SLOTS:
         raise Invalid(f"slots: at most {MAX_SLOTS}")
+    abilities = of_our_protocol(registration.abilities)
     node_id, key = f"node-{secrets.token_hex(6)}", secrets.token_urlsafe(32)
     row = {"node_id": node_id, "key_sha256": sha256(key), "registered": change.now, "last_seen": change.now}
-    change.connection.execute(insert(nodes).values(**row, **registration.model_dump()))
-    append(change, [_node_event(node_id, "registered", **registration.model_dump())])
+    given = {"name": registration.name, "slots": registration.slots}
+    change.connection.execute(insert(nodes).values(**row, **given, abilities=_stored(abilities)))
+    append(change, [_node_event(node_id, "registered", **given)])
+    change.detail |= {"node_id": node_id, "name": registration.name}
     return NodeCredentials(node_id=node_id, key=key, heartbeat_s=change.config.heartbeat_s)
 
 
-def key_sha256_of(connection: Connection, node_id: str) -> str | None:
-    return connection.execute(select(nodes.c.key_sha256).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+def keys_of(connection: Connection, node_id: str, now: float) -> tuple[str, ...]:
+    """The hashes of the node's keys: the last, and for a while the one before."""
+    columns = (nodes.c.key_sha256, nodes.c.old_key_sha256, nodes.c.old_key_expires)
+    row = connection.execute(select(*columns).where(nodes.c.node_id == node_id)).one_or_none()
+    if row is None:
+        return ()
+    old = row.old_key_sha256 if row.old_key_expires is not None and now < row.old_key_expires else None
+    return (row.key_sha256,) if old is None else (row.key_sha256, old)
+
+
+def renew_key(change: Change, node_id: str, used_sha256: str) -> NodeCredentials:
+    """The key that the request used stays valid for a while: the answer may be lost, and other requests of the
+    node may be under way."""
+    key = secrets.token_urlsafe(32)
+    values = {"key_sha256": sha256(key), "old_key_sha256": used_sha256, "old_key_expires": change.now + OLD_KEY_S}
+    change.connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(**values))
+    touch(change, node_id)
+    return NodeCredentials(node_id=node_id, key=key, heartbeat_s=change.config.heartbeat_s)
 
 
 def touch(change: Change, node_id: str) -> None:
@@ -54,6 +86,8 @@ def heard_now(change: Change) -> None:
 def note_heartbeat(change: Change, node_id: str, beat: Heartbeat) -> None:
     """Stores how much the node generates, under which policy, and whether it is sick."""
     _note_health(change, node_id, beat.sick)
+    if beat.abilities is not None:
+        _note_abilities(change, node_id, beat.abilities)
     differs = or_(nodes.c.generating != beat.generating, nodes.c.heard_revision.is_distinct_from(beat.revision))
     if _update(change, node_id, differs, generating=beat.generating, heard_revision=beat.revision):
         change.wakes.add("policy")
@@ -67,6 +101,25 @@ def _note_health(change: Change, node_id: str, sick: Sickness | None) -> None:
         append(change, [_node_event(node_id, "well" if sick is None else "sick", **data)])
 
 
+def _note_abilities(change: Change, node_id: str, abilities: NodeAbilities) -> None:
+    """Wakes the node's own request for sessions: it may run others now."""
+    stored = _stored(abilities)
+    if _update(change, node_id, nodes.c.abilities.is_distinct_from(stored), abilities=stored):
+        append(change, [_node_event(node_id, "other abilities")])
+        change.wakes.add("queue")
+
+
+def _stored(abilities: NodeAbilities) -> str:
+    return json.dumps(abilities.model_dump(mode="json"))
+
+
+def abilities_of(connection: Connection, node_id: str) -> NodeAbilities | None:
+    """None: the node registered at an older Polar."""
+    query = select(nodes.c.abilities).where(nodes.c.node_id == node_id)
+    stored = connection.execute(query).scalar_one_or_none()
+    return None if stored is None else read_abilities(stored)
+
+
 def _update(change: Change, node_id: str, condition: ColumnElement[bool], **values: Any) -> bool:
     """True if the row was changed."""
     wanted = update(nodes).where(nodes.c.node_id == node_id, condition).values(**values)
@@ -76,7 +129,8 @@ def _update(change: Change, node_id: str, condition: ColumnElement[bool], **valu
 def set_draining(change: Change, node_id: str, wanted: NodeDrain) -> None:
     """A draining node gets no more sessions; those that it has end as usual."""
     since = change.now if wanted.draining else None
-    if key_sha256_of(change.connection, node_id) is None:
+    change.detail["draining"] = wanted.draining
+    if not keys_of(change.connection, node_id, change.now):
         raise not_found("node", node_id)
     column = nodes.c.draining_since
     differs = column.is_(None) if wanted.draining else column.is_not(None)
@@ -133,6 +187,7 @@ def listing(connection: Connection, alive_since: float) -> list[NodeStatus]:
             heard=row.heard_revision == revision,
             sick=None if row.sick is None else Sickness.model_validate_json(row.sick),
             draining=row.draining_since is not None,
+            abilities=None if row.abilities is None else read_abilities(row.abilities),
         )
         for row in rows
     ]

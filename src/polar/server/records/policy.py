@@ -26,6 +26,7 @@ def put(change: Change, wanted: PolicyChange) -> Policy:
     """Without an event or a new revision if nothing changes."""
     old = current(change.connection)
     new = _changed(old, wanted)
+    change.detail |= wanted.model_dump(exclude_none=True)
     if new == old:
         return old
     change.connection.execute(delete(policy))

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, union, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    union,
+    update,
+)
 
 from polar.server.errors import Conflict, Invalid
 from polar.server.overview import live, outcomes
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import callbacks, groups
 from polar.server.records.events import NewEvent, append
-from polar.server.records.sessions import SessionRow, row_of
-from polar.server.records.tables import IS_OPEN, among, results, sessions
-from polar.server.records.uploads import Upload, drop_parts, keep_last, keep_part
+from polar.server.records.sessions import SessionRow, row_of, rows_of
+from polar.server.records.tables import IS_OPEN, IS_WAITING, among, results, sessions
+from polar.server.records.uploads import Upload, drop_parts, keep_last, keep_part, put_blob
+from polar.server.scheduling import queue
 from polar.server.state import Change, State
 from polar.types import Failure, ResultEntry, ResultPage, Selection, SessionResult, Stage
 
@@ -30,7 +43,10 @@ class ResultFilter:
 
 
 async def take(state: State, node_id: str, upload: Upload) -> None:
-    """Stores a node's result with its upload, part by part."""
+    """Stores a node's result with its upload: first the blob, then the result that names it."""
+    if await state.read(_ending_session, node_id, upload) is None:
+        return
+    upload = await put_blob(state, upload)
     for number in range(upload.parts):
         if not await state.change(_keep_part, node_id, upload, number):
             return
@@ -39,23 +55,52 @@ async def take(state: State, node_id: str, upload: Upload) -> None:
 
 def _keep_part(change: Change, node_id: str, upload: Upload, number: int) -> bool:
     """False: the session already has its result."""
-    if wanted := _ending_session(change, node_id, upload) is not None:
+    if wanted := _ending_session(change.connection, node_id, upload) is not None:
         keep_part(change, upload, number)
     return wanted
 
 
 def record(change: Change, node_id: str, upload: Upload) -> None:
     """A repetition is no error: the node did not receive the first acknowledgement."""
-    row = _ending_session(change, node_id, upload)
+    row = _ending_session(change.connection, node_id, upload)
     if row is not None:
         keep_last(change, upload)
         finish(change, [(row, upload.result)], node_id)
+        stop_if_enough(change, row.group)
 
 
-def _ending_session(change: Change, node_id: str, upload: Upload) -> SessionRow | None:
+def stop_if_enough(change: Change, group_id: str) -> None:
+    """Cancels what is left of a group that has as many trainable sessions as its tasks want."""
+    if (full := groups.has_enough(change.connection, group_id)) is not None:
+        cancel_open(change, of_group(group_id), full.why, also_held=full.also_held)
+
+
+def cancel_open(
+    change: Change, chosen: ColumnElement[bool], why: str = "", *, also_held: bool = True
+) -> list[SessionRow]:
+    """A waiting session ends at once; a held one when its node has read its next heartbeat reply. `why`: empty if
+    a client asked. Returns the sessions that had not ended."""
+    wanted = (chosen, IS_OPEN)
+    rows = rows_of(change.connection, select(sessions).where(*wanted).order_by(sessions.c.number))
+    first = func.coalesce(sessions.c.cancelled, change.now)
+    reason = case((sessions.c.cancel_requested, sessions.c.cancel_reason), else_=why)
+    marked = update(sessions).where(*wanted).values(cancel_requested=True, cancelled=first, cancel_reason=reason)
+    change.connection.execute(marked if also_held else marked.where(IS_WAITING))
+    ended = [replace(row, cancel_reason=why) for row in rows if row.lease_expires is None]
+    finish(change, [server_result(row, Stage.CANCELLED) for row in ended])
+    return rows
+
+
+def of_group(group_id: str) -> ColumnElement[bool]:
+    """A task that names no group is a group of its own."""
+    alone = and_(sessions.c.group_id.is_(None), sessions.c.task_id == group_id)
+    return or_(sessions.c.group_id == group_id, alone)
+
+
+def _ending_session(connection: Connection, node_id: str, upload: Upload) -> SessionRow | None:
     """The session of this result; None if it already has one. Refuses a node that does not hold the session."""
     result = upload.result
-    row = row_of(change.connection, result.session_id)
+    row = row_of(connection, result.session_id)
     if (row.node_id, row.attempt) != (node_id, result.attempt):
         raise Conflict(
             f"session {result.session_id}: attempt {result.attempt} is no longer leased to this node; "
@@ -79,6 +124,7 @@ def server_result(row: SessionRow, stage: Stage, failure: Failure | None = None)
         stage=stage,
         attempts=row.earlier_attempts,
         failure=failure,
+        cancel_reason=row.cancel_reason if stage is Stage.CANCELLED else "",
     )
     return row, result
 
@@ -99,9 +145,11 @@ def finish(change: Change, endings: Sequence[Ending], node_id: str | None = None
     if node_id is None:
         drop_parts(change, [row.session_id for row, _ in endings])
     append(change, [_result_event(row, result, node_id) for row, result in endings])
-    groups.shrink(change, [row.group for row, _ in endings])
+    queue.note_ended(change, [row for row, _ in endings])
+    groups.shrink(change, [(row.group, result.trainable) for row, result in endings])
     live.forget(change, [row for row, _ in endings])
     callbacks.add(change, [result for _, result in endings])
+    change.counts.append(lambda counts: counts.ended([(row.harness, result) for row, result in endings]))
     change.wakes.add("results")
 
 
@@ -165,5 +213,7 @@ def _result_row(row: SessionRow, result: SessionResult) -> dict[str, Any]:
 
 
 def _result_event(row: SessionRow, result: SessionResult, node_id: str | None) -> NewEvent:
-    data = {"stage": result.stage.value, "attempt": result.attempt, "reward": result.reward}
+    data: dict[str, Any] = {"stage": result.stage.value, "attempt": result.attempt, "reward": result.reward}
+    if result.cancel_reason:
+        data["reason"] = result.cancel_reason
     return NewEvent("result", row.task_id, row.session_id, node_id, data)

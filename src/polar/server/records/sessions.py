@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Select, select
 
-from polar.server.errors import not_found
-from polar.server.records.tables import results, sessions
+from polar.server.records.tables import IS_OPEN, outcomes, results, sessions
 from polar.server.records.tasks import request_of
+from polar.server.retention.gaps import unknown_session
 from polar.types import EarlierAttempt, Lease, Session, SessionResult, SessionStatus, Stage
 
 EARLIER: TypeAdapter[tuple[EarlierAttempt, ...]] = TypeAdapter(tuple[EarlierAttempt, ...])
@@ -38,6 +38,7 @@ class SessionRow:
     leased: float | None
     waited_s: float
     cancelled: float | None
+    cancel_reason: str
 
     @property
     def group(self) -> str:
@@ -73,7 +74,7 @@ def rows_of(connection: Connection, query: Select[Any]) -> list[SessionRow]:
 def row_of(connection: Connection, session_id: str) -> SessionRow:
     found = rows_of(connection, select(sessions).where(sessions.c.session_id == session_id))
     if not found:
-        raise not_found("session", session_id)
+        raise unknown_session(connection, session_id)
     return found[0]
 
 
@@ -92,7 +93,16 @@ def listing(connection: Connection, task_id: str | None, stage: Stage | None, li
         query = query.where(sessions.c.task_id == task_id)
     if stage is not None:
         query = query.where(sessions.c.stage == stage.value)
+        query = _in_stage(query, stage) if task_id is None else query
     return [row.status() for row in rows_of(connection, query)]
+
+
+def _in_stage(query: Select[Any], stage: Stage) -> Select[Any]:
+    """Of all tasks: by the index of outcomes if they have ended, else by that of open sessions."""
+    if not stage.final:
+        return query.where(IS_OPEN)
+    ended = query.join(outcomes, outcomes.c.number == sessions.c.number).where(outcomes.c.stage == stage.value)
+    return ended.order_by(None).order_by(outcomes.c.number)
 
 
 def lease_of(connection: Connection, session_id: str) -> Lease:

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 10
 
 METADATA = MetaData()
 
@@ -40,10 +40,14 @@ IS_WAITING = text("stage = 'QUEUED' AND lease_expires IS NULL")
 IS_HELD = text("lease_expires IS NOT NULL")
 IS_OPEN = text("stage NOT IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED')")
 HAS_FAILED = text("failed_by <> ''")
+HAS_WAITING = text("waiting > 0")
+IS_FETCHED = text("unfetched = 0")
+IS_STORED = text("size_bytes > 0 AND fetched IS NOT NULL")
+IS_INSIDE = text("size_bytes > 0 AND blob_key IS NULL")
 """Literal SQL, not bound values: a partial index serves only a query that repeats its condition exactly."""
 
 
-def _growing(name: str) -> Column[int]:
+def growing(name: str) -> Column[int]:
     return Column(name, _GROWING, primary_key=True, autoincrement=True)
 
 
@@ -51,16 +55,23 @@ def _task_id(**options: Any) -> Column[str]:
     return Column("task_id", Text, ForeignKey("tasks.task_id"), nullable=False, **options)
 
 
-def _session_id(**options: Any) -> Column[str]:
+def session_id_column(**options: Any) -> Column[str]:
     return Column("session_id", Text, ForeignKey("sessions.session_id"), **options)
 
 
-schema = Table("polar_server", METADATA, Column("version", Integer, nullable=False))
+schema = Table(
+    "polar_server",
+    METADATA,
+    Column("version", Integer, nullable=False),
+    Column(
+        "identity", Text
+    ),  # random: the blobs of this database have it in their keys; null only while migrating
+)
 
 tasks = Table(
     "tasks",
     METADATA,
-    _growing("number"),
+    growing("number"),
     Column("task_id", Text, nullable=False, unique=True),
     Column("group_id", Text, index=True),
     Column("num_samples", Integer, nullable=False),
@@ -73,7 +84,7 @@ tasks = Table(
 sessions = Table(
     "sessions",
     METADATA,
-    _growing("number"),  # the order of submission
+    growing("number"),  # the order of submission
     Column("session_id", Text, nullable=False, unique=True),
     _task_id(index=True),
     Column("group_id", Text, index=True),
@@ -91,11 +102,13 @@ sessions = Table(
     Column("since", Float),  # when it came into its stage; null: before the database knew
     Column("leased", Float),  # when its node got it; null: no node holds it
     Column("waited_s", Float, nullable=False, server_default="0"),  # for the model, in RUNNING
-    Column("cancelled", Float),  # when a client asked to cancel it
+    Column("cancelled", Float),  # when a client, or the server itself, asked to cancel it
+    Column("cancel_reason", Text, nullable=False, server_default=""),  # of the server; empty: a client asked
 )
-Index(
-    "sessions_waiting",
-    sessions.c.priority.desc(),
+SESSIONS_WAITING = Index(
+    "sessions_waiting_of_task",
+    sessions.c.task_id,
+    sessions.c.stage,  # so that SQLite prefers it to the index of all sessions of a task, most of which have ended
     sessions.c.number,
     sqlite_where=IS_WAITING,
     postgresql_where=IS_WAITING,
@@ -120,6 +133,41 @@ OPEN_INDEXES = tuple(
 """For lists of sessions without a result; those of the others are in the indexes of `outcomes`. An index of all
 sessions by stage or node would mislead SQLite's planner when it looks for sessions to lease."""
 
+needs = Table(
+    "needs",
+    METADATA,
+    growing("needs_id"),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("body", Text, nullable=False),  # `SessionNeeds` as JSON
+    Column("waiting", Integer, nullable=False),  # sessions with these needs that no node has
+)
+NEEDS_WAITING = Index("needs_waiting", needs.c.needs_id, sqlite_where=HAS_WAITING, postgresql_where=HAS_WAITING)
+
+queue = Table(
+    "queue",
+    METADATA,
+    Column("task_id", Text, ForeignKey("tasks.task_id"), primary_key=True),
+    Column("number", BigInteger, nullable=False),  # the task's: the order of submission
+    Column("group_id", Text, nullable=False),  # of the task, or its id
+    Column("needs_id", BigInteger, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("max_running", Integer),
+    Column("waiting", Integer, nullable=False),  # sessions that no node has
+    Column("running", Integer, nullable=False, server_default="0"),  # sessions that a node holds
+    Column("turn", BigInteger, nullable=False, server_default="0"),
+    Column("in_turn", Integer, nullable=False, server_default="0"),  # sessions leased in this turn
+)
+"""One row for each task with sessions that have not ended. A lease finds tasks here, and then only the sessions of
+those that it chose."""
+QUEUE_NEXT = Index(
+    "queue_next",
+    queue.c.priority.desc(),
+    queue.c.turn,
+    queue.c.number,
+    sqlite_where=HAS_WAITING,
+    postgresql_where=HAS_WAITING,
+)
+
 stage_counts = Table(
     "stage_counts",
     METADATA,
@@ -130,11 +178,12 @@ stage_counts = Table(
 results = Table(
     "results",
     METADATA,
-    _growing("cursor"),
-    _session_id(nullable=False, unique=True),  # one result for each session
+    growing("cursor"),
+    session_id_column(nullable=False, unique=True),  # one result for each session
     _task_id(),
     Column("group_id", Text),  # of the task, or its id if it names no group; null only while migrating
     Column("body", Text, nullable=False),  # the SessionResult as JSON
+    Column("fetched", Float),  # when a client first got it, or its callback was delivered
     sqlite_autoincrement=True,
 )
 Index("results_of_task", results.c.task_id, results.c.cursor)
@@ -189,8 +238,15 @@ groups = Table(
     Column("unfinished", Integer, nullable=False),  # sessions without a result
     Column("cursor", BigInteger, unique=True),  # of its last result; null while a session is unfinished
     Column("number", BigInteger),  # the order in which groups began; null only while migrating
+    Column("running", Integer, nullable=False, server_default="0"),  # sessions that a node holds
+    Column("usable", Integer, nullable=False, server_default="0"),  # sessions that are trainable
+    Column("max_running", Integer),  # null: any number
+    Column("enough", Integer),  # at so many usable sessions the others are cancelled; null: never
+    Column("on_enough", Text, nullable=False, server_default="cancel"),
+    Column("unfetched", Integer, nullable=False, server_default="0"),  # sessions whose result no client has
 )
 GROUPS_NEWEST = Index("groups_newest", groups.c.number, unique=True)
+GROUPS_FETCHED = Index("groups_fetched", groups.c.cursor, sqlite_where=IS_FETCHED, postgresql_where=IS_FETCHED)
 
 training_runs = Table(
     "training_runs",
@@ -205,7 +261,7 @@ training_runs = Table(
 training_points = Table(
     "training_points",
     METADATA,
-    _growing("cursor"),
+    growing("cursor"),
     Column("run_id", Text, ForeignKey("training_runs.run_id"), nullable=False),
     Column("phase", Text, nullable=False),
     Column("step", Integer, nullable=False),
@@ -218,14 +274,21 @@ Index("training_points_of_run", training_points.c.run_id, training_points.c.curs
 uploads = Table(
     "uploads",
     METADATA,
-    _session_id(primary_key=True),
-    Column("blob", LargeBinary, nullable=False),  # the last part; the others are in upload_parts
+    session_id_column(primary_key=True),
+    Column("blob", LargeBinary, nullable=False),  # the last part; the others are in upload_parts; empty with a key
+    Column("blob_key", Text),  # in the blob store; null: the blob is in this database
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),  # as stored; 0: retention removed it
+    Column("at", Float),  # when it came; null only while migrating
+    Column("fetched", Float),  # as the result's
 )
+UPLOADS_KEY = Index("uploads_key", uploads.c.blob_key, unique=True)
+UPLOADS_STORED = Index("uploads_stored", uploads.c.at, sqlite_where=IS_STORED, postgresql_where=IS_STORED)
+UPLOADS_INSIDE = Index("uploads_inside", uploads.c.session_id, sqlite_where=IS_INSIDE, postgresql_where=IS_INSIDE)
 
 upload_parts = Table(
     "upload_parts",
     METADATA,
-    _session_id(primary_key=True),
+    session_id_column(primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("part", LargeBinary, nullable=False),
@@ -246,12 +309,15 @@ nodes = Table(
     Column("draining_since", Float),  # null: it gets sessions
     Column("uses", Text, nullable=False, server_default="[]"),  # its newest `EngineUse`s with their times, as JSON
     Column("log_number", Integer, nullable=False, server_default="0"),  # of the next log line it has to send
+    Column("old_key_sha256", Text),  # its key before the last; null: there is none
+    Column("old_key_expires", Float),
+    Column("abilities", Text),  # its `NodeAbilities` as JSON; null: it registered at an older Polar
 )
 
 callbacks = Table(
     "callbacks",
     METADATA,
-    _session_id(primary_key=True),
+    session_id_column(primary_key=True),
     Column("attempt", Integer, nullable=False),
     Column("url", Text, nullable=False),
     Column("target", Text, nullable=False),  # scheme, host and port
@@ -266,7 +332,7 @@ Index("callbacks_due", callbacks.c.due)
 events = Table(
     "events",
     METADATA,
-    _growing("cursor"),
+    growing("cursor"),
     Column("at", Float, nullable=False),
     Column("kind", Text, nullable=False),
     Column("task_id", Text),
@@ -276,36 +342,25 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
-log_lines = Table(
-    "log_lines",
+storage = Table(
+    "storage",
     METADATA,
-    _growing("cursor"),
+    Column("row", Integer, primary_key=True, autoincrement=False),
+    Column("blobs", BigInteger, nullable=False),  # uploads that are stored
+    Column("blob_bytes", BigInteger, nullable=False),
+    Column("results_removed", BigInteger, nullable=False),  # the last cursor of a result that retention removed
+    Column("events_removed", BigInteger, nullable=False),
+)
+
+removed = Table(
+    "removed",
+    METADATA,
+    Column("kind", Text, primary_key=True),  # task or group
+    Column("name", Text, primary_key=True),
+    Column("cursor", BigInteger, nullable=False),  # of the last result of its group
     Column("at", Float, nullable=False),
-    Column("level", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("message", Text, nullable=False),
-    Column("session_id", Text),
-    sqlite_autoincrement=True,
 )
-
-watched = Table(
-    "watched",
-    METADATA,
-    _session_id(primary_key=True),
-    Column("until", Float, nullable=False),  # when its node need not upload any more
-    Column("attempt", Integer),  # of the upload; null: there is none yet
-    Column("version", BigInteger, nullable=False, server_default="0"),  # of the upload
-    Column("parts", Integer, nullable=False, server_default="0"),
-)
-
-watched_parts = Table(
-    "watched_parts",
-    METADATA,
-    _session_id(primary_key=True),
-    Column("version", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("part", LargeBinary, nullable=False),
-)
+REMOVED_AT = Index("removed_at", removed.c.at)
 
 policy = Table(
     "policy",

@@ -8,12 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select
 
-from polar.server.errors import Conflict, not_found
+from polar.server.errors import Conflict
 from polar.server.overview.outcome_columns import storable
 from polar.server.overview.stage_counts import count_moves
 from polar.server.records import groups
 from polar.server.records.events import NewEvent, append
 from polar.server.records.tables import sessions, tasks
+from polar.server.retention.gaps import forget, unknown
+from polar.server.scheduling import queue
 from polar.server.state import Change
 from polar.types import Stage, TaskRequest, TaskStatus
 
@@ -27,14 +29,17 @@ def submit(change: Change, task: TaskRequest) -> TaskStatus:
     known = select(tasks.c.number).where(tasks.c.task_id == task.task_id)
     if change.connection.execute(known).first() is not None:
         raise Conflict(f"task_id: a task {task.task_id!r} already exists; choose another id, or none")
+    forget(change, "task", str(task.task_id))
     change.connection.execute(insert(tasks).values(**_task_row(task), submitted=change.now))
     rows = [{**_session_row(task, index), "since": change.now} for index in range(task.num_samples)]
     change.connection.execute(insert(sessions), rows)
     count_moves(change, [(None, Stage.QUEUED.value)] * task.num_samples)
-    groups.grow(change, task.group, task.num_samples)
+    groups.grow(change, task)
+    queue.enqueue(change, task, change.connection.execute(known).scalar_one())
     data = {"num_samples": task.num_samples, "group_id": task.group_id}
     append(change, [NewEvent("task", task.task_id, data=data)])
     change.wakes.add("queue")
+    change.detail |= {"task_id": task.task_id, "sessions": task.num_samples}
     return status(change.connection, str(task.task_id))
 
 
@@ -58,7 +63,7 @@ def _session_row(task: TaskRequest, index: int) -> dict[str, Any]:
 def status(connection: Connection, task_id: str) -> TaskStatus:
     found = _statuses(connection, select(tasks).where(tasks.c.task_id == task_id))
     if not found:
-        raise not_found("task", task_id)
+        raise unknown(connection, "task", task_id)
     ids = select(sessions.c.session_id).where(sessions.c.task_id == task_id).order_by(sessions.c.number)
     return found[0].model_copy(update={"session_ids": tuple(connection.execute(ids).scalars())})
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, guarded_router
 from polar.server.long_poll import fires_within, poll
 from polar.server.records import events, policy
 from polar.server.routes.parameters import MAX_CURSOR, Cursor, WaitSeconds
@@ -28,7 +28,7 @@ class EventRoutes:
         self._state = state
 
     def router(self, access: Access) -> APIRouter:
-        router = guarded_router(access.control, "events")
+        router = guarded_router(access.control, "events", record=access)
         streaming: dict[str, Any] = {"response_class": StreamingResponse, "response_model": None}
         router.get("/v1/events", summary="Follow every change", responses=_STREAM, **streaming)(self.stream)
         router.get("/v1/policy", summary="Show the policy")(self.policy)
@@ -63,6 +63,8 @@ class EventRoutes:
     async def _from(self, cursor: int) -> AsyncGenerator[str]:
         signal = self._state.signals["events"]
         yield ": events of the rollout server\n\n"
+        if gap := await self._state.read(events.gap_after, cursor, self._state.clock()):
+            yield _frame(gap)
         while not signal.closed:
             fired, since = signal.listen(), cursor
             for event in await self._state.read(events.after, since):

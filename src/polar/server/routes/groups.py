@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Request
+from sqlalchemy import Connection
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, guarded_router
 from polar.server.long_poll import poll
 from polar.server.records import cancel, groups
+from polar.server.retention import fetched, gaps
 from polar.server.routes.parameters import UNKNOWN, PathId
 from polar.server.state import State
 from polar.types import CancelReply, GroupPage, GroupStatus, Selection
@@ -19,7 +21,7 @@ class GroupRoutes:
         self._state = state
 
     def router(self, access: Access) -> APIRouter:
-        router = guarded_router(access.control, "groups")
+        router = guarded_router(access.control, "groups", record=access)
         router.post("/v1/groups/query", summary="Read whole groups", responses=UNKNOWN)(self.done)
         router.get("/v1/groups/{group_id}", summary="Show a group", responses=UNKNOWN)(self.one)
         router.post("/v1/groups/{group_id}/cancel", summary="Cancel a group", responses=UNKNOWN)(self.cancel)
@@ -36,11 +38,21 @@ class GroupRoutes:
     async def done(self, request: Request, wanted: Selection) -> GroupPage:
         """Groups of which every session has its result, in the order in which they were done, with their results.
         A POST, because thousands of ids do not fit in a URL."""
-        selected = None if wanted.everything else await self._state.read(groups.selected, wanted)
+        selected = await self._state.read(_selected, wanted)
 
         async def look() -> groups.GroupRows:
             return await self._state.read(groups.done_after, wanted.after, wanted.limit, selected)
 
         signal = self._state.signals["groups"]
         rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
+        if rows.found:
+            self._state.defer(fetched.mark_groups, [group_id for group_id, _, _ in rows.found])
         return await asyncio.to_thread(groups.page_of, rows, wanted.after)
+
+
+def _selected(connection: Connection, wanted: Selection) -> list[str] | None:
+    """None: all of them."""
+    if not wanted.everything:
+        return groups.selected(connection, wanted)
+    gaps.check_cursor(connection, wanted.after, allow_gap=wanted.allow_gap)
+    return None

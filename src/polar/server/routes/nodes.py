@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, bearer, guarded_router
 from polar.server.long_poll import poll
 from polar.server.overview import live
 from polar.server.records import leases, nodes, results, uploads
-from polar.server.routes.parameters import CONFLICT, UNKNOWN, PathId
+from polar.server.routes.parameters import CONFLICT, OTHER_VERSION, UNKNOWN, PathId
+from polar.server.scheduling.versions import same_protocol
 from polar.server.state import Change, State
 from polar.types import (
     HandBack,
@@ -25,6 +26,7 @@ from polar.types import (
     Registration,
 )
 from polar.types.codec import MSGPACK
+from polar.types.packed import PACKED
 
 RESULT_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/result"
 LIVE_PATH = "/v1/nodes/{node_id}/sessions/{session_id}/attempts/{attempt}/live"
@@ -32,7 +34,7 @@ Attempt = Annotated[int, Path(ge=1)]
 _BLOB: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {MSGPACK: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (PACKED, MSGPACK)},
     }
 }
 
@@ -42,19 +44,25 @@ class NodeRoutes:
         self._state = state
 
     def routers(self, access: Access) -> list[APIRouter]:
-        watching = guarded_router(access.control, "nodes")
+        watching = guarded_router(access.control, "nodes", record=access)
         watching.get("/v1/nodes", summary="List the nodes")(self.listing)
         drain: dict[str, Any] = {"status_code": 204, "responses": UNKNOWN}
         watching.post("/v1/nodes/{node_id}/drain", summary="Drain a node, or take that back", **drain)(self.drain)
-        joining = guarded_router(access.registration, "nodes")
-        joining.post("/v1/nodes", summary="Register a node", status_code=201)(self.register)
+        joining = guarded_router(access.registration, "nodes", record=access)
+        other: dict[str, Any] = {"responses": OTHER_VERSION}
+        one_protocol = [Depends(same_protocol)]
+        register = joining.post(
+            "/v1/nodes", summary="Register a node", status_code=201, dependencies=one_protocol, **other
+        )
+        register(self.register)
         own = guarded_router(access.node, "nodes")
-        own.post("/v1/nodes/{node_id}/lease", summary="Lease sessions")(self.lease)
+        own.post("/v1/nodes/{node_id}/lease", summary="Lease sessions", **other)(self.lease)
         own.post("/v1/nodes/{node_id}/heartbeat", summary="Renew leases")(self.heartbeat)
         refusing: dict[str, Any] = {"status_code": 204, "responses": {**CONFLICT, **UNKNOWN}}
         own.post("/v1/nodes/{node_id}/handback", summary="Hand a session back", **refusing)(self.hand_back)
         own.put(RESULT_PATH, summary="Report a result", openapi_extra=_BLOB, **refusing)(self.report)
         own.put(LIVE_PATH, summary="Show a watched session", openapi_extra=_BLOB, **refusing)(self.report_live)
+        own.post("/v1/nodes/{node_id}/key", summary="Renew the node's key")(self.renew_key)
         own.delete("/v1/nodes/{node_id}", summary="Leave", status_code=204)(self.leave)
         return [watching, joining, own]
 
@@ -67,11 +75,17 @@ class NodeRoutes:
         await self._state.change(nodes.set_draining, node_id, wanted)
 
     async def register(self, registration: Registration) -> NodeCredentials:
-        """With the node token. The answer holds the key for the node's other requests."""
+        """With the node token. The answer holds the key for the node's other requests. A node with another version
+        of the protocol is refused."""
         return await self._state.change(nodes.register, registration)
 
+    async def renew_key(self, request: Request, node_id: PathId) -> NodeCredentials:
+        """Sessions and leases stay. The key that was used for it is valid for ten minutes more."""
+        return await self._state.change(nodes.renew_key, node_id, nodes.sha256(bearer(request)))
+
     async def lease(self, request: Request, node_id: PathId, wanted: LeaseRequest) -> LeaseReply:
-        """At most as many as the node has room for. Waits up to `wait_s` for the first one."""
+        """At most as many as the node has room for, of those that it can run. Waits up to `wait_s` for the first
+        one."""
 
         async def look() -> LeaseReply:
             return await self._state.change(leases.lease, node_id, wanted.room)
@@ -90,7 +104,8 @@ class NodeRoutes:
     async def report(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:
         """Result, trajectory and calls as one binary blob. The result of an older attempt is refused; a second
         upload of a recorded one changes nothing."""
-        upload = await asyncio.to_thread(uploads.checked, await request.body(), session_id, attempt)
+        body, limit = await request.body(), self._state.config.max_upload_bytes
+        upload = await asyncio.to_thread(uploads.checked, body, session_id, attempt, limit)
         await results.take(self._state, node_id, upload)
 
     async def report_live(self, request: Request, node_id: PathId, session_id: PathId, attempt: Attempt) -> None:

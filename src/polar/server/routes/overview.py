@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, guarded_router
 from polar.server.long_poll import poll
 from polar.server.overview import group_list, live, log_lines, session_list
 from polar.server.overview.snapshot import snapshot
@@ -36,7 +36,7 @@ class OverviewRoutes:
         self._state = state
 
     def router(self, access: Access) -> APIRouter:
-        router = guarded_router(access.control, "overview")
+        router = guarded_router(access.control, "overview", record=access)
         router.get("/v1/overview", summary="Show the service at a glance")(self.overview)
         router.get("/v1/overview/sessions", summary="List sessions, the newest first")(self.sessions)
         router.get("/v1/overview/groups", summary="List groups, the newest first")(self.groups)

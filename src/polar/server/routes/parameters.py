@@ -18,3 +18,4 @@ WaitSeconds = Annotated[float, Query(ge=0, le=60)]
 
 UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorBody}}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorBody}}
+OTHER_VERSION: dict[int | str, dict[str, Any]] = {426: {"model": ErrorBody}}

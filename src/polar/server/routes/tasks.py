@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter
+from sqlalchemy import Connection
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, guarded_router
 from polar.server.callbacks.targets import CallbackTargets, RefusedTarget
 from polar.server.errors import Invalid
-from polar.server.records import cancel, tasks
+from polar.server.records import cancel, nodes, results, tasks
 from polar.server.routes.parameters import CONFLICT, UNKNOWN, Limit, PathId
-from polar.server.state import State
+from polar.server.scheduling.waiting import why_task_waits
+from polar.server.state import Change, State
 from polar.server.task_checks import refuse_if_wrong
 from polar.types import CancelReply, TaskRequest, TaskStatus
 
@@ -22,7 +24,7 @@ class TaskRoutes:
         self._targets = CallbackTargets(state.config)
 
     def router(self, access: Access) -> APIRouter:
-        router = guarded_router(access.control, "tasks")
+        router = guarded_router(access.control, "tasks", record=access)
         router.post("/v1/tasks", summary="Submit a task", status_code=201, responses=CONFLICT)(self.submit)
         router.get("/v1/tasks", summary="List the newest tasks")(self.newest)
         router.get("/v1/tasks/{task_id}", summary="Show a task", responses=UNKNOWN)(self.one)
@@ -37,7 +39,7 @@ class TaskRoutes:
         named = tasks.named(task)
         await asyncio.to_thread(refuse_if_wrong, named, self._state.config.allowed_modules)
         self._refuse_target(named)
-        return await self._state.change(tasks.submit, named)
+        return await self._state.change(_submit, named, self._state.alive_since)
 
     def _refuse_target(self, task: TaskRequest) -> None:
         try:
@@ -50,9 +52,21 @@ class TaskRoutes:
         return await self._state.read(tasks.newest, limit)
 
     async def one(self, task_id: PathId) -> TaskStatus:
-        """How many of its sessions are in which stage, and whether all have their result."""
-        return await self._state.read(tasks.status, task_id)
+        """How many of its sessions are in which stage, why the next one waits, and whether all have their
+        result."""
+        return await self._state.read(_status, task_id, self._state.alive_since)
 
     async def cancel_task(self, task_id: PathId) -> CancelReply:
         """Every session without a result. One that runs ends at its node, with what was captured so far."""
         return CancelReply(cancelled=await self._state.change(cancel.cancel, "task", task_id))
+
+
+def _submit(change: Change, task: TaskRequest, alive_since: float) -> TaskStatus:
+    tasks.submit(change, task)
+    results.stop_if_enough(change, task.group)
+    return _status(change.connection, str(task.task_id), alive_since)
+
+
+def _status(connection: Connection, task_id: str, alive_since: float) -> TaskStatus:
+    why = why_task_waits(connection, task_id, nodes.listing(connection, alive_since))
+    return tasks.status(connection, task_id).model_copy(update={"waits": why})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from polar.server.auth import Access, guarded_router
+from polar.server.access.auth import Access, guarded_router
 from polar.server.records import training
 from polar.server.routes.parameters import UNKNOWN, Cursor, Limit, PathId
 from polar.server.state import State

@@ -9,6 +9,7 @@ from pydantic import Field, FiniteFloat
 
 from polar.types.base import MAX_COUNT, MAX_CURSOR, Id, Strict
 from polar.types.call import Call
+from polar.types.service.abilities import NodeAbilities
 from polar.types.service.log import LogLine
 from polar.types.service.policy import Policy
 from polar.types.session import Lease, Stage
@@ -20,6 +21,7 @@ class Registration(Strict):
     """For people: host and process."""
     slots: int = Field(ge=1)
     """Sessions that the node can run at once."""
+    abilities: NodeAbilities
 
 
 class NodeCredentials(Strict):
@@ -96,11 +98,15 @@ class Heartbeat(Strict):
     """The oldest warnings and errors of the node that no heartbeat has delivered."""
     log_number: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Of the first of these lines, counted since the node started: the server drops lines that it has already."""
+    abilities: NodeAbilities | None = None
+    """What the node can run now; None: as it last said."""
 
 
 class HeartbeatReply(Strict):
     cancel: tuple[Id, ...] = ()
     """Sessions that the node must stop and report as CANCELLED."""
+    cancel_reasons: dict[Id, str] = {}
+    """For the results of those that were cancelled for another reason than a client's request."""
     lost: tuple[Id, ...] = ()
     """Sessions that no longer belong to the node: it must stop them and report nothing."""
     watched: tuple[Id, ...] = ()
@@ -135,6 +141,8 @@ class NodeStatus(Strict):
     """Why it leases nothing at the moment, as last reported."""
     draining: bool = False
     """It gets no more sessions, because a client asked for that; those that it has end as usual."""
+    abilities: NodeAbilities | None = None
+    """What it can run. None: it registered at an older Polar, and gets no sessions until it registers again."""
 
 
 class NodeDrain(Strict):

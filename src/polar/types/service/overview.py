@@ -85,6 +85,16 @@ class StuckSession(Strict):
     """Such as `RUNNING for 900 s; budgets.run_s is 300`."""
 
 
+class WaitReason(Strict):
+    """Why sessions wait for a node."""
+
+    why: str
+    """Such as `no live node has the runtime docker (2 nodes: bubblewrap, local)`."""
+    sessions: int
+    task_id: Id
+    """The first of their tasks."""
+
+
 class Overview(Strict):
     at: float
     """Unix seconds."""
@@ -114,6 +124,8 @@ class Overview(Strict):
     stale: int = 0
     contrast: GroupContrast = GroupContrast()
     stuck: tuple[StuckSession, ...] = ()
+    waiting: tuple[WaitReason, ...] = ()
+    """Why sessions wait, the most first."""
 
 
 class SessionFilter(Strict):

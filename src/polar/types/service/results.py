@@ -20,6 +20,8 @@ class SessionStatus(Strict):
     stage: Stage
     node_id: str | None = None
     cancel_requested: bool = False
+    waits: str = ""
+    """Why no node has it yet. Empty: a node has it, or it has ended; a list of sessions does not say it."""
     result: SessionResult | None = None
 
 
@@ -34,6 +36,8 @@ class TaskStatus(Strict):
     done: bool
     """Every session has its result."""
     session_ids: tuple[Id, ...] = ()
+    waits: str = ""
+    """Why no node has its next session yet. Empty: none waits; a list of tasks does not say it."""
 
 
 class GroupStatus(Strict):
@@ -42,6 +46,10 @@ class GroupStatus(Strict):
     sessions: int
     unfinished: int
     """Sessions without a result."""
+    running: int = 0
+    """Sessions that a node holds."""
+    usable: int = 0
+    """Sessions that are trainable; at `TaskRequest.enough` of them, the others are cancelled."""
     done: bool
     """Every session of every task has its result."""
     cursor: int | None = None
@@ -74,6 +82,8 @@ class Selection(Strict):
     limit: int = Field(default=100, ge=1, le=1000)
     wait_s: float = Field(default=0.0, ge=0, le=60)
     """How long to wait for the first one."""
+    allow_gap: bool = False
+    """Read on where retention has removed results that this client has not read; else that is an error."""
     task_ids: tuple[Id, ...] | None = Field(default=None, max_length=10_000)
     group_ids: tuple[Id, ...] | None = Field(default=None, max_length=10_000)
     """With neither, everything is followed."""
@@ -108,7 +118,8 @@ class Event(Strict):
 
     cursor: int
     at: float
-    kind: Literal["task", "stage", "result", "node", "policy"]
+    kind: Literal["task", "stage", "result", "node", "policy", "gap"]
+    """gap: retention has removed all events up to this cursor that the client has not read."""
     task_id: str | None = None
     session_id: str | None = None
     node_id: str | None = None

@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 from polar.cli.app import app
 from polar.cli.logs import LogOptions
 from polar.cli.service import gateway as gateway_command
-from polar.cli.service.gateway import Worker
 from polar.cli.service.server import ServerChild
+from polar.cluster.gateway_process import GatewayProcess
 from polar.config import Config
 from polar.store.paths import RunPaths
 
 
 def test_a_worker_passes_on_that_the_tasks_are_the_users_own() -> None:
     def arguments(*, own_tasks: bool) -> list[str]:
-        return Worker("gateway 1", "http://here", Path("runs"), None, own_tasks=own_tasks).arguments()
+        return GatewayProcess("gateway 1", "http://here", Path("runs"), None, own_tasks=own_tasks).arguments()
 
     assert "--own-tasks" in arguments(own_tasks=True)
     assert "--own-tasks" not in arguments(own_tasks=False)
@@ -43,7 +43,9 @@ def test_a_gateway_calls_no_address_unless_the_tasks_are_the_users_own(
 
 
 def test_a_service_passes_on_the_modules_of_the_users_tasks() -> None:
-    node = Worker("gateway 1", "http://here", Path("runs"), None, allowed_modules=("mine", "*")).arguments()
+    node = GatewayProcess(
+        "gateway 1", "http://here", Path("runs"), None, allowed_modules=("mine", "*")
+    ).arguments()
     server = ServerChild(0, None, None, None, Path("address"), None, allowed_modules=("mine", "*")).arguments()
     for arguments in (node, server):
         assert [each for each in arguments if "module" in each] == ["--allow-module=mine", "--allow-module=*"]

@@ -12,8 +12,8 @@ import pytest
 from polar.config import ServerConfig
 from polar.dashboard.live.pages import PAGES, dashboard, own_path
 from polar.dashboard.live.transcript import fits
+from polar.server.access.tokens import ServiceTokens
 from polar.server.app import make_app, openapi_document
-from polar.server.auth import ServiceTokens
 from polar.server.records import tasks
 from polar.server.state import State
 from polar.types import TaskRequest

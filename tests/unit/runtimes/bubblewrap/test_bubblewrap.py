@@ -47,7 +47,7 @@ async def test_missing_programs_are_reported_with_the_fix(monkeypatch: pytest.Mo
 
 
 def test_a_cage_holds_no_power_and_a_command_sees_its_own_environment(tmp_path: Path) -> None:
-    told = list(options(tmp_path, {"KEY": "a b"}, "/work", ()))
+    told = list(options(tmp_path, {"KEY": "a b"}, "/work", {}))
     assert told[told.index("--cap-drop") + 1] == "ALL"
     assert told.index("--clearenv") < told.index("--setenv")
     assert told[told.index("--setenv") :][:3] == ["--setenv", "KEY", "a b"]

@@ -110,7 +110,8 @@ async def test_a_container_is_closed_and_carries_its_owner(
     }
     host = asked["HostConfig"]
     assert (host["NetworkMode"], host["CapDrop"], host["CapAdd"]) == ("none", ["ALL"], [])
-    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["SecurityOpt"][0] == "no-new-privileges"
+    assert host["SecurityOpt"][1].startswith('seccomp={"defaultAction":"SCMP_ACT_ERRNO"')
     assert host["Mounts"] == [
         {"Type": "bind", "Source": str(tmp_path), "Target": "/opt/polar/pi", "ReadOnly": True}
     ]

@@ -1,0 +1,1 @@
+"""Gateway nodes on Kubernetes: plain manifests, for `kubectl apply`."""

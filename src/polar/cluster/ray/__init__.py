@@ -1,0 +1,1 @@
+"""Gateway nodes placed by Ray: an actor on each matching machine keeps its nodes running."""

@@ -1,0 +1,1 @@
+"""Gateway nodes in a Slurm job: one batch script."""

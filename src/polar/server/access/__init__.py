@@ -1,0 +1,1 @@
+"""Who may do what at the server: tokens, logins, and the record of control actions."""

@@ -1,0 +1,1 @@
+"""Which node gets which session next, and why a session waits."""

@@ -1,0 +1,1 @@
+"""What the server says about itself to those who watch machines: metrics and readiness."""

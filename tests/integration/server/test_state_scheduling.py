@@ -1,0 +1,291 @@
+"""Which node gets which session: what nodes can, limits, turns; and that the counts of the queue are always those
+of the sessions. In both databases."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from desk import AS_IN_SCHEMA_7, LEASE_S, Clock, Desk, config_of
+from sqlalchemy import create_engine, text
+
+from node_abilities import able
+from polar.server.errors import Conflict, UpgradeRequired
+from polar.server.records import cancel, leases, nodes
+from polar.server.scheduling.waiting import why_all_wait, why_task_waits
+from polar.server.state import Change, State
+from polar.types import PROTOCOL, HandBack, Heartbeat, Lease, NodeStatus
+
+SHELL = {"name": "shell", "options": {"command": "true"}}
+
+
+def ids(found: list[Lease]) -> list[str]:
+    return [lease.session.session_id for lease in found]
+
+
+async def known(desk: Desk) -> list[NodeStatus]:
+    return await desk.state.read(nodes.listing, desk.clock.now - LEASE_S)
+
+
+async def why(desk: Desk, task_id: str) -> str:
+    return await desk.state.read(why_task_waits, task_id, await known(desk))
+
+
+async def check_counts(desk: Desk) -> None:
+    """The queue, the needs and the groups count what the sessions are."""
+    waiting, running, of_group = Counter[str](), Counter[str](), Counter[str]()
+    for row in await desk.rows("sessions"):
+        if row["lease_expires"] is not None:
+            running[row["task_id"]] += 1
+            of_group[row["group_id"] or row["task_id"]] += 1
+        elif row["stage"] == "QUEUED":
+            waiting[row["task_id"]] += 1
+    queue = await desk.rows("queue")
+    assert {row["task_id"]: row["waiting"] for row in queue if row["waiting"]} == waiting
+    assert {row["task_id"]: row["running"] for row in queue if row["running"]} == running
+    assert all(row["waiting"] or row["running"] for row in queue), "a task without open sessions has left"
+    assert {row["group_id"]: row["running"] for row in await desk.rows("groups") if row["running"]} == of_group
+    of_needs = Counter[int]()
+    for row in queue:
+        of_needs[row["needs_id"]] += row["waiting"]
+    assert {row["needs_id"]: row["waiting"] for row in await desk.rows("needs")} == {
+        row["needs_id"]: of_needs[row["needs_id"]] for row in await desk.rows("needs")
+    }
+
+
+async def test_a_node_gets_only_what_it_can_run(desk: Desk) -> None:
+    await desk.submit("contained", runtime="docker", harness=SHELL)
+    await desk.submit("labelled", harness=SHELL, needs={"labels": ["gpu"], "model": "big"})
+    await desk.submit("plain", harness=SHELL)
+    small = await desk.register("small", runtimes=("local",))
+    assert ids(await desk.lease(small, 9)) == ["plain-0"]
+    large = await desk.register("large", runtimes=("docker", "local"), labels=("gpu",), model="big")
+    assert ids(await desk.lease(large, 9)) == ["contained-0", "labelled-0"]
+    await check_counts(desk)
+
+
+async def test_a_module_waits_for_a_node_that_allows_it(desk: Desk) -> None:
+    await desk.submit("named", harness=SHELL, evaluator="my_grader:half")
+    strict = await desk.register("strict")
+    assert await desk.lease(strict, 9) == []
+    assert await why(desk, "named") == (
+        "no live node has the module my_grader in node.allowed_modules (1 node: none)"
+    )
+    allowing = await desk.register("allowing", modules=("my_grader",))
+    assert ids(await desk.lease(allowing, 9)) == ["named-0"]
+
+
+async def test_an_image_is_asked_for_where_the_node_lists_its_images(desk: Desk) -> None:
+    runtime = {"name": "docker", "options": {"image": "tests:7"}}
+    await desk.submit(harness=SHELL, runtime=runtime)
+    without = await desk.register("without", images={"docker": ["other"]})
+    assert await desk.lease(without, 9) == []
+    assert await why(desk, "add") == "no live node has the image tests:7 for docker (1 node: other)"
+    pulling = await desk.register("pulling")
+    assert len(await desk.lease(pulling, 9)) == 1
+
+
+async def test_a_heartbeat_tells_what_the_node_can_now(desk: Desk) -> None:
+    await desk.submit(runtime="docker", harness=SHELL)
+    node = await desk.register(runtimes=("local",))
+    assert await desk.lease(node) == []
+    woken = desk.state.signals["queue"].listen()
+    await desk.state.change(leases.heartbeat, node, Heartbeat(abilities=able()))
+    assert woken.is_set()
+    assert (await known(desk))[0].abilities == able()
+    await desk.state.change(leases.heartbeat, node, Heartbeat())
+    assert len(await desk.lease(node)) == 1
+
+
+async def test_a_node_of_another_protocol_is_refused_with_what_to_upgrade(desk: Desk) -> None:
+    with pytest.raises(UpgradeRequired, match=f"protocol {PROTOCOL + 1}.*upgrade the server to the node's"):
+        await desk.register(protocol=PROTOCOL + 1)
+    with pytest.raises(UpgradeRequired, match=r"Polar 0\.0\.9 with protocol 1.*upgrade the node to the server's"):
+        await desk.register(protocol=1, polar="0.0.9")
+    assert await desk.rows("nodes") == []
+
+
+async def test_a_later_small_task_does_not_wait_for_one_of_thousands(desk: Desk) -> None:
+    await desk.submit("large", num_samples=1000)
+    node = await desk.register()
+    await desk.lease(node, 500)
+    await desk.submit("small", num_samples=8)
+    order = ids([lease for _ in range(24) for lease in await desk.lease(node)])
+    assert sum(name.startswith("small") for name in order) == 8
+    await check_counts(desk)
+
+
+async def test_groups_of_usual_size_are_leased_one_after_the_other(desk: Desk) -> None:
+    for name in "abc":
+        await desk.submit(name, num_samples=8)
+    node = await desk.register()
+    order = ids([lease for _ in range(4) for lease in await desk.lease(node, 6)])
+    assert order == [f"{name}-{number}" for name in "abc" for number in range(8)]
+
+
+async def test_priority_comes_before_turns(desk: Desk) -> None:
+    await desk.submit("large", num_samples=40)
+    node = await desk.register()
+    await desk.lease(node, 20)
+    await desk.submit("urgent", num_samples=40, priority=1)
+    assert set(ids(await desk.lease(node, 40))) == {f"urgent-{number:02}" for number in range(40)}
+
+
+async def test_a_task_may_limit_how_many_of_it_run(desk: Desk) -> None:
+    await desk.submit(num_samples=5, max_running=2)
+    node = await desk.register(slots=9)
+    first, second = await desk.lease(node, 9)
+    assert await desk.lease(node, 9) == []
+    assert await why(desk, "add") == "the task's limit max_running = 2 is reached"
+    woken = desk.state.signals["queue"].listen()
+    await desk.report(node, first)
+    assert woken.is_set(), "a node that waits for a session looks again"
+    assert len(await desk.lease(node, 9)) == 1
+    await desk.hand_back(node, second)
+    assert ids(await desk.lease(node, 9)) == ["add-1"]
+    await check_counts(desk)
+
+
+async def test_a_group_may_limit_how_many_of_all_its_tasks_run(desk: Desk) -> None:
+    for name in ("a", "b", "c"):
+        await desk.submit(name, num_samples=3, group_id="g", group_max_running=4)
+    await desk.submit("other", num_samples=2)
+    node = await desk.register(slots=20)
+    held = await desk.lease(node, 20)
+    assert ids(held) == ["a-0", "a-1", "a-2", "b-0", "other-0", "other-1"]
+    assert await why(desk, "c") == "the group's limit group_max_running = 4 is reached"
+    woken = desk.state.signals["queue"].listen()
+    await desk.report(node, held[0])
+    assert woken.is_set()
+    assert ids(await desk.lease(node, 20)) == ["b-1"]
+    await check_counts(desk)
+
+
+async def test_a_full_group_does_not_hide_the_tasks_behind_it(desk: Desk) -> None:
+    """More tasks of the group than a node has room for are in front."""
+    for number in range(12):
+        await desk.submit(f"g{number:02}", group_id="g", group_max_running=1)
+    await desk.submit("behind", num_samples=3)
+    node = await desk.register()
+    assert ids(await desk.lease(node, 3)) == ["g00-0", "behind-0", "behind-1"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"group_max_running": 3}, {"group_max_running": 2, "enough": 1}, {}], ids=["limit", "enough", "none"]
+)
+async def test_tasks_of_a_group_agree_on_its_limits(desk: Desk, other: dict[str, Any]) -> None:
+    await desk.submit("a", group_id="g", group_max_running=2)
+    with pytest.raises(Conflict, match="give all tasks of a group the same"):
+        await desk.submit("b", group_id="g", **other)
+    assert [row["task_id"] for row in await desk.rows("queue")] == ["a"]
+
+
+async def test_all_reasons_are_counted_for_the_overview(desk: Desk) -> None:
+    await desk.submit("contained", runtime="docker", num_samples=3)
+    await desk.submit("contained-too", runtime="docker", num_samples=2)
+    await desk.submit("limited", num_samples=4, max_running=1)
+    node = await desk.register(runtimes=("local",), slots=9)
+    await desk.lease(node, 9)
+    found = await desk.state.read(why_all_wait, await known(desk))
+    assert [(each.sessions, each.task_id, each.why) for each in found] == [
+        (5, "contained", "no live node has the runtime docker (1 node: local)"),
+        (3, "limited", "the task's limit max_running = 1 is reached"),
+    ]
+
+
+async def test_the_counts_stay_right_whatever_happens(desk: Desk) -> None:
+    chance = random.Random(18)
+    held: list[tuple[str, Lease]] = []
+    workers = [await desk.register(name, 9, runtimes=runtimes) for name, runtimes in CREW]
+    for number in range(120):
+        match chance.choice(("submit", "lease", "lease", "report", "hand back", "cancel", "silence")):
+            case "submit":
+                limit = chance.choice((None, 1, 3))
+                runtime = chance.choice(("local", "docker"))
+                group = {"group_id": f"g{limit}", "group_max_running": limit, "enough": 2}
+                await desk.submit(f"t{number}", num_samples=chance.randint(1, 4), runtime=runtime, **group)
+            case "lease":
+                worker = chance.choice(workers)
+                held += [(worker, lease) for lease in await desk.lease(worker, chance.randint(1, 5))]
+            case "report" if held:
+                worker, lease = held.pop(chance.randrange(len(held)))
+                await ignoring_conflicts(desk.report(worker, lease))
+            case "hand back" if held:
+                worker, lease = held.pop(chance.randrange(len(held)))
+                given = HandBack(session_id=lease.session.session_id, attempt=lease.session.attempt)
+                await ignoring_conflicts(desk.state.change(leases.hand_back, worker, given))
+            case "cancel" if held:
+                await desk.state.change(cancel.cancel, "session", chance.choice(held)[1].session.session_id)
+            case "silence":
+                desk.clock.advance(LEASE_S)
+                await desk.expire()
+                held.clear()
+            case _:
+                pass
+        await check_counts(desk)
+
+
+CREW = (("all", ("docker", "local")), ("few", ("local",)))
+
+
+async def ignoring_conflicts(work: Any) -> None:
+    try:
+        await work
+    except Conflict:  # it was taken away meanwhile
+        pass
+
+
+async def test_a_database_of_version_7_gets_its_queue(database: str, clock: Clock) -> None:
+    first = Desk(await State.open(config_of(database), clock), clock)
+    node = await first.register()
+    await first.submit("a", num_samples=3, group_id="g")
+    await first.submit("b", runtime="docker", priority=2)
+    await first.submit("done")
+    held = await first.lease(node, 2)
+    await first.state.change(cancel.cancel, "task", "done")
+    before = {name: await first.rows(name) for name in ("queue", "needs", "groups")}
+    await first.state.close()
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        for statement in (*AS_IN_SCHEMA_7, "UPDATE polar_server SET version = 7"):
+            connection.execute(text(statement))
+    engine.dispose()
+    second = Desk(await State.open(config_of(database), clock), clock)
+    migrated = {name: await second.rows(name) for name in before}
+    assert without_turns(migrated["queue"]) == without_turns(before["queue"])
+    assert sorted(migrated["groups"], key=str) == sorted(before["groups"], key=str)
+    assert {row["body"]: row["waiting"] for row in migrated["needs"] if row["waiting"]} == {
+        row["body"]: row["waiting"] for row in before["needs"] if row["waiting"]
+    }
+    await check_counts(second)
+    with pytest.raises(UpgradeRequired, match="an older Polar with protocol 1"):
+        await second.lease(node)
+    assert (await second.beat(node, *held)).lost == ()
+    await second.report(node, held[0])  # what it held, it may finish
+    new = await second.register("new")
+    assert ids(await second.lease(new, 9)) == ["a-1", "a-2"]
+    await second.state.close()
+
+
+def without_turns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept = ("task_id", "number", "group_id", "priority", "max_running", "waiting", "running")
+    return sorted(({name: row[name] for name in kept} for row in rows), key=str)
+
+
+async def test_sqlite_finds_the_next_task_by_an_index(desk: Desk) -> None:
+    if "sqlite" not in desk.state.config.database:
+        return
+    await desk.submit(num_samples=2)
+
+    def plan(change: Change) -> str:
+        return str(
+            change.connection.exec_driver_sql(
+                "EXPLAIN QUERY PLAN SELECT * FROM queue JOIN groups ON groups.group_id = queue.group_id"
+                " WHERE waiting > 0 ORDER BY queue.priority DESC, queue.turn, queue.number LIMIT 5"
+            ).all()
+        )
+
+    found = await desk.state.change(plan)
+    assert "queue_next" in found and "TEMP B-TREE" not in found
