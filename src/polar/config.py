@@ -59,6 +59,9 @@ class PoolConfig(Strict):
     """Sessions that are set up ahead and wait for a place in `running`."""
     running: int = Field(default=4, ge=1)
     postrun: int = Field(default=2, ge=1)
+    waiting: int = Field(default=16, ge=0)
+    """Sessions that have run and wait for POSTRUN, each with its runtime. Once they are so many, sessions that end
+    keep their run slots until there is room."""
     evaluator: int = Field(default=2, ge=1)
     """Runtimes of evaluators' own that are being started."""
     prewarm: bool = True

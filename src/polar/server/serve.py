@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Callable
 
 from polar.bounded_http import HttpLimits
 from polar.config import ServerConfig, is_loopback
@@ -17,10 +18,11 @@ from polar.monitoring.loop_lag import LoopLag
 from polar.server.access.tokens import ServiceTokens
 from polar.server.app import Pages, make_app
 from polar.server.callbacks.delivery import CallbackDelivery
+from polar.server.clock import Clock, ServiceClock, database_time
 from polar.server.overview.log_lines import ServerLog
 from polar.server.records import leases, nodes
 from polar.server.retention.run import Retention
-from polar.server.state import Change, Clock, ClockJumps, State
+from polar.server.state import Change, State
 from polar.store.database import StoreError
 from polar.tls import CertificateUnusable, TlsCertificate
 from polar.uvicorn_server import UvicornServer, address_of, listen
@@ -38,15 +40,16 @@ class RolloutServer:
         control_token: str,
         node_token: str,
         metrics_token: str = "",
-        clock: Clock = time.time,
+        clock: Clock | None = None,
         steady: Clock | None = None,
         pages: Pages | None = None,
     ) -> None:
-        """`steady`: a clock that no one sets; None: the system's, or `clock` if that is given."""
+        """`clock`: None: the database's. `steady`: a clock that no one sets; None: the system's, or `clock` if
+        that is given."""
         self._config = config
         self._tokens = ServiceTokens(control_token, node_token, metrics_token)
-        self._clock = clock
-        self._steady = steady or (time.monotonic if clock is time.time else clock)
+        self._wall = clock
+        self._clock = ServiceClock((clock or time.time)(), steady or clock or time.monotonic)
         self._pages = pages
         self._socket: socket.socket | None = None
         self._server: UvicornServer | None = None
@@ -75,6 +78,7 @@ class RolloutServer:
         self._socket = listen(self._config.host, self._config.port)
         try:
             self._state = await State.open(self._config, self._clock)
+            self._clock.follow(await self._wall_time())
             limits = HttpLimits(self._config.max_connections, self._config.stalled_request_s)
             app = make_app(self._state, self._tokens, self._pages)
             await app.state.access.tokens.refresh()
@@ -136,23 +140,32 @@ class RolloutServer:
                     task.cancel()
 
     async def _expire_leases(self) -> None:
-        """Extends all leases first, after a start and after a database outage: nodes could not renew them then."""
-        extended, jumps = False, ClockJumps(self._steady, self._config.heartbeat_s)
+        """Gives all leases their full length first: after a start or an outage of the database, in which nodes
+        could not renew them, and after the clock was set, when old times of expiry mean nothing."""
+        repair: Callable[[Change], None] | None = leases.extend_all
         while True:
             try:
-                if not extended:
-                    await self.state.change(leases.extend_all)
-                    extended = True
-                await self.state.change(_expire, jumps)
+                if moved := await self._clock_was_set():
+                    log.warning("the clock was set by %+.0f s: all leases begin again", moved)
+                    repair = leases.renew_all
+                if repair is not None:
+                    await self.state.change(repair)
+                    repair = None
+                await self.state.change(_expire)
             except StoreError as error:
-                extended = False
+                repair = repair or leases.extend_all
                 log.warning("leases cannot be checked: %s", error)
             await asyncio.sleep(self._config.heartbeat_s / 2)
 
+    async def _clock_was_set(self) -> float:
+        """By how many seconds; 0: it was not. Less than a heartbeat does no harm."""
+        moved = self._clock.follow(await self._wall_time())
+        return moved if abs(moved) > self._config.heartbeat_s else 0.0
 
-def _expire(change: Change, jumps: ClockJumps) -> None:
-    if moved := jumps.jumped(change.now):
-        log.warning("the clock was set by %+.0f s: all leases begin again", moved)
-        leases.renew_all(change)
+    async def _wall_time(self) -> float:
+        return self._wall() if self._wall is not None else await self.state.read(database_time)
+
+
+def _expire(change: Change) -> None:
     leases.expire(change)
     nodes.forget(change)

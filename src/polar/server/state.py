@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from polar.config import ServerConfig
 from polar.server.access.actions import UNDER_WAY, ActionFile, ActionUnderWay, append
+from polar.server.clock import Clock
 from polar.server.migrations import identity_of, prepare
 from polar.server.status.counts import ServerCounts
 from polar.store.blobs.base import BlobStore
@@ -25,8 +26,6 @@ from polar.types import Action
 log = logging.getLogger("polar.server")
 T = TypeVar("T")
 P = ParamSpec("P")
-Clock = Callable[[], float]
-"""Unix seconds."""
 Topic = Literal["queue", "results", "groups", "events", "callbacks", "policy", "live"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 
@@ -49,22 +48,6 @@ class Change:
     def lease_expires(self) -> float:
         """Of a lease granted or renewed now."""
         return self.now + self.config.heartbeat_s * self.config.lease_beats
-
-
-class ClockJumps:
-    """Notices that the wall clock was set: between two looks it did not move as the steady clock did."""
-
-    def __init__(self, steady: Clock, tolerance_s: float) -> None:
-        self._steady = steady
-        self._tolerance_s = tolerance_s
-        self._offset: float | None = None
-
-    def jumped(self, now: float) -> float:
-        """By how many seconds the wall clock was set since the last look; 0: it was not."""
-        offset = now - self._steady()
-        before, self._offset = self._offset, offset
-        moved = 0.0 if before is None else offset - before
-        return moved if abs(moved) > self._tolerance_s else 0.0
 
 
 class Signal:

@@ -1,9 +1,9 @@
 """The pipeline: takes sessions through INIT, READY, RUNNING and POSTRUN, each stage with its own workers.
 
-A slow set-up or a slow verdict never takes a run slot. A session takes its place in the READY buffer when it is
-leased and keeps it until it runs, so a finished set-up waits without a worker, and no more sessions are leased
-than can be set up ahead. This is the one place that catches broadly: a failed session is data, and the others go
-on.
+A slow set-up never takes a run slot, and slow verdicts only when `pools.waiting` sessions wait for them already.
+A session takes its place in the READY buffer when it is leased and keeps it until it runs, so a finished set-up
+waits without a worker, and no more sessions are leased than can be set up ahead. This is the one place that
+catches broadly: a failed session is data, and the others go on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from polar.config import PoolConfig
@@ -64,6 +65,8 @@ class Pipeline:
         self._ready = asyncio.Semaphore(pools.ready)
         self._running = asyncio.Semaphore(pools.running)
         self._postrun = asyncio.Semaphore(pools.postrun)
+        self._ran = asyncio.Semaphore(pools.postrun + pools.waiting)
+        """Sessions that have run and wait for POSTRUN or are in it, with their runtimes."""
         self._evaluator = asyncio.Semaphore(pools.evaluator)
         self._prewarms = pools.prewarm
         self._stages_of: dict[str, asyncio.Task[None]] = {}
@@ -155,14 +158,17 @@ class Pipeline:
                 if not await self._run_init(live):
                     return
             live.advance(Stage.READY)
-            async with self._running:
-                place.leave()
-                self._set_up_evaluator(live)
-                await self._run_harness(live)
-            if has_failed(live):  # it is not judged
-                await self._try(live, "teardown", _end_evaluator(live))
-            async with self._postrun:
-                await self._run_postrun(live)
+            async with AsyncExitStack() as after_run:
+                async with self._running:
+                    place.leave()
+                    self._set_up_evaluator(live)
+                    await self._run_harness(live)
+                    # In the run slot: with slow verdicts, the next session waits instead of one more runtime.
+                    await after_run.enter_async_context(self._ran)
+                if has_failed(live):  # it is not judged
+                    await self._try(live, "teardown", _end_evaluator(live))
+                async with self._postrun:
+                    await self._run_postrun(live)
         except SystemExit as error:  # from a runtime that is a plug-in; must not end the node
             raise SessionError(failure_of("runtime", error)) from error
         finally:

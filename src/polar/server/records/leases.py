@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from polar.server.errors import Conflict
 from polar.server.overview import live, log_lines
@@ -217,17 +217,15 @@ def _lost_node(row: SessionRow) -> Failure:
 
 
 def extend_all(change: Change) -> None:
-    """After a time in which no node could renew: every lease gets its full length again."""
-    late = case(
-        (sessions.c.lease_expires < change.lease_expires, change.lease_expires), else_=sessions.c.lease_expires
-    )
-    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=late))
+    """After a time in which no node could renew: every lease has its full length from now on, also one that was
+    granted by a clock that was ahead."""
+    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
 
 
 def renew_all(change: Change) -> None:
-    """After the clock was set: old times of expiry mean nothing, so that every lease has its full length from now
-    on, and every node counts as just heard of. A lost node is noticed one lease later."""
-    change.connection.execute(update(sessions).where(IS_HELD).values(lease_expires=change.lease_expires))
+    """After the clock was set: besides, every node counts as just heard of. A lost node is noticed one lease
+    later."""
+    extend_all(change)
     heard_now(change)
 
 
