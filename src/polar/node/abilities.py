@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from polar import __version__, registry
-from polar.config import Config
+from polar.config import Config, PermitConfig
 from polar.engines.base import EngineInfo
 from polar.errors import PolarError
 from polar.harnesses.programs.install import cached
@@ -48,12 +48,20 @@ class MachineSurvey:
             images={name: found for name, found in zip(runtimes, images, strict=True) if found is not None},
             engine=self._engine.name[:200],
             model=self._engine.model[:1000],
+            permits=tuple(sorted(_permitted(self._config.permits))),
             labels=self._config.node.labels,
         )
 
     def _offered(self) -> Sequence[str]:
         chosen = self._config.node.runtimes
         return sorted(registry.BUILT_IN["runtime"] if chosen is None else chosen)
+
+
+def _permitted(permits: PermitConfig) -> list[str]:
+    """What tasks may ask of the machine. Which folders they may mount is the node's own check: only it can resolve
+    their links."""
+    asked = {"build": permits.build, "mounts": permits.mounts, "prepare_network": permits.prepare_network}
+    return [name for name, given in asked.items() if given]
 
 
 async def _works(name: str) -> bool:

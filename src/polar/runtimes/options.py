@@ -105,6 +105,12 @@ class RuntimeOptions(Strict):
         """Whether only the prepare steps have the node's network."""
         return self.prepare_network is not None and self.network_mode != "open"
 
+    @property
+    def permits_needed(self) -> tuple[str, ...]:
+        """Settings of `[permits]` without which no node accepts these options."""
+        asks = {"mounts": bool(self.mounts), "prepare_network": self.prepare_network is not None}
+        return tuple(name for name, asked in asks.items() if asked)
+
     def refused_by(self, permits: PermitConfig) -> list[str]:
         """What these options ask for and the operator has not permitted."""
         found = mount_refusals(self.mounts, permits.mounts)

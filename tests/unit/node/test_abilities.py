@@ -50,8 +50,8 @@ def runtimes(monkeypatch: pytest.MonkeyPatch) -> dict[str, type[FakeRuntime]]:
     return made
 
 
-def survey(**node: Any) -> MachineSurvey:
-    return MachineSurvey(Config.model_validate({"node": node}), ENGINE)
+def survey(permits: dict[str, Any] | None = None, **node: Any) -> MachineSurvey:
+    return MachineSurvey(Config.model_validate({"node": node, "permits": permits or {}}), ENGINE)
 
 
 async def test_a_node_lists_the_runtimes_that_work(runtimes: dict[str, type[FakeRuntime]]) -> None:
@@ -92,6 +92,12 @@ async def test_a_runtime_that_fails_or_hangs_is_left_out(
     monkeypatch.setattr(runtimes["good"], "lacking", fail)
     monkeypatch.setattr(runtimes["bad"], "lacking", hang)
     assert (await survey().look()).runtimes == ()
+
+
+@pytest.mark.usefixtures("runtimes")
+async def test_what_its_operator_permits_is_listed() -> None:
+    assert (await survey().look()).permits == ()
+    assert (await survey({"mounts": ["/data"], "build": True}).look()).permits == ("build", "mounts")
 
 
 async def test_too_many_images_are_not_listed(runtimes: dict[str, type[FakeRuntime]]) -> None:

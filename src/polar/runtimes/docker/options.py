@@ -85,6 +85,10 @@ class DockerOptions(RuntimeOptions):
         by_content = "@" in self.image or re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", self.image)
         return "" if self.build or self.engine or by_content else short_name(self.image)
 
+    @property
+    def permits_needed(self) -> tuple[str, ...]:
+        return (*super().permits_needed, *(() if self.build is None else ("build",)))
+
     def refused_by(self, permits: PermitConfig) -> list[str]:
         found = super().refused_by(permits)
         if self.build is not None and not permits.build:

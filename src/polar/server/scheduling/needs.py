@@ -24,6 +24,8 @@ class SessionNeeds(Strict):
     """Of Polar's own: the session's, and the evaluator's if it has another."""
     images: tuple[tuple[str, str], ...] = ()
     """Runtime and image, where the node must have the image already."""
+    permits: tuple[str, ...] = ()
+    """Settings of `[permits]` that the node must have."""
     harness: str = ""
     """Empty: one that needs nothing installed on the node."""
     modules: tuple[str, ...] = ()
@@ -48,10 +50,11 @@ class Lack(NamedTuple):
 
 def needs_of(task: TaskRequest) -> SessionNeeds:
     runtimes = [spec for spec in _runtimes_of(task) if registry.ships("runtime", spec.name)]
-    images = {(spec.name, image) for spec in runtimes if (image := _image_of(spec))}
+    chosen = [(spec.name, options) for spec in runtimes if (options := _options_of(spec)) is not None]
     return SessionNeeds(
         runtimes=tuple(sorted({spec.name for spec in runtimes})),
-        images=tuple(sorted(images)),
+        images=tuple(sorted({(name, options.needed_image) for name, options in chosen if options.needed_image})),
+        permits=tuple(sorted({name for _, options in chosen for name in options.permits_needed})),
         harness=task.harness.name if _is_installed(task.harness) else "",
         modules=tuple(registry.modules_of([task])),
         labels=tuple(sorted(set(task.needs.labels))),
@@ -69,6 +72,10 @@ def missing(needs: SessionNeeds, node: NodeAbilities) -> list[Lack]:
         Lack(f"the image {image} for {runtime}", _listed(node.images[runtime]))
         for runtime, image in needs.images
         if runtime in node.images and image not in node.images[runtime]
+    ]
+    lacks += [
+        Lack(f"{name} in [permits] of its polar.toml", _listed(node.permits))
+        for name in _not_in(needs.permits, node.permits)
     ]
     if needs.harness and needs.harness not in node.harnesses:
         lacks.append(Lack(f"the harness {needs.harness}", _listed(node.harnesses)))
@@ -99,12 +106,12 @@ def _runtimes_of(task: TaskRequest) -> list[Spec]:
     return wanted
 
 
-def _image_of(spec: Spec) -> str:
+def _options_of(spec: Spec) -> Any:
+    """None: they are wrong, which the checks of a submitted task, or its node, report."""
     try:
-        options: Any = registry.options_of("runtime", registry.find("runtime", spec.name), spec.options)
+        return registry.options_of("runtime", registry.find("runtime", spec.name), spec.options)
     except PolarError:
-        return ""
-    return options.needed_image
+        return None
 
 
 def _is_installed(spec: Spec) -> bool:

@@ -38,5 +38,7 @@ class NodeAbilities(Strict):
     """Name of its engine."""
     model: str = Field(default="", max_length=1000)
     """The model, as its engine names it."""
+    permits: tuple[AbilityName, ...] = Field(default=(), max_length=100)
+    """Settings of `[permits]` that its operator has turned on, or filled."""
     labels: tuple[AbilityName, ...] = Field(default=(), max_length=100)
     """What its operator says of it (`node.labels`)."""

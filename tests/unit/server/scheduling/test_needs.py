@@ -18,6 +18,7 @@ def task(**fields: Any) -> TaskRequest:
 
 SHELL = {"name": "shell", "options": {"command": "true"}}
 DOCKER = {"name": "docker", "options": {"image": "docker.io/library/python:latest"}}
+MOUNTING = {"mounts": [{"source": "/data", "target": "/data"}], "prepare_network": "open"}
 JUDGED = {
     "name": "combine",
     "options": {"parts": [{"name": "my_grader.deep:half"}, {"name": "session_completion"}]},
@@ -36,6 +37,14 @@ JUDGED = {
         ),
         ({"runtime": DOCKER, "harness": SHELL}, {"runtimes": ("docker",), "images": (("docker", "python"),)}),
         ({"runtime": "bubblewrap", "harness": SHELL}, {"runtimes": ("bubblewrap",)}),
+        (
+            {"runtime": {"name": "docker", "options": {"build": {"context": "/x"}}}, "harness": SHELL},
+            {"runtimes": ("docker",), "permits": ("build",)},
+        ),
+        (
+            {"runtime": {"name": "bubblewrap", "options": MOUNTING}, "harness": SHELL},
+            {"runtimes": ("bubblewrap",), "permits": ("mounts", "prepare_network")},
+        ),
         ({"runtime": "mine:Runtime", "harness": "mine.deep:Harness"}, {"modules": ("mine", "mine.deep")}),
         ({"harness": SHELL, "evaluator": JUDGED}, {"runtimes": ("local",), "modules": ("my_grader.deep",)}),
         (
@@ -100,6 +109,8 @@ def test_the_runtime_of_an_evaluator_is_needed_too() -> None:
             {"modules": ("mine.deep",)},
             [("the module mine in node.allowed_modules", "mine.deep")],
         ),
+        ({"permits": ("build",)}, {"permits": ("build", "mounts")}, []),
+        ({"permits": ("build",)}, {"permits": ("mounts",)}, [("build in [permits] of its polar.toml", "mounts")]),
         ({"labels": ("a", "b")}, {"labels": ("b", "c")}, [("the label a", "b, c")]),
         ({"engine": "x", "model": "m"}, {"engine": "x", "model": "m"}, []),
         ({"engine": "x", "model": "m"}, {"engine": "y"}, [("the engine x", "y"), ("the model m", "")]),
