@@ -8,6 +8,9 @@ WORKERS := $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 TESTS := tests --ignore=tests/e2e/heavy
 
+# Where it is set, each of the many processes of a test would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
 TORCH ?= torch==2.13.0
 
