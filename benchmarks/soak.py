@@ -12,6 +12,7 @@ sessions are submitted a second at most.
 It records the server's memory (RSS), its processor time, the size of database and blob folder on disk, and how
 long lease, heartbeat, upload, cursor, traces and lists take. What has to be flat is compared between the second
 and the last tenth: the first fills what retention keeps. `--write` puts the table into docs/performance.md.
+With `--database-pid PID` the processor time of a PostgreSQL server on this machine is counted too.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Look:
     done: int
     rss_mb: float
     cpu_s: float
+    database_cpu_s: float
+    """Of a database that is a process of its own."""
     database_mb: float
     blobs_mb: float
 
@@ -119,11 +122,11 @@ class Course:
     def milliseconds(self, what: str, number: int) -> list[float]:
         return sorted(1000 * taken for done, taken in self.times[what] if done in self.tenth(number))
 
-    def cpu_ms(self, number: int) -> float:
-        """Of the server for one session: the one time that does not depend on what else the machine does."""
+    def cpu_ms(self, what: str, number: int) -> float:
+        """For one session: the one time that does not depend on what else the machine does."""
         found = [look for look in self.looks if look.done in self.tenth(number)]
         done = found[-1].done - found[0].done if found else 0
-        return 1000 * (found[-1].cpu_s - found[0].cpu_s) / done if done else float("nan")
+        return 1000 * (getattr(found[-1], what) - getattr(found[0], what)) / done if done else float("nan")
 
     def of_server(self, what: str, number: int) -> float:
         found = [getattr(look, what) for look in self.looks if look.done in self.tenth(number)]
@@ -262,16 +265,27 @@ async def look_around(client: PolarClient, course: Course) -> None:
             await course.timed("group", client.group(course.newest))
 
 
-async def watch(pid: int, folder: Path, course: Course) -> None:
+async def watch(pid: int, database_pid: int | None, folder: Path, course: Course) -> None:
     while True:
-        course.looks.append(await asyncio.to_thread(look_at, pid, folder, course.done))
+        course.looks.append(await asyncio.to_thread(look_at, pid, database_pid, folder, course.done))
         await asyncio.sleep(1.0)
 
 
-def look_at(pid: int, folder: Path, done: int) -> Look:
+def cpu_s_of(pid: int, *, with_children: bool = False) -> float:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if with_children else []
+    total = 0.0
+    for each in (pid, *map(int, children)):
+        try:
+            ticks = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(map(int, ticks[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def look_at(pid: int, database_pid: int | None, folder: Path, done: int) -> Look:
     status = Path(f"/proc/{pid}/status").read_text()
     rss_kb = int(status.split("VmRSS:")[1].split()[0])
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     database = sum(path.stat().st_size for path in folder.glob("server.db*") if path.is_file())
     blobs = 0
     for parent, _, names in os.walk(folder / "server.db.blobs"):
@@ -280,8 +294,8 @@ def look_at(pid: int, folder: Path, done: int) -> Look:
                 blobs += os.stat(os.path.join(parent, name)).st_size
             except FileNotFoundError:
                 continue
-    cpu_s = (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
-    return Look(time.time(), done, rss_kb / 1000, cpu_s, database / 1e6, blobs / 1e6)
+    database_cpu_s = 0.0 if database_pid is None else cpu_s_of(database_pid, with_children=True)
+    return Look(time.time(), done, rss_kb / 1000, cpu_s_of(pid), database_cpu_s, database / 1e6, blobs / 1e6)
 
 
 @asynccontextmanager
@@ -323,7 +337,7 @@ async def soak(given: argparse.Namespace, folder: Path) -> tuple[Course, float]:
     course = Course(given.sessions, begun + 60 * given.minutes)
     async with a_server(folder, given, given.keep_s) as (url, pid):
         async with PolarClient(url, token="control", retry=Retry(total_s=60)) as client:
-            watching = asyncio.create_task(watch(pid, folder, course))
+            watching = asyncio.create_task(watch(pid, given.database_pid, folder, course))
             telling = asyncio.create_task(tell(course))
             async with asyncio.TaskGroup() as group:
                 for _ in range(given.nodes):
@@ -349,22 +363,27 @@ async def tell(course: Course) -> None:
 
 def rows_of(course: Course) -> list[list[str]]:
     rows: list[list[str]] = []
+    last = TENTHS - 1
 
-    def add(name: str, first: float, last: float, unit: str) -> None:
-        rows.append([name, f"{first:,.1f} {unit}", f"{last:,.1f} {unit}", f"{last / first:.2f}" if first else "-"])
+    def add(name: str, before: float, after: float, unit: str) -> None:
+        ratio = f"{after / before:.2f}" if before else "-"
+        rows.append([name, f"{before:,.1f} {unit}", f"{after:,.1f} {unit}", ratio])
 
     for name, what in (
         ("memory (RSS)", "rss_mb"),
         ("database on disk", "database_mb"),
         ("blobs on disk", "blobs_mb"),
     ):
-        add(name, course.of_server(what, 1), course.of_server(what, TENTHS - 1), "MB")
-    add("processor time of a session", course.cpu_ms(1), course.cpu_ms(TENTHS - 1), "ms")
+        add(name, course.of_server(what, 1), course.of_server(what, last), "MB")
+    add("processor time of a session", course.cpu_ms("cpu_s", 1), course.cpu_ms("cpu_s", last), "ms")
+    if course.looks[-1].database_cpu_s:
+        times = (course.cpu_ms("database_cpu_s", 1), course.cpu_ms("database_cpu_s", last))
+        add("the same of the database", *times, "ms")
     for what in LATENCIES:
-        first, last = course.milliseconds(what, 1), course.milliseconds(what, TENTHS - 1)
-        if first and last:
+        times = course.milliseconds(what, 1), course.milliseconds(what, last)
+        if all(times):
             for share in (50, 99):
-                chosen = [each[min(len(each) - 1, len(each) * share // 100)] for each in (first, last)]
+                chosen = [each[min(len(each) - 1, len(each) * share // 100)] for each in times]
                 add(f"{what}, p{share}", chosen[0], chosen[1], "ms")
     return rows
 
@@ -391,6 +410,7 @@ async def main() -> None:
         "--keep-s", type=float, help="retention; default: a tenth of the time at 6 sessions a second"
     )
     parser.add_argument("--database", help="default: SQLite in a temporary folder")
+    parser.add_argument("--database-pid", type=int, help="process of that database's server on this machine")
     parser.add_argument("--blobs", help="as server.blobs; default: a folder beside the database")
     parser.add_argument("--write", action="store_true", help="into docs/performance.md")
     parser.add_argument("--json", type=Path)
