@@ -117,6 +117,39 @@ async def test_a_later_small_task_does_not_wait_for_one_of_thousands(desk: Desk)
     await check_counts(desk)
 
 
+async def test_a_stream_of_later_tasks_does_not_keep_the_rest_of_an_older_one_waiting(desk: Desk) -> None:
+    await desk.submit("old", num_samples=20)
+    await desk.submit("next", num_samples=16)
+    node = await desk.register()
+    order: list[str] = []
+    for number in range(6):  # as many come as go
+        order += ids(await desk.lease(node, 8))
+        await desk.submit(f"later{number}", num_samples=8)
+    assert [name for name in order if name.startswith("old")] == [f"old-{number:02}" for number in range(20)]
+
+
+async def test_a_session_that_comes_back_does_not_wait_for_a_later_task_of_thousands(desk: Desk) -> None:
+    await desk.submit("old", num_samples=160)
+    node = await desk.register()
+    first, *_ = await desk.lease(node, 160)
+    await desk.submit("new", num_samples=1000)
+    await desk.hand_back(node, first)
+    assert ids(await desk.lease(node)) == ["old-000"]
+    assert set(name[:3] for name in ids(await desk.lease(node, 40))) == {"new"}
+
+
+async def test_a_task_that_no_node_can_run_does_not_change_the_turns_of_others(desk: Desk) -> None:
+    await desk.submit("nobody", needs={"labels": ["gpu"]})
+    await desk.submit("old", num_samples=400)
+    node = await desk.register()
+    await desk.lease(node, 160)
+    await desk.submit("new", num_samples=400)
+    order = ids([lease for _ in range(4) for lease in await desk.lease(node, 16)])
+    assert Counter(name[:3] for name in order) == {"old": 32, "new": 32}
+    labelled = await desk.register("labelled", labels=("gpu",))
+    assert ids(await desk.lease(labelled)) == ["nobody-0"]
+
+
 async def test_groups_of_usual_size_are_leased_one_after_the_other(desk: Desk) -> None:
     for name in "abc":
         await desk.submit(name, num_samples=8)
