@@ -71,7 +71,8 @@ class Admission:
                 problems[replica] = NOTHING_TO_COMPARE
             for each in states:
                 each.why_out = problems.get(each, "")
-            self._last = self._last or states[replica]
+            if not replica.why_out:
+                self._last = self._last or states[replica]
         if not replica.why_out:
             LOGGER.info("replica %s is in service", replica.name)
         self._set.wake_all()

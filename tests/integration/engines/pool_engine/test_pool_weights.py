@@ -171,6 +171,9 @@ class TestWithoutVersions:
         pool.policy_changed("1")  # while nothing is there to learn it from
         await one.up()
         await until(lambda: "push the weights again" in pool.replicas()[one.url])
+        one.fake.headers.clear()
+        await until(lambda: len(one.fake.headers) > 6 or out(pool) == [False])  # it is tried again and again
+        assert "push the weights again" in pool.replicas()[one.url], "it is not compared with itself"
         pool.policy_changed("2")
         assert (await whole(pool, ask(PROMPT, max_tokens=1))).ids
         assert out(pool) == [False]
