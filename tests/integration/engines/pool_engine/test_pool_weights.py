@@ -125,6 +125,16 @@ async def test_calls_wait_while_the_weights_are_compared(servers: ReplicaServers
     assert out(pool) == [False, False]
 
 
+async def test_a_version_that_is_known_before_the_start_holds_no_call_up(servers: ReplicaServers) -> None:
+    one, two = [await servers.up(FakeVllm(servers.vocabulary, versions=[version])) for version in ("1", "2")]
+    pool = servers.pool(one, two, start_wait_s=1.0)
+    pool.policy_changed("2")
+    await pool.start()
+    async with hang_limit():
+        assert await version_of(pool, session_of(pool, one)) == "2"
+    assert out(pool) == [True, False]
+
+
 class TestWithoutVersions:
     """As vLLM before 0.32, whose replies name none."""
 
