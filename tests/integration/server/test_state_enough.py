@@ -58,6 +58,23 @@ async def test_a_running_session_may_be_left_to_end(desk: Desk) -> None:
     assert [result.trainable for result in group.results] == [True, True, False, False]
 
 
+async def test_a_running_session_that_comes_back_to_a_full_group_is_not_run_again(desk: Desk) -> None:
+    await desk.submit("a", num_samples=4, enough=1, on_enough="queued")
+    node, other = await desk.register(), await desk.register("other")
+    first, second = await desk.lease(node, 2)
+    await desk.lease(other, 2)
+    await reported(desk, node, first)
+    await desk.hand_back(node, second)
+    assert sorted(await ended(desk)) == ["a-0", "a-1"]
+    desk.clock.advance(LEASE_S)
+    await desk.expire()
+    found = await ended(desk)
+    assert {(found[f"a-{number}"].stage, found[f"a-{number}"].cancel_reason) for number in (1, 2, 3)} == {
+        (Stage.CANCELLED, "its group has 1 trainable sessions; enough is 1")
+    }
+    assert len((await desk.groups()).groups) == 1 and await desk.rows("queue") == []
+
+
 async def test_only_trainable_sessions_count(desk: Desk) -> None:
     await desk.submit("a", num_samples=5, enough=2)
     node = await desk.register()

@@ -1,14 +1,13 @@
-"""Which node gets which session: what nodes can, limits, turns; and that the counts of the queue are always those
-of the sessions. In both databases."""
+"""Which node gets which session: what nodes can, limits, turns. In both databases."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any
 
 import pytest
 from desk import AS_IN_SCHEMA_7, LEASE_S, Clock, Desk, config_of
+from queue_counts import check_counts
 from sqlalchemy import create_engine, text
 
 from node_abilities import able
@@ -16,7 +15,7 @@ from polar.server.errors import Conflict, UpgradeRequired
 from polar.server.records import cancel, leases, nodes
 from polar.server.scheduling.waiting import why_all_wait, why_task_waits
 from polar.server.state import Change, State
-from polar.types import PROTOCOL, HandBack, Heartbeat, Lease, NodeStatus
+from polar.types import PROTOCOL, Heartbeat, Lease, NodeStatus
 
 SHELL = {"name": "shell", "options": {"command": "true"}}
 
@@ -31,28 +30,6 @@ async def known(desk: Desk) -> list[NodeStatus]:
 
 async def why(desk: Desk, task_id: str) -> str:
     return await desk.state.read(why_task_waits, task_id, await known(desk))
-
-
-async def check_counts(desk: Desk) -> None:
-    """The queue, the needs and the groups count what the sessions are."""
-    waiting, running, of_group = Counter[str](), Counter[str](), Counter[str]()
-    for row in await desk.rows("sessions"):
-        if row["lease_expires"] is not None:
-            running[row["task_id"]] += 1
-            of_group[row["group_id"] or row["task_id"]] += 1
-        elif row["stage"] == "QUEUED":
-            waiting[row["task_id"]] += 1
-    queue = await desk.rows("queue")
-    assert {row["task_id"]: row["waiting"] for row in queue if row["waiting"]} == waiting
-    assert {row["task_id"]: row["running"] for row in queue if row["running"]} == running
-    assert all(row["waiting"] or row["running"] for row in queue), "a task without open sessions has left"
-    assert {row["group_id"]: row["running"] for row in await desk.rows("groups") if row["running"]} == of_group
-    of_needs = Counter[int]()
-    for row in queue:
-        of_needs[row["needs_id"]] += row["waiting"]
-    assert {row["needs_id"]: row["waiting"] for row in await desk.rows("needs")} == {
-        row["needs_id"]: of_needs[row["needs_id"]] for row in await desk.rows("needs")
-    }
 
 
 async def test_a_node_gets_only_what_it_can_run(desk: Desk) -> None:
@@ -115,6 +92,39 @@ async def test_a_later_small_task_does_not_wait_for_one_of_thousands(desk: Desk)
     order = ids([lease for _ in range(24) for lease in await desk.lease(node)])
     assert sum(name.startswith("small") for name in order) == 8
     await check_counts(desk)
+
+
+async def test_a_stream_of_later_tasks_does_not_keep_the_rest_of_an_older_one_waiting(desk: Desk) -> None:
+    await desk.submit("old", num_samples=20)
+    await desk.submit("next", num_samples=16)
+    node = await desk.register()
+    order: list[str] = []
+    for number in range(6):  # as many come as go
+        order += ids(await desk.lease(node, 8))
+        await desk.submit(f"later{number}", num_samples=8)
+    assert [name for name in order if name.startswith("old")] == [f"old-{number:02}" for number in range(20)]
+
+
+async def test_a_session_that_comes_back_does_not_wait_for_a_later_task_of_thousands(desk: Desk) -> None:
+    await desk.submit("old", num_samples=160)
+    node = await desk.register()
+    first, *_ = await desk.lease(node, 160)
+    await desk.submit("new", num_samples=1000)
+    await desk.hand_back(node, first)
+    assert ids(await desk.lease(node)) == ["old-000"]
+    assert set(name[:3] for name in ids(await desk.lease(node, 40))) == {"new"}
+
+
+async def test_a_task_that_no_node_can_run_does_not_change_the_turns_of_others(desk: Desk) -> None:
+    await desk.submit("nobody", needs={"labels": ["gpu"]})
+    await desk.submit("old", num_samples=400)
+    node = await desk.register()
+    await desk.lease(node, 160)
+    await desk.submit("new", num_samples=400)
+    order = ids([lease for _ in range(4) for lease in await desk.lease(node, 16)])
+    assert Counter(name[:3] for name in order) == {"old": 32, "new": 32}
+    labelled = await desk.register("labelled", labels=("gpu",))
+    assert ids(await desk.lease(labelled)) == ["nobody-0"]
 
 
 async def test_groups_of_usual_size_are_leased_one_after_the_other(desk: Desk) -> None:
@@ -193,48 +203,6 @@ async def test_all_reasons_are_counted_for_the_overview(desk: Desk) -> None:
         (5, "contained", "no live node has the runtime docker (1 node: local)"),
         (3, "limited", "the task's limit max_running = 1 is reached"),
     ]
-
-
-async def test_the_counts_stay_right_whatever_happens(desk: Desk) -> None:
-    chance = random.Random(18)
-    held: list[tuple[str, Lease]] = []
-    workers = [await desk.register(name, 9, runtimes=runtimes) for name, runtimes in CREW]
-    for number in range(120):
-        match chance.choice(("submit", "lease", "lease", "report", "hand back", "cancel", "silence")):
-            case "submit":
-                limit = chance.choice((None, 1, 3))
-                runtime = chance.choice(("local", "docker"))
-                group = {"group_id": f"g{limit}", "group_max_running": limit, "enough": 2}
-                await desk.submit(f"t{number}", num_samples=chance.randint(1, 4), runtime=runtime, **group)
-            case "lease":
-                worker = chance.choice(workers)
-                held += [(worker, lease) for lease in await desk.lease(worker, chance.randint(1, 5))]
-            case "report" if held:
-                worker, lease = held.pop(chance.randrange(len(held)))
-                await ignoring_conflicts(desk.report(worker, lease))
-            case "hand back" if held:
-                worker, lease = held.pop(chance.randrange(len(held)))
-                given = HandBack(session_id=lease.session.session_id, attempt=lease.session.attempt)
-                await ignoring_conflicts(desk.state.change(leases.hand_back, worker, given))
-            case "cancel" if held:
-                await desk.state.change(cancel.cancel, "session", chance.choice(held)[1].session.session_id)
-            case "silence":
-                desk.clock.advance(LEASE_S)
-                await desk.expire()
-                held.clear()
-            case _:
-                pass
-        await check_counts(desk)
-
-
-CREW = (("all", ("docker", "local")), ("few", ("local",)))
-
-
-async def ignoring_conflicts(work: Any) -> None:
-    try:
-        await work
-    except Conflict:  # it was taken away meanwhile
-        pass
 
 
 async def test_a_database_of_version_7_gets_its_queue(database: str, clock: Clock) -> None:

@@ -71,7 +71,8 @@ class Admission:
                 problems[replica] = NOTHING_TO_COMPARE
             for each in states:
                 each.why_out = problems.get(each, "")
-            self._last = self._last or states[replica]
+            if not replica.why_out:
+                self._last = self._last or states[replica]
         if not replica.why_out:
             LOGGER.info("replica %s is in service", replica.name)
         self._set.wake_all()
@@ -100,7 +101,8 @@ class Admission:
         """After an update: those with another version than the current one leave, those that have it return. Where
         none reports a version all stay: the trainer has proven each of them, or the update has failed."""
         async with self._one_by_one:
-            states = await self._states(replica for replica in self._set.replicas if replica.member is not None)
+            # One that starts is compared by its admission, which comes next.
+            states = await self._states(replica for replica in self._set.replicas if not replica.starting)
             problems = stale(states, self.policy)
             for replica in states:
                 replica.why_out = problems.get(replica, "")
@@ -110,14 +112,16 @@ class Admission:
             self._last = current[0] if current else None
 
     async def _states(self, replicas: Iterable[Replica]) -> dict[Replica, WeightState]:
-        """Of those that answer; the others are lost."""
+        """Of those that answer; the others are lost. Without those that a call or a check has found lost
+        meanwhile."""
         members = {replica: replica.member for replica in replicas if replica.member is not None}
         found = await asyncio.gather(*(_state(member) for member in members.values()))
         states: dict[Replica, WeightState] = {}
         for (replica, member), state in zip(members.items(), found, strict=True):
+            if member is not replica.member or replica.suspected.is_set():
+                continue
             if isinstance(state, EngineError):
-                if member is replica.member:
-                    replica.take_out(str(state))
+                replica.take_out(str(state))
             else:
                 member.names_version = bool(state.version)
                 states[replica] = state
@@ -144,6 +148,8 @@ async def _state(member: Member) -> WeightState | EngineError:
         return error
     except TimeoutError:
         return EngineError(f"it has sampled no token for {WEIGHTS_S:.0f} s")
+    except Exception as error:  # an engine is a plug-in: it may raise anything, and the others are compared
+        return EngineError(f"{type(error).__name__}: {error}")
 
 
 def waiting_helps(error: Exception) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Collection, Sequence
 
 from polar.engines.pool.affinity import chosen
@@ -19,7 +18,9 @@ class ReplicaSet:
         self.checking = False
         """While the weights of all are compared, none gets a call."""
         self._options = options
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: dict[asyncio.Future[Member | None], Collection[Member] | None] = {}
+        """In order, each with the members it has tried already; None: it waits for no place. The result is the
+        member that has a place for it, or None."""
 
     def serving(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.serving]
@@ -43,22 +44,27 @@ class ReplicaSet:
                 return replica, replica.member
             if there or self.checking:
                 deadline = None
-                await self._news(None)
+                await self._news(self._pause_ends(there), tried)
                 continue
             deadline = deadline if deadline is not None else loop.time() + self._options.patience_s
             if self.serving() or loop.time() >= deadline:  # each that serves has failed this call already
                 raise self.none_answers()
-            await self._news(deadline)
+            await self._news(deadline, tried)
+
+    def _pause_ends(self, there: Sequence[Replica]) -> float | None:
+        """When the first of those that are busy may be asked again; None: none is."""
+        pauses_s = [pause_s for each in there if (pause_s := each.busy_s())]
+        return asyncio.get_running_loop().time() + min(pauses_s) if pauses_s else None
 
     async def leave(self, member: Member) -> None:
         try:
             await member.leave()
         finally:
-            self._wake_next()
+            self._wake_next(member)
 
     def wake_all(self) -> None:
         """After a change of who is in service."""
-        waiting, self._waiters = self._waiters, deque()
+        waiting, self._waiters = self._waiters, {}
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -69,28 +75,30 @@ class ReplicaSet:
 
     async def changed(self, deadline: float | None) -> None:
         """Waits for the next change, at most until the deadline if there is one."""
-        await self._news(deadline)
+        await self._news(deadline, None)
 
-    async def _news(self, deadline: float | None) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+    async def _news(self, deadline: float | None, tried: Collection[Member] | None) -> None:
+        waiter: asyncio.Future[Member | None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = tried
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
         except TimeoutError:
             return
         except asyncio.CancelledError:
-            if waiter.done():  # the place it was woken for is still free
-                self._wake_next()
+            woken = waiter.done() and not waiter.cancelled()
+            if woken and (member := waiter.result()):  # the place it was woken for is still free
+                self._wake_next(member)
             raise
         finally:
             waiter.cancel()
+            self._waiters.pop(waiter, None)
 
-    def _wake_next(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+    def _wake_next(self, member: Member) -> None:
+        for waiter, tried in self._waiters.items():
+            if tried is not None and member not in tried and not waiter.done():
+                del self._waiters[waiter]
+                waiter.set_result(member)
                 return
 
     def _all_busy(self, busy: Sequence[Replica]) -> EngineBusy:

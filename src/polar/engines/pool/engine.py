@@ -163,8 +163,10 @@ class PoolEngine:
     def policy_changed(self, version: str) -> None:
         """No replica gets a call before its weights are known to be the current ones."""
         self._admission.policy = version
+        if not self._tasks:  # the start compares them
+            return
         self._set.checking = True
-        if self._comparing is None and self._tasks:
+        if self._comparing is None:
             self._comparing = asyncio.create_task(self._compare())
 
     async def _compare(self) -> None:
@@ -212,7 +214,9 @@ class PoolEngine:
             yield await ask(member)
 
         async with aclosing(self._streamed(session_id, one)) as answers:
-            return await anext(answers)
+            answer = await anext(answers)
+            await anext(answers, None)  # to its end, which counts as a success of the replica
+            return answer
 
 
 async def _of_known_weights(member: Member, request: GenerateRequest) -> AsyncGenerator[Piece]:

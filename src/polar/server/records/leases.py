@@ -20,7 +20,7 @@ from polar.server.overview.stage_counts import count_moves
 from polar.server.records import policy
 from polar.server.records.events import NewEvent, append
 from polar.server.records.nodes import abilities_of, heard_now, is_draining, name_of, note_heartbeat, touch
-from polar.server.records.results import finish, server_result
+from polar.server.records.results import finish, server_result, stop_if_enough
 from polar.server.records.sessions import EARLIER, SessionRow, row_of, rows_of
 from polar.server.records.tables import IS_HELD, IS_WAITING, sessions, tasks
 from polar.server.records.tasks import request_of
@@ -244,7 +244,8 @@ class _Reason:
 
 
 def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losses: int = 0) -> None:
-    """Puts held sessions back in the queue as their next attempt; those with a cancel request end."""
+    """Puts held sessions back in the queue as their next attempt; those with a cancel request, and those of a
+    group that has enough, end."""
     finish(change, [server_result(row, Stage.CANCELLED) for row in rows if row.cancel_requested])
     again = [row for row in rows if not row.cancel_requested]
     if not again:
@@ -270,6 +271,8 @@ def give_back(change: Change, rows: Sequence[SessionRow], reason: _Reason, losse
     why = f"{reason.where}: {reason.why}"
     append(change, [_stage_event(row, Stage.QUEUED, row.attempt + 1, None, reason=why) for row in again])
     queue.note_given_back(change, again)
+    for group_id in {row.group for row in again}:
+        stop_if_enough(change, group_id)
 
 
 def _earlier_with(change: Change, row: SessionRow, reason: _Reason) -> str:

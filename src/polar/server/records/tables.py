@@ -154,7 +154,7 @@ queue = Table(
     Column("max_running", Integer),
     Column("waiting", Integer, nullable=False),  # sessions that no node has
     Column("running", Integer, nullable=False, server_default="0"),  # sessions that a node holds
-    Column("turn", BigInteger, nullable=False, server_default="0"),
+    Column("turn", BigInteger, nullable=False, server_default="0"),  # its place in line
     Column("in_turn", Integer, nullable=False, server_default="0"),  # sessions leased in this turn
 )
 """One row for each task with sessions that have not ended. A lease finds tasks here, and then only the sessions of
@@ -167,6 +167,8 @@ QUEUE_NEXT = Index(
     sqlite_where=HAS_WAITING,
     postgresql_where=HAS_WAITING,
 )
+
+Index("queue_turns", queue.c.priority, queue.c.turn)  # for the last turn of a priority
 
 stage_counts = Table(
     "stage_counts",

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def enqueue(change: Change, task: TaskRequest, number: int) -> None:
-    """All sessions of a new task wait. It joins the turn that the tasks of its priority are in."""
+    """All sessions of a new task wait. It is the last of its priority."""
     needs_id = needs_id_of(change.connection, needs_of(task))
-    turn = select(func.min(queue.c.turn)).where(queue.c.priority == task.priority, HAS_WAITING)
     change.connection.execute(
         insert(queue).values(
             task_id=task.task_id,
@@ -36,11 +35,17 @@ def enqueue(change: Change, task: TaskRequest, number: int) -> None:
             priority=task.priority,
             max_running=task.max_running,
             waiting=task.num_samples,
-            turn=change.connection.execute(turn).scalar_one_or_none() or 0,
+            turn=_last_turn(change.connection, task.priority),
         )
     )
     grown = update(needs).where(needs.c.needs_id == needs_id)
     change.connection.execute(grown.values(waiting=needs.c.waiting + task.num_samples))
+
+
+def _last_turn(connection: Connection, priority: int) -> int:
+    """Also of tasks whose sessions all run: those given back must not wait for later tasks."""
+    last = select(func.max(queue.c.turn)).where(queue.c.priority == priority)
+    return connection.execute(last).scalar_one_or_none() or 0
 
 
 def next_tasks(connection: Connection, node: NodeAbilities, limit: int) -> list[QueuedTask]:
@@ -85,7 +90,10 @@ def _queued_task(row: Row[Any]) -> QueuedTask:
 def note_leased(change: Change, tasks: Sequence[QueuedTask], counts: Counter[str]) -> None:
     """`counts`: how many sessions of each task a node got."""
     leased = [task for task in tasks if counts[task.task_id]]
-    turns = [turn_after(task, counts[task.task_id], change.config.turn_sessions) for task in leased]
+    last = {priority: _last_turn(change.connection, priority) for priority in {task.priority for task in leased}}
+    turns = [
+        turn_after(task, counts[task.task_id], change.config.turn_sessions, last[task.priority]) for task in leased
+    ]
     change.connection.execute(
         update(queue)
         .where(queue.c.task_id == bindparam("this"))

@@ -1,7 +1,8 @@
 """The order of leasing: by priority, and within a priority tasks take turns, the oldest first.
 
 In its turn a task gets up to `server.turn_sessions` sessions. So a group of usual size is leased in one go and is
-done early, and a task of thousands does not keep the tasks behind it waiting.
+done early, and a task of thousands does not keep the tasks behind it waiting. Then it goes behind all tasks that
+wait by now, and before those that come later: a stream of new tasks does not keep what is left of it waiting.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class QueuedTask:
     """The order of submission."""
     priority: int
     turn: int
+    """Its place in line. Tasks that joined together have the same; of them the oldest is first."""
     in_turn: int
     """Sessions that it got in this turn."""
     waiting: int
@@ -43,6 +45,9 @@ def shares(tasks: Sequence[QueuedTask], room: int, turn_sessions: int) -> list[S
     """Which tasks get `room` sessions, in the order in which they are leased."""
     order = [(-task.priority, task.turn, task.number, place) for place, task in enumerate(tasks)]
     heapq.heapify(order)
+    last = {key[0]: 0 for key in order}
+    for priority, turn, *_ in order:
+        last[priority] = max(last[priority], turn)
     taken, of_group = Counter[str](), Counter[str]()
     found: list[Share] = []
     while order and room:
@@ -59,11 +64,11 @@ def shares(tasks: Sequence[QueuedTask], room: int, turn_sessions: int) -> list[S
             of_group[task.group_id] += count
             room -= count
         if count or in_turn >= turn_sessions:  # else a limit holds it back, which a further turn does not change
-            heapq.heappush(order, (priority, turn + 1, number, place))
+            heapq.heappush(order, (priority, max(turn, last[priority]) + 1, number, place))
     return found
 
 
-def turn_after(task: QueuedTask, count: int, turn_sessions: int) -> tuple[int, int]:
-    """The task's `turn` and `in_turn` when it has got so many sessions."""
+def turn_after(task: QueuedTask, count: int, turn_sessions: int, last: int) -> tuple[int, int]:
+    """The task's `turn` and `in_turn` when it has got so many sessions. `last`: the last turn of its priority."""
     more, in_turn = divmod(task.in_turn + count, turn_sessions)
-    return task.turn + more, in_turn
+    return (last + more if more else task.turn), in_turn

@@ -50,6 +50,8 @@ class PoolTarget:
         self._absent: set[str] = set()
         self._held = False
         self._versions_named = False
+        self._named = 0
+        """Versions that they were given."""
 
     @staticmethod
     def inner_specs(options: dict[str, Any]) -> list[Spec]:
@@ -61,6 +63,10 @@ class PoolTarget:
 
     async def hold(self) -> None:
         await self._muster()
+        if self._named == 1 and not self._held:
+            # Asked now, in case this update leaves them held and one is missing at the next.
+            with suppress(EngineError):
+                await self._all_name_versions()
         self._held = True
         await self._each("did not stop sampling", lambda target: target.hold())
 
@@ -76,6 +82,7 @@ class PoolTarget:
                 await target.name_version(version)
 
         await self._each("did not take the version", named)
+        self._named += 1
 
     async def release(self) -> None:
         """One that has gone meanwhile samples nothing, and comes back without these weights."""

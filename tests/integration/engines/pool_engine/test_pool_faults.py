@@ -251,6 +251,16 @@ async def test_a_replica_that_only_fails_is_taken_out_after_three(servers: Repli
     assert sessions_at(one)[mine] == 3
 
 
+async def test_a_score_between_failures_is_a_success_too(servers: ReplicaServers) -> None:
+    pool, (one,) = await started(servers, None, check_s=3600, patience_s=0.0)
+    one.fake.instead = refusing(500)
+    for _ in range(4):
+        with pytest.raises(EngineError, match="500"):
+            await whole(pool, ask(PROMPT, max_tokens=1))
+        await pool.score(ask(PROMPT).prompt_ids, [1, 2])
+    assert not pool.replicas()[one.url]
+
+
 async def test_a_request_that_breaks_every_replica_stops_after_some(servers: ReplicaServers) -> None:
     pool, up = await started(servers, None, None, None, None, failovers=2)
     for server in up:

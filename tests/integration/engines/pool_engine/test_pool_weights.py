@@ -125,6 +125,16 @@ async def test_calls_wait_while_the_weights_are_compared(servers: ReplicaServers
     assert out(pool) == [False, False]
 
 
+async def test_a_version_that_is_known_before_the_start_holds_no_call_up(servers: ReplicaServers) -> None:
+    one, two = [await servers.up(FakeVllm(servers.vocabulary, versions=[version])) for version in ("1", "2")]
+    pool = servers.pool(one, two, start_wait_s=1.0)
+    pool.policy_changed("2")
+    await pool.start()
+    async with hang_limit():
+        assert await version_of(pool, session_of(pool, one)) == "2"
+    assert out(pool) == [True, False]
+
+
 class TestWithoutVersions:
     """As vLLM before 0.32, whose replies name none."""
 
@@ -171,6 +181,9 @@ class TestWithoutVersions:
         pool.policy_changed("1")  # while nothing is there to learn it from
         await one.up()
         await until(lambda: "push the weights again" in pool.replicas()[one.url])
+        one.fake.headers.clear()
+        await until(lambda: len(one.fake.headers) > 6 or out(pool) == [False])  # it is tried again and again
+        assert "push the weights again" in pool.replicas()[one.url], "it is not compared with itself"
         pool.policy_changed("2")
         assert (await whole(pool, ask(PROMPT, max_tokens=1))).ids
         assert out(pool) == [False]

@@ -29,6 +29,8 @@ def queued(name: str, number: int, **fields: Any) -> QueuedTask:
         ([queued("a", 1, in_turn=3), queued("b", 2)], 6, [("a", 1), ("b", 4), ("a", 1)]),
         # A task that is a turn ahead waits for the other.
         ([queued("a", 1, turn=1), queued("b", 2)], 6, [("b", 4), ("a", 2)]),
+        # After its turn it is behind all others, however long they have waited.
+        ([queued("a", 1), queued("b", 2, turn=7)], 13, [("a", 4), ("b", 4), ("a", 4), ("b", 1)]),
         # Priority comes before turns.
         ([queued("a", 1), queued("b", 2, priority=1, turn=9)], 6, [("b", 4), ("b", 2)]),
         ([queued("a", 1, priority=-1), queued("b", 2, waiting=1)], 3, [("b", 1), ("a", 2)]),
@@ -60,25 +62,34 @@ def test_who_gets_the_free_places(tasks: list[QueuedTask], room: int, found: lis
     ("in_turn", "count", "after"), [(0, 1, (5, 1)), (3, 1, (6, 0)), (2, 9, (7, 3)), (0, 4, (6, 0))]
 )
 def test_a_turn_ends_when_it_is_used_up(in_turn: int, count: int, after: tuple[int, int]) -> None:
-    assert turn_after(queued("a", 1, turn=5, in_turn=in_turn), count, 4) == after
+    assert turn_after(queued("a", 1, turn=5, in_turn=in_turn), count, 4, last=5) == after
+
+
+def test_a_task_that_has_had_its_turn_goes_behind_all_others() -> None:
+    assert turn_after(queued("a", 1, turn=5, in_turn=3), 1, 4, last=30) == (31, 0)
+    assert turn_after(queued("a", 1, turn=5, in_turn=2), 1, 4, last=30) == (5, 3)
 
 
 def test_a_task_of_thousands_does_not_keep_a_later_small_one_waiting() -> None:
-    """As the server leases: one place at a time, and the small task joins the turn that the large one is in."""
+    """As the server leases: one place at a time, and the small task has the last turn."""
     large = queued("large", 1, waiting=10_000)
     for _ in range(1000):
-        large = leased(large, 1)
+        large = leased(large, 1, large.turn)
     small = queued("small", 2, waiting=8, turn=large.turn)
     order: list[str] = []
     while small.waiting:
         [share] = shares([large, small], 1, 4)
         order.append(share.task_id)
-        large, small = (leased(large, 1), small) if share.task_id == "large" else (large, leased(small, 1))
+        last = max(large.turn, small.turn)
+        if share.task_id == "large":
+            large = leased(large, 1, last)
+        else:
+            small = leased(small, 1, last)
     assert len(order) <= 8 + 3 * 4
 
 
-def leased(task: QueuedTask, count: int) -> QueuedTask:
-    turn, in_turn = turn_after(task, count, 4)
+def leased(task: QueuedTask, count: int, last: int) -> QueuedTask:
+    turn, in_turn = turn_after(task, count, 4, last)
     return QueuedTask(task.task_id, task.number, task.priority, turn, in_turn, task.waiting - count)
 
 
