@@ -167,7 +167,7 @@ class PermitConfig(Strict):
 
 class RetentionConfig(Strict):
     """What the server deletes by itself, a little at a time. By default nothing. It never deletes an open group,
-    nor what no client has fetched and no callback has delivered."""
+    nor what no client has fetched and no callback has delivered, nor what was fetched in the last ten minutes."""
 
     results_days: float | None = Field(default=None, gt=0)
     """Whole groups with their tasks, sessions, results and uploads, so long after their last result."""
@@ -175,8 +175,7 @@ class RetentionConfig(Strict):
     """Uploads (traces, calls, files), so long after they came; their results stay."""
     events_days: float | None = Field(default=None, gt=0)
     max_blob_bytes: int | None = Field(default=None, ge=0)
-    """The oldest uploads are deleted while all together take more, ten minutes after their results were
-    fetched."""
+    """The oldest uploads are deleted while all together take more."""
 
 
 class ServerConfig(Strict):

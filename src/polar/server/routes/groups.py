@@ -46,7 +46,8 @@ class GroupRoutes:
         signal = self._state.signals["groups"]
         rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
         if rows.found:
-            self._state.defer(fetched.mark_groups, [group_id for group_id, _, _ in rows.found])
+            sent = [group_id for group_id, _, _ in rows.found]
+            self._state.defer(fetched.mark_groups, sent, rows.found[-1][1])
         return await asyncio.to_thread(groups.page_of, rows, wanted.after)
 
 

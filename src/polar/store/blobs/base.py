@@ -16,7 +16,7 @@ from polar.store.database import StoreError
 
 NAMED_WITHIN_S = 1200.0
 """A row names a blob so soon after it was written, or never. The key has the period in which it was written: who
-comes later writes under another key. So whoever deletes leftovers of an hour takes no blob that a row will name."""
+comes later writes under another key. So whoever deletes leftovers of an hour takes none that a row will name."""
 
 
 class BlobStoreError(StoreError):
