@@ -239,7 +239,13 @@ class ServerConfig(Strict):
     def _is_a_store(cls, blobs: str | None) -> str | None:
         folder, bucket = (blobs or "").removeprefix("folder:"), urlsplit(blobs or "")
         known = blobs in (None, "database") or (str(blobs).startswith("folder:") and folder)
-        if not known and not (bucket.scheme == "s3" and bucket.netloc and not bucket.query):
+        if "@" in bucket.netloc:  # it would stand in messages
+            raise ValueError(
+                "an S3 store has no user in its address; credentials are AWS_ACCESS_KEY_ID and others"
+            )
+        prefix = bucket.path.strip("/")
+        odd = bool(prefix) and not {"", ".", ".."}.isdisjoint(prefix.split("/"))  # no key has such a part
+        if not known and not (bucket.scheme == "s3" and bucket.netloc and not bucket.query and not odd):
             raise ValueError(f"{blobs!r} is no store; write folder:PATH, s3://bucket/prefix or database")
         return blobs
 

@@ -184,3 +184,10 @@ async def test_the_setting_chooses_the_store(tmp_path: Path, s3: S3Server) -> No
     assert blob_store_of("database", database) is None
     assert blob_store_of(None, "postgresql://host/name") is None
     assert blob_store_of(None, "sqlite://") is None
+
+
+async def test_a_password_of_the_endpoint_is_in_no_message(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url.replace("//", "//user:of@secret@"))
+    with pytest.raises(BlobStoreError, match=r"PUT http://127\.0\.0\.1") as refused:
+        await S3Store("no-such-bucket", "").put("me/aa/one", b"x")
+    assert "secret" not in str(refused.value)
