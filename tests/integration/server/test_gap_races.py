@@ -1,4 +1,4 @@
-"""Retention removes something between two looks of one request: the client is told, and skips nothing in silence."""
+"""Retention removes something between two looks of one request: the client is told, and skips nothing."""
 
 from __future__ import annotations
 
