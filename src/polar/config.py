@@ -170,7 +170,7 @@ class PermitConfig(Strict):
 
 class RetentionConfig(Strict):
     """What the server deletes by itself, a little at a time. By default nothing. It never deletes an open group,
-    nor what no client has fetched and no callback has delivered."""
+    nor what no client has fetched and no callback has delivered, nor what was fetched in the last ten minutes."""
 
     results_days: float | None = Field(default=None, gt=0)
     """Whole groups with their tasks, sessions, results and uploads, so long after their last result."""
@@ -178,8 +178,7 @@ class RetentionConfig(Strict):
     """Uploads (traces, calls, files), so long after they came; their results stay."""
     events_days: float | None = Field(default=None, gt=0)
     max_blob_bytes: int | None = Field(default=None, ge=0)
-    """The oldest uploads are deleted while all together take more, ten minutes after their results were
-    fetched."""
+    """The oldest uploads are deleted while all together take more."""
 
 
 class ServerConfig(Strict):
@@ -243,7 +242,13 @@ class ServerConfig(Strict):
     def _is_a_store(cls, blobs: str | None) -> str | None:
         folder, bucket = (blobs or "").removeprefix("folder:"), urlsplit(blobs or "")
         known = blobs in (None, "database") or (str(blobs).startswith("folder:") and folder)
-        if not known and not (bucket.scheme == "s3" and bucket.netloc and not bucket.query):
+        if "@" in bucket.netloc:  # it would stand in messages
+            raise ValueError(
+                "an S3 store has no user in its address; credentials are AWS_ACCESS_KEY_ID and others"
+            )
+        prefix = bucket.path.strip("/")
+        odd = bool(prefix) and not {"", ".", ".."}.isdisjoint(prefix.split("/"))  # no key has such a part
+        if not known and not (bucket.scheme == "s3" and bucket.netloc and not bucket.query and not odd):
             raise ValueError(f"{blobs!r} is no store; write folder:PATH, s3://bucket/prefix or database")
         return blobs
 

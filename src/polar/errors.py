@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -191,8 +192,10 @@ def _explained(details: ErrorDetails, model: type[BaseModel], before: tuple[str,
         case _:
             message = details["msg"].removeprefix("Value error, ")
             rule = message[:1].lower() + message[1:]
+    given = details["input"]
     secret = any(word in str(details["loc"]).lower() for word in ("key", "token", "secret", "password"))
-    return rule if secret else f"{rule} (is {_short(details['input'])})"
+    has_user = isinstance(given, str) and re.search(r"//[^/\s]*@", given)  # an address, perhaps with a password
+    return rule if secret or has_user else f"{rule} (is {_short(given)})"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

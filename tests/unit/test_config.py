@@ -53,6 +53,20 @@ def test_a_bad_file_is_refused_with_the_field(tmp_path: Path, text: str, problem
         load(path)
 
 
+@pytest.mark.parametrize("blobs", ["s3://bucket/a//b", "s3://bucket/../b", "s3://me:hidden@bucket/a", "s3:///a"])
+def test_a_store_that_cannot_be_is_refused_without_its_password(tmp_path: Path, blobs: str) -> None:
+    (tmp_path / "polar.toml").write_text(f'[server]\nblobs = "{blobs}"\n')
+    with pytest.raises(ConfigError, match=r"server\.blobs") as refused:
+        load(tmp_path / "polar.toml")
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("blobs", ["s3://bucket", "s3://bucket/", "s3://bucket/a/b/", "folder:a//b", "database"])
+def test_a_store_that_can_be_is_taken(tmp_path: Path, blobs: str) -> None:
+    (tmp_path / "polar.toml").write_text(f'[server]\nblobs = "{blobs}"\n')
+    assert load(tmp_path / "polar.toml").server.blobs == blobs
+
+
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(b"\xff\xfe\x00")

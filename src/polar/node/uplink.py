@@ -56,7 +56,7 @@ class NotRegistered(UplinkError):
 
 
 class LeaseRefused(UplinkError):
-    """The session, or this attempt of it, is not leased to this node. Final."""
+    """The session, or this attempt of it, is not leased to this node, or the server has removed it. Final."""
 
 
 class Unacceptable(UplinkError):
@@ -182,7 +182,7 @@ def _accept(status: int, body: bytes) -> bytes:
     why = f"{status}: {detail_of(body)[:500]}"
     if status == 401:
         raise NotRegistered(why)
-    if status == 409:
+    if status in (409, 410):
         raise LeaseRefused(why)
     if status == 426:
         raise OtherVersion(detail_of(body)[:500])

@@ -8,6 +8,7 @@ container is left alone, and so is everything that cannot be told.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -117,11 +118,20 @@ def _cached(mounted: set[str]) -> Iterable[Prunable]:
             if path.name.startswith(".") or not path.is_dir() or _is_mounted(path, mounted):
                 continue
 
-            async def remove(path: Path = path) -> None:
-                async with exclusive_lock(path):
-                    await in_thread(remove_tree, path)
+            used_at = path.stat().st_mtime
+            remove = partial(_remove_cached, path, used_at)
+            yield Prunable(kind, f"{name}/{path.name}", size_of(path), used_at, remove)
 
-            yield Prunable(kind, f"{name}/{path.name}", size_of(path), path.stat().st_mtime, remove)
+
+async def _remove_cached(path: Path, used_at: float) -> None:
+    """A session that copies the folder holds no lock: it must not find half of it."""
+    async with exclusive_lock(path):
+        if path.stat().st_mtime != used_at:
+            raise PolarError("it stays: a session has used it since it was found")
+        # A name that `cached_folder` removes, in case this process is killed.
+        gone = path.with_name(f".{path.name}~{secrets.token_hex(4)}")
+        path.rename(gone)
+        await in_thread(remove_tree, gone)
 
 
 async def _task_images() -> list[Prunable]:

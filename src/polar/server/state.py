@@ -132,8 +132,10 @@ class State:
             UNDER_WAY.reset(before)
 
     def defer(self, work: Callable[Concatenate[Change, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Runs `work` with the next change. A failure is only logged, and a killed server may lose it."""
-        self._writer.defer(lambda connection: work(Change(connection, self.clock(), self.config), *args, **kwargs))
+        """Runs `work` with the next change, as of now. A failure is only logged, and a killed server may lose
+        it."""
+        now = self.clock()
+        self._writer.defer(lambda connection: work(Change(connection, now, self.config), *args, **kwargs))
 
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Sees every change that was requested before it."""

@@ -68,8 +68,11 @@ class _StoredUpload(msgspec.Struct, frozen=True):
 
 
 def compressed(data: bytes) -> bytes:
-    """Slow with large data: call it in a thread."""
-    settings = zstandard.ZstdCompressionParameters(compression_level=LEVEL, window_log=WINDOW_LOG, enable_ldm=True)
+    """With a checksum: a damaged byte is an error, never another token. Slow with large data: call it in a
+    thread."""
+    settings = zstandard.ZstdCompressionParameters(
+        compression_level=LEVEL, window_log=WINDOW_LOG, enable_ldm=True, write_checksum=True
+    )
     return zstandard.ZstdCompressor(compression_params=settings).compress(data)
 
 

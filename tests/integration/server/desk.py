@@ -58,7 +58,10 @@ AS_IN_SCHEMA_8 = (
     ),
     "DROP TABLE storage",
     "DROP TABLE removed",
-    *(f"DROP INDEX {name}" for name in ("groups_fetched", "uploads_key", "uploads_stored", "uploads_inside")),
+    *(
+        f"DROP INDEX {name}"
+        for name in ("groups_fetched", "outcomes_at", "uploads_key", "uploads_stored", "uploads_inside")
+    ),
     "ALTER TABLE polar_server DROP COLUMN identity",
     "ALTER TABLE results DROP COLUMN fetched",
     "ALTER TABLE groups DROP COLUMN unfetched",

@@ -15,7 +15,7 @@ from desk import CONTROL, NODE, Api, Clock, OpenServer, blob_of, result_of
 
 from node_abilities import able
 from polar.client import PolarClient, Retry, ServerError
-from polar.node.uplink import Unacceptable, Uplink, upload_of
+from polar.node.uplink import LeaseRefused, Unacceptable, Uplink, upload_of
 from polar.server.retention.removal import DAY_S
 from polar.types import (
     GcRequest,
@@ -267,3 +267,15 @@ async def test_the_server_removes_by_itself(open_server: OpenServer, clock: Cloc
         await until(removed, pause_s=0.1)
         stored = await served.client.storage()
         assert (stored.blobs, stored.blob_bytes, stored.retention["results_days"]) == (0, 0, 1)
+
+
+async def test_a_node_that_comes_too_late_for_its_session_gives_up(open_server: OpenServer, clock: Clock) -> None:
+    """It did not hear that its result was recorded, and the session has been removed since."""
+    async with Served(await open_server()) as served:
+        sent = await served.ended()
+        await served.client.result_page()
+        clock.advance(3 * DAY_S)
+        assert (await served.client.gc(GcRequest(dry_run=False, results_days=1))).sessions == 1
+        await served.uplink.register(Registration(name="one", slots=4, abilities=able()))
+        with pytest.raises(LeaseRefused, match=r"410.*removed task 'add'"):
+            await served.uplink.upload("add-0", 1, sent)

@@ -14,7 +14,7 @@ from polar.server.records import groups, results, sessions, uploads
 from polar.server.records.tables import SCHEMA_VERSION, upload_parts
 from polar.server.retention.fetched import mark_results
 from polar.server.retention.orphans import move_one
-from polar.server.retention.removal import DAY_S, remove_groups
+from polar.server.retention.removal import DAY_S, GRACE_S, remove_groups
 from polar.server.retention.run import remove_batch
 from polar.server.state import State
 from polar.types import Stage
@@ -85,6 +85,7 @@ async def test_results_of_schema_7_count_as_not_fetched(database: str, clock: Cl
     assert not (await remove_batch(desk.state, remove_groups, rules)).anything
     cursors = [entry.cursor for entry in (await desk.results()).results]
     await desk.state.change(mark_results, cursors)
+    clock.advance(GRACE_S + 1)
     assert (await remove_batch(desk.state, remove_groups, rules)).sessions == 2
     await desk.state.close()
 
@@ -116,7 +117,7 @@ QUERIES: dict[str, tuple[Any, str]] = {
 def removal_query() -> Any:
     from polar.server.retention.removal import _old_groups  # the query itself is what is looked at
 
-    return _old_groups(5.0, unfetched=False).limit(9)
+    return _old_groups(5.0, 1.0, unfetched=False).limit(9)
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -97,6 +97,7 @@ async def test_what_no_client_has_fetched_stays(desk: Desk, clock: Clock) -> Non
     assert await remove(desk) == Removal()
     assert len((await desk.results()).results) == 2
     await fetch(desk)
+    clock.advance(GRACE_S + 1)
     assert (await remove(desk)).sessions == 2
 
 

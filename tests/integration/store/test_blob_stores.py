@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.store.blobs.base import BlobMissing, BlobStore, BlobStoreError, StoredBlob, key_of
+from polar.store.blobs.base import NAMED_WITHIN_S, BlobMissing, BlobStore, BlobStoreError, StoredBlob, key_of
 from polar.store.blobs.choice import blob_store_of
 from polar.store.blobs.folder import FolderStore
 from polar.store.blobs.s3 import S3Store
@@ -80,26 +80,28 @@ async def test_the_list_has_size_and_age_and_only_what_the_owner_wrote(store: Bl
 
 async def test_many_are_listed_completely(store: BlobStore) -> None:
     keys = [
-        key_of("me", f"session-{number}", 1, b"") for number in range(1200 if isinstance(store, S3Store) else 60)
+        key_of("me", f"session-{number}", 1, b"", 0.0)
+        for number in range(1200 if isinstance(store, S3Store) else 60)
     ]
     await asyncio.gather(*(store.put(key, b"x") for key in keys))
     assert [blob.key for blob in await all_of(store, "me")] == sorted(keys)
 
 
-def test_a_key_differs_by_attempt_and_content() -> None:
+def test_a_key_differs_by_attempt_content_and_period() -> None:
     keys = {
-        key_of("me", "add-0", 1, b"a"),
-        key_of("me", "add-0", 2, b"a"),
-        key_of("me", "add-0", 1, b"b"),
-        key_of("me", "add-1", 1, b"a"),
-        key_of("you", "add-0", 1, b"a"),
+        key_of("me", "add-0", 1, b"a", 0.0),
+        key_of("me", "add-0", 2, b"a", 0.0),
+        key_of("me", "add-0", 1, b"b", 0.0),
+        key_of("me", "add-1", 1, b"a", 0.0),
+        key_of("you", "add-0", 1, b"a", 0.0),
+        key_of("me", "add-0", 1, b"a", NAMED_WITHIN_S),
     }
-    assert len(keys) == 5
-    assert key_of("me", "add-0", 1, b"a") in keys
+    assert len(keys) == 6
+    assert key_of("me", "add-0", 1, b"a", NAMED_WITHIN_S - 1) in keys  # a repetition takes no more space
 
 
 def test_the_longest_id_is_a_file_name() -> None:
-    key = key_of("o" * 32, "s" * 128, 2**31 - 1, b"")
+    key = key_of("o" * 32, "s" * 128, 2**31 - 1, b"", 1e10)
     assert len(key.rpartition("/")[2]) + len(".12345678~.") < 255
 
 
@@ -182,3 +184,10 @@ async def test_the_setting_chooses_the_store(tmp_path: Path, s3: S3Server) -> No
     assert blob_store_of("database", database) is None
     assert blob_store_of(None, "postgresql://host/name") is None
     assert blob_store_of(None, "sqlite://") is None
+
+
+async def test_a_password_of_the_endpoint_is_in_no_message(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url.replace("//", "//user:of@secret@"))
+    with pytest.raises(BlobStoreError, match=r"PUT http://127\.0\.0\.1") as refused:
+        await S3Store("no-such-bucket", "").put("me/aa/one", b"x")
+    assert "secret" not in str(refused.value)

@@ -123,3 +123,17 @@ def test_the_size_is_what_it_takes_on_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1))
     os.symlink("/", tmp_path / "link")
     assert 512 <= size_of(tmp_path) < 100_000
+
+
+async def test_a_checkout_that_is_used_after_it_was_found_stays(runs: Path, tmp_path: Path) -> None:
+    """While the user was asked, a session has begun to copy it."""
+    folder = tmp_path / "cache" / "workspaces" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    os.utime(folder, (1.0, 1.0))
+    chosen = await found(runs)
+    assert [each.kind for each in chosen] == ["checkout"]
+    os.utime(folder)
+    problems = await prune(chosen)
+    assert "used" in problems["workspaces/abc"]
+    assert (folder / "file").is_file()

@@ -99,3 +99,14 @@ def test_a_damaged_frame_is_no_upload(damage: str) -> None:
     }
     with pytest.raises((ValueError, RuntimeError), match=r"damaged|truncated"):
         unpack_upload(hostile[damage], 10_000_000)
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 4000, 10_000])
+def test_a_damaged_byte_is_noticed(limit_bytes: int | None) -> None:
+    data = random.Random(0).randbytes(4000)  # stored as it is: nothing else would notice
+    whole = compressed(data)
+    assert decompressed(whole, limit_bytes) == data
+    damaged = bytearray(whole)
+    damaged[2000] ^= 1
+    with pytest.raises(ValueError, match="damaged"):
+        decompressed(bytes(damaged), limit_bytes)

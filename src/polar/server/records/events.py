@@ -40,6 +40,13 @@ def gap_after(connection: Connection, cursor: int, now: float) -> Event | None:
     return Event(cursor=last, at=now, kind="gap", data={"after": cursor}) if 0 < cursor < last else None
 
 
+def page_after(connection: Connection, cursor: int, now: float) -> list[Event]:
+    """Begins with a gap if retention has removed some of what comes next, also from a stream that has stalled."""
+    found, gap = after(connection, cursor), gap_after(connection, cursor, now)
+    # In this order: what another server removes after the first look was still found.
+    return found if gap is None or (found and found[0].cursor <= gap.cursor) else [gap, *found]
+
+
 def after(connection: Connection, cursor: int, limit: int = PAGE) -> list[Event]:
     query = select(events).where(events.c.cursor > cursor).order_by(events.c.cursor).limit(limit)
     return [

@@ -231,6 +231,7 @@ Index("outcomes_untrainable", outcomes.c.untrainable_reason, outcomes.c.number)
 Index("outcomes_in_stage", outcomes.c.stage, outcomes.c.number)
 Index("outcomes_of_harness", outcomes.c.harness, outcomes.c.number)
 Index("outcomes_at_node", outcomes.c.node_id, outcomes.c.number)
+OUTCOMES_AT = Index("outcomes_at", outcomes.c.at, outcomes.c.cursor)
 
 groups = Table(
     "groups",

@@ -7,6 +7,7 @@ that no heartbeat waits for a large one; the last part is written together with 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from array import array
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from polar.server.errors import Gone, Invalid, NotAcceptable, NotFound, TooLarge
 from polar.server.records.sessions import row_of
 from polar.server.records.tables import sessions, storage, upload_parts, uploads
 from polar.server.state import Change, State
-from polar.store.blobs.base import BlobStoreError, key_of
+from polar.store.blobs.base import NAMED_WITHIN_S, BlobMissing, BlobStoreError, key_of
 from polar.types import SessionResult, SessionUpload, Trajectory
 from polar.types.codec import encode
 from polar.types.packed import PACKED, TooLarge, compressed, is_compressed, packed, unpack_upload
@@ -39,6 +40,8 @@ class Upload:
     """As it is stored."""
     key: str | None = None
     """In the blob store; None: the blob goes into the database."""
+    put_at: float = 0.0
+    """When its writing began."""
 
     @property
     def parts(self) -> int:
@@ -75,9 +78,15 @@ async def put_blob(state: State, upload: Upload) -> Upload:
     """Into the blob store, if there is one; the upload then has the key."""
     if state.blobs is None:
         return upload
-    key = key_of(state.identity, upload.result.session_id, upload.result.attempt, upload.blob)
+    result, now = upload.result, state.clock()
+    key = await asyncio.to_thread(key_of, state.identity, result.session_id, result.attempt, upload.blob, now)
     await state.blobs.put(key, upload.blob)
-    return Upload(upload.result, upload.blob, key)
+    return Upload(result, upload.blob, key, now)
+
+
+def may_name(change: Change, put_at: float) -> bool:
+    """Else the blob may have been deleted as a leftover."""
+    return change.now - put_at <= NAMED_WITHIN_S
 
 
 def keep_part(change: Change, upload: Upload, number: int) -> None:
@@ -89,6 +98,8 @@ def keep_part(change: Change, upload: Upload, number: int) -> None:
 
 def keep_last(change: Change, upload: Upload) -> None:
     """Completes the blob, and deletes parts of other attempts or of a longer blob."""
+    if upload.key and not may_name(change, upload.put_at):
+        raise BlobStoreError(f"blob {upload.key} waited too long for its result; send it again")
     session_id, attempt, size = upload.result.session_id, upload.result.attempt, len(upload.blob)
     of_session = delete(upload_parts).where(upload_parts.c.session_id == session_id)
     change.connection.execute(
@@ -117,15 +128,23 @@ async def read_blob(state: State, session_id: str) -> bytes:
     for _ in range(2):
         key, last = await state.read(_place, session_id)
         if key is not None:
-            if state.blobs is None:
-                raise BlobStoreError(f"blob {key} is in the store that `server.blobs` named before; name it again")
-            return await state.blobs.get(key)
+            return await _stored(state, session_id, key)
         parts: list[bytes] = []
         while (part := await state.read(_part, session_id, len(parts))) is not None:
             parts.append(part)
         if (await state.read(_place, session_id))[0] is None:
             return b"".join([*parts, last]) if parts else last
     raise BlobStoreError(f"the upload of session {session_id} is being moved; try again")
+
+
+async def _stored(state: State, session_id: str, key: str) -> bytes:
+    if state.blobs is None:
+        raise BlobStoreError(f"blob {key} is in the store that `server.blobs` named before; name it again")
+    try:
+        return await state.blobs.get(key)
+    except BlobMissing:
+        await state.read(_place, session_id)  # raises if retention has removed it meanwhile
+        raise
 
 
 def _place(connection: Connection, session_id: str) -> tuple[str | None, bytes]:

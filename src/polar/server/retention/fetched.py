@@ -1,7 +1,7 @@
 """Which results somebody has: sent to a client that asked for them, or delivered by a callback.
 
-Retention removes nothing else. A client that dies after its page was sent has the time of the retention to ask
-again.
+Retention removes nothing else, and nothing that was fetched a moment ago. A client that dies after its page was
+sent has the time of the retention to ask again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def mark_sessions(change: Change, session_ids: Sequence[str]) -> None:
     _mark(change, among(change.connection, results.c.session_id, session_ids))
 
 
-def mark_groups(change: Change, group_ids: Sequence[str]) -> None:
-    _mark(change, among(change.connection, results.c.group_id, group_ids))
+def mark_groups(change: Change, group_ids: Sequence[str], cursor: int) -> None:
+    """`cursor`: of the last group that was sent. A group may have gained results since."""
+    _mark(change, among(change.connection, results.c.group_id, group_ids) & (results.c.cursor <= cursor))
 
 
 def _mark(change: Change, chosen: ColumnElement[bool]) -> None:

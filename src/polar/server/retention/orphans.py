@@ -3,18 +3,20 @@ to the store."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from sqlalchemy import Connection, delete, select, update
 
 from polar.server.errors import ApiError
 from polar.server.records.tables import IS_INSIDE, among, sessions, upload_parts, uploads
-from polar.server.records.uploads import count_blobs, read_blob, upload_packed
+from polar.server.records.uploads import count_blobs, may_name, read_blob, upload_packed
 from polar.server.state import Change, State
 from polar.store.blobs.base import StoredBlob, key_of
 
 YOUNG_S = 3600.0
-"""A blob of this age may belong to a result that is being recorded."""
+"""A blob of this age may belong to a result that is being recorded: several times `NAMED_WITHIN_S`, because clocks
+differ."""
 
 
 async def orphans(state: State) -> AsyncGenerator[list[StoredBlob]]:
@@ -39,12 +41,13 @@ async def move_one(state: State) -> bool:
         return False
     session_id, attempt = found
     try:
-        blob = upload_packed(await read_blob(state, session_id))
+        blob = await asyncio.to_thread(upload_packed, await read_blob(state, session_id))
     except ApiError:  # removed meanwhile
         return True
-    key = key_of(state.identity, session_id, attempt, blob)
+    now = state.clock()
+    key = await asyncio.to_thread(key_of, state.identity, session_id, attempt, blob, now)
     await state.blobs.put(key, blob)
-    await state.change(_moved, session_id, key, len(blob))
+    await state.change(_moved, session_id, StoredBlob(key, len(blob), now))
     return True
 
 
@@ -56,11 +59,12 @@ def _inside(connection: Connection) -> tuple[str, int] | None:
     return None if row is None else (row.session_id, row.attempt)
 
 
-def _moved(change: Change, session_id: str, key: str, size: int) -> None:
+def _moved(change: Change, session_id: str, moved: StoredBlob) -> None:
     mine = (uploads.c.session_id == session_id) & uploads.c.blob_key.is_(None) & (uploads.c.size_bytes > 0)
     before = change.connection.execute(select(uploads.c.size_bytes).where(mine)).scalar_one_or_none()
-    if before is None:  # removed, or moved by another server
+    if before is None or not may_name(change, moved.at):  # removed, or moved by another server, or too late
         return
-    change.connection.execute(update(uploads).where(mine).values(blob=b"", blob_key=key, size_bytes=size))
+    size = moved.size_bytes
+    change.connection.execute(update(uploads).where(mine).values(blob=b"", blob_key=moved.key, size_bytes=size))
     change.connection.execute(delete(upload_parts).where(upload_parts.c.session_id == session_id))
     count_blobs(change, 0, size - before)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, or_, select, true, update
 
 from polar.config import RetentionConfig
 from polar.server.overview.stage_counts import count_removed
@@ -36,8 +36,8 @@ from polar.server.state import Change
 
 DAY_S = 86400.0
 GRACE_S = 600.0
-"""An upload stays so long after its result was fetched, whatever `max_blob_bytes` is: its traces are asked for
-next."""
+"""A result and its upload stay so long after the result was fetched, however old they are: its traces are asked
+for next."""
 SESSIONS_AT_ONCE = 100
 GROUPS_AT_ONCE = 50
 EVENTS_AT_ONCE = 2000
@@ -64,22 +64,29 @@ def remove_groups(change: Change, rules: RetentionConfig, unfetched: bool = Fals
     """`unfetched`: also groups that no client has fetched, because an operator said so."""
     if rules.results_days is None:
         return Removal()
-    query = _old_groups(change.now - rules.results_days * DAY_S, unfetched).limit(GROUPS_AT_ONCE)
+    query = _old_groups(change.now, rules.results_days, unfetched).limit(GROUPS_AT_ONCE)
     rows = _bounded(change.connection.execute(query).all())
     return _remove(change, rows) if rows else Removal()
 
 
-def _old_groups(before: float, unfetched: bool) -> Select[Any, Any, Any]:
-    """Done, the oldest first. Those whose callbacks are under way stay."""
+def _old_groups(now: float, days: float, unfetched: bool) -> Select[Any, Any, Any]:
+    """Done, the oldest first. Those whose callbacks are under way stay, and those that were fetched just now."""
+    before, of_group = now - days * DAY_S, results.c.group_id == groups.c.group_id
+    # Only so far: young groups are many, and none of them is looked at. Results without a time are from before all
+    # others.
+    newest = (outcomes.c.at.desc(), outcomes.c.cursor.desc())
+    last = select(outcomes.c.cursor).where(outcomes.c.at < before).order_by(*newest).limit(1).scalar_subquery()
     under_way = (
         select(callbacks.c.session_id)
         .join(results, results.c.session_id == callbacks.c.session_id)
-        .where(results.c.group_id == groups.c.group_id, callbacks.c.due.is_not(None))
+        .where(of_group, callbacks.c.due.is_not(None))
     )
+    just_fetched = select(results.c.cursor).where(of_group, results.c.fetched > now - GRACE_S)
     query = (
         select(groups.c.group_id, groups.c.cursor, groups.c.sessions)
         .join(outcomes, outcomes.c.cursor == groups.c.cursor)
-        .where(groups.c.cursor.is_not(None), outcomes.c.at < before, ~exists(under_way))
+        .where(groups.c.cursor <= last, or_(outcomes.c.at.is_(None), outcomes.c.at < before))
+        .where(~exists(under_way), ~exists(just_fetched))
         .order_by(groups.c.cursor)
     )
     return query if unfetched else query.where(IS_FETCHED)
@@ -104,14 +111,12 @@ def _remove(change: Change, rows: Sequence[Any]) -> Removal:
     found = connection.execute(select(tasks.c.task_id, group_of_task).where(named)).all()
     of_task = {task_id: name for task_id, name in found if name in cursor_of}
     mine = among(connection, sessions.c.task_id, list(of_task))
-    members = connection.execute(
-        select(sessions.c.session_id, sessions.c.number, sessions.c.stage).where(mine)
-    ).all()
+    members = connection.execute(select(sessions.c.session_id, sessions.c.stage).where(mine)).all()
     ids = [row.session_id for row in members]
     stored = _stored(connection, ids)
     for table in (callbacks, upload_parts, uploads, watched_parts, watched, results):
         connection.execute(delete(table).where(among(connection, table.c.session_id, ids)))
-    connection.execute(delete(outcomes).where(outcomes.c.number.in_([row.number for row in members])))
+    connection.execute(delete(outcomes).where(outcomes.c.number.in_(select(sessions.c.number).where(mine))))
     connection.execute(delete(sessions).where(mine))
     connection.execute(delete(tasks).where(among(connection, tasks.c.task_id, list(of_task))))
     connection.execute(delete(groups).where(among(connection, groups.c.group_id, names)))
@@ -135,30 +140,31 @@ def _stored(connection: Connection, session_ids: Sequence[str]) -> Removal:
 
 def remove_blobs(change: Change, rules: RetentionConfig) -> Removal:
     """Of fetched results: those that are too old, and the oldest while all together are too large."""
-    oldest = (
-        select(uploads.c.session_id, uploads.c.size_bytes, uploads.c.at, uploads.c.fetched)
-        .where(IS_STORED)
-        .order_by(uploads.c.at)
-        .limit(SESSIONS_AT_ONCE)
-    )
-    excess = _excess(change.connection, rules)
-    old = change.now - rules.blobs_days * DAY_S if rules.blobs_days is not None else None
-    if not excess and old is None:
-        return Removal()
+    excess, before = _excess(change.connection, rules), _before(change.now, rules.blobs_days)
+    columns = (uploads.c.session_id, uploads.c.size_bytes, uploads.c.at)
+    oldest = select(*columns).where(_removable(change.now)).order_by(uploads.c.at).limit(SESSIONS_AT_ONCE)
     chosen: list[str] = []
-    for row in change.connection.execute(oldest):
-        too_much = excess > 0 and row.fetched <= change.now - GRACE_S
-        if too_much or (old is not None and row.at < old):
+    for row in change.connection.execute(oldest if excess else oldest.where(uploads.c.at < before)):
+        if excess > 0 or row.at < before:
             chosen.append(row.session_id)
             excess -= row.size_bytes
     return _drop_blobs(change, chosen) if chosen else Removal()
 
 
-def _excess(connection: Connection, rules: RetentionConfig) -> int:
+def _removable(now: float) -> ColumnElement[bool]:
+    return and_(IS_STORED, uploads.c.fetched <= now - GRACE_S)
+
+
+def _before(now: float, days: float | None) -> float:
+    """0: nothing is as old."""
+    return 0.0 if days is None else now - days * DAY_S
+
+
+def _excess(connection: Connection, rules: RetentionConfig, gone_bytes: int = 0) -> int:
     if rules.max_blob_bytes is None:
         return 0
     held = connection.execute(select(storage.c.blob_bytes)).scalar_one()
-    return max(0, held - rules.max_blob_bytes)
+    return max(0, held - gone_bytes - rules.max_blob_bytes)
 
 
 def _drop_blobs(change: Change, session_ids: Sequence[str]) -> Removal:
@@ -189,33 +195,39 @@ def remove_events(change: Change, rules: RetentionConfig) -> Removal:
 
 
 def forecast(connection: Connection, now: float, rules: RetentionConfig, unfetched: bool = False) -> Removal:
-    """What could be removed now. It counts, so its time grows with that."""
-    found = Removal()
-    if rules.results_days is not None:
-        chosen = _old_groups(now - rules.results_days * DAY_S, unfetched).order_by(None).subquery()
-        count, members = connection.execute(select(func.count(), func.sum(chosen.c.sessions))).one()
-        held = select(func.count(), func.sum(uploads.c.size_bytes)).where(
-            uploads.c.size_bytes > 0,
-            uploads.c.session_id.in_(
-                select(results.c.session_id).where(results.c.group_id.in_(select(chosen.c.group_id)))
-            ),
-        )
-        blobs, size = connection.execute(held).one()
-        found = Removal(count, members or 0, blobs, size or 0)
-    if rules.blobs_days is not None:
-        old = (IS_STORED, uploads.c.at < now - rules.blobs_days * DAY_S)
-        blobs, size = connection.execute(select(func.count(), func.sum(uploads.c.size_bytes)).where(*old)).one()
-        found = _larger(found, blobs, size or 0)
-    found = _larger(found, found.blobs, _excess(connection, rules))
+    """What would be removed now. It counts, so its time grows with that."""
+    whole, rest = _forecast_groups(connection, now, rules, unfetched)
+    blobs, size = _forecast_blobs(connection, now, rules, whole, rest)
     if rules.events_days is None:
-        return found
-    count = connection.execute(
-        select(func.count()).where(events.c.at < now - rules.events_days * DAY_S)
-    ).scalar_one()
-    return Removal(found.groups, found.sessions, found.blobs, found.blob_bytes, count)
+        return Removal(whole.groups, whole.sessions, whole.blobs + blobs, whole.blob_bytes + size)
+    young = select(func.min(events.c.cursor)).where(events.c.at >= _before(now, rules.events_days))
+    first = young.scalar_subquery()
+    old = select(func.count()).select_from(events).where(or_(first.is_(None), events.c.cursor < first))
+    count = connection.execute(old).scalar_one()
+    return Removal(whole.groups, whole.sessions, whole.blobs + blobs, whole.blob_bytes + size, count)
 
 
-def _larger(found: Removal, blobs: int, blob_bytes: int) -> Removal:
-    """Several rules may want the same blobs."""
-    most = (max(found.blobs, blobs), max(found.blob_bytes, blob_bytes))
-    return Removal(found.groups, found.sessions, *most, found.events)
+def _forecast_groups(
+    connection: Connection, now: float, rules: RetentionConfig, unfetched: bool
+) -> tuple[Removal, ColumnElement[bool]]:
+    """Also which uploads are not theirs."""
+    if rules.results_days is None:
+        return Removal(), true()
+    chosen = _old_groups(now, rules.results_days, unfetched).order_by(None).subquery()
+    count, members = connection.execute(select(func.count(), func.sum(chosen.c.sessions))).one()
+    theirs = select(results.c.session_id).where(results.c.group_id.in_(select(chosen.c.group_id)))
+    held = select(func.count(), func.sum(uploads.c.size_bytes)).where(uploads.c.size_bytes > 0)
+    blobs, size = connection.execute(held.where(uploads.c.session_id.in_(theirs))).one()
+    return Removal(count, int(members or 0), blobs, int(size or 0)), uploads.c.session_id.not_in(theirs)
+
+
+def _forecast_blobs(
+    connection: Connection, now: float, rules: RetentionConfig, whole: Removal, rest: ColumnElement[bool]
+) -> tuple[int, int]:
+    size = uploads.c.size_bytes
+    older = func.sum(size).over(order_by=(uploads.c.at, uploads.c.session_id)) - size
+    found = select(uploads.c.at, size, older.label("older")).where(_removable(now), rest).subquery()
+    excess, before = _excess(connection, rules, whole.blob_bytes), _before(now, rules.blobs_days)
+    gone = or_(found.c.older < excess, found.c.at < before)
+    blobs, total = connection.execute(select(func.count(), func.sum(found.c.size_bytes)).where(gone)).one()
+    return blobs, int(total or 0)

@@ -63,11 +63,9 @@ class EventRoutes:
     async def _from(self, cursor: int) -> AsyncGenerator[str]:
         signal = self._state.signals["events"]
         yield ": events of the rollout server\n\n"
-        if gap := await self._state.read(events.gap_after, cursor, self._state.clock()):
-            yield _frame(gap)
         while not signal.closed:
             fired, since = signal.listen(), cursor
-            for event in await self._state.read(events.after, since):
+            for event in await self._state.read(events.page_after, since, self._state.clock()):
                 cursor = event.cursor
                 yield _frame(event)
             if cursor == since and not await fires_within(fired, HEARTBEAT_S):

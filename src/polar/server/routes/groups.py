@@ -45,8 +45,10 @@ class GroupRoutes:
 
         signal = self._state.signals["groups"]
         rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
+        await self._state.read(_selected, wanted)  # again: retention may have removed some before the last look
         if rows.found:
-            self._state.defer(fetched.mark_groups, [group_id for group_id, _, _ in rows.found])
+            sent = [group_id for group_id, _, _ in rows.found]
+            self._state.defer(fetched.mark_groups, sent, rows.found[-1][1])
         return await asyncio.to_thread(groups.page_of, rows, wanted.after)
 
 

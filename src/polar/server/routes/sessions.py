@@ -114,6 +114,7 @@ class SessionRoutes:
             return await self._state.read(results.rows_after, only.after, only.limit, wanted)
 
         found = await poll(request, self._state.signals["results"], only.wait_s, look, done=bool)
+        await self._state.read(_check_gap, only)  # again: retention may have removed some before the last look
         return await self._page(results.ResultRows(found, all_done=False), only.after)
 
     async def selected(self, request: Request, wanted: Selection) -> ResultPage:
@@ -125,6 +126,7 @@ class SessionRoutes:
 
         signal = self._state.signals["results"]
         rows = await poll(request, signal, wanted.wait_s, look, done=lambda rows: rows.ready)
+        await self._state.read(_check_selection, wanted)  # again, as above
         return await self._page(rows, wanted.after)
 
     async def _page(self, rows: results.ResultRows, after: int) -> ResultPage:

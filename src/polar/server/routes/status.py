@@ -48,8 +48,8 @@ class StatusRoutes:
         return Response(exposition(self._state.counts.meters, reading), media_type=CONTENT_TYPE)
 
     async def readyz(self) -> JSONResponse:
-        """Writes to the database. 503: something does not work; `checks` has the reason for each part. Without a
-        token."""
+        """Writes to the database and the blob store. 503: something does not work; `checks` has the reason for
+        each part. Without a token."""
         report = await self._readiness.report()
         return JSONResponse(report.body(), report.status)
 

@@ -2,7 +2,7 @@
 
 A blob is written once, whole, under a name that no other content has, and never changed. So the order of writing
 is simple: first the blob, then the row that names it. A blob that no row names is left over from a crash or a
-refused result, and may be deleted.
+refused result, and may be deleted when it is so old that no one names it any more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from polar.store.database import StoreError
+
+NAMED_WITHIN_S = 1200.0
+"""A row names a blob so soon after it was written, or never. The key has the period in which it was written: who
+comes later writes under another key. So whoever deletes leftovers of an hour takes none that a row will name."""
 
 
 class BlobStoreError(StoreError):
@@ -52,14 +56,15 @@ class BlobStore(Protocol):
         ...
 
 
-def key_of(owner: str, session_id: str, attempt: int, data: bytes) -> str:
+def key_of(owner: str, session_id: str, attempt: int, data: bytes, now: float) -> str:
     """`owner`: the database that names the blob. Several may share a store, and each cleans up its own only.
 
-    With the attempt and a digest of the content: two uploads of one session never overwrite each other.
+    With the attempt and a digest of the content: two uploads of one session never overwrite each other. Slow with
+    a large blob: call it in a thread.
     """
     digest = hashlib.sha256(data).hexdigest()
     shard = hashlib.sha256(session_id.encode()).hexdigest()[:2]
-    return f"{owner}/{shard}/{session_id}.{attempt}.{digest[:24]}"
+    return f"{owner}/{shard}/{session_id}.{attempt}.{int(now // NAMED_WITHIN_S):x}.{digest[:24]}"
 
 
 def missing(store: BlobStore, key: str) -> BlobMissing:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+import stat
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from polar.store.blobs.base import BlobStore, BlobStoreError, StoredBlob, missing
 from polar.store.private import private_file, private_folder
+
+T = TypeVar("T")
 
 
 class FolderStore(BlobStore):
@@ -36,9 +40,14 @@ class FolderStore(BlobStore):
 
     async def pages(self, prefix: str) -> AsyncGenerator[list[StoredBlob]]:
         """One folder at a time."""
-        root = self._root / prefix
-        for shard in await asyncio.to_thread(_folders, root):
-            yield await asyncio.to_thread(self._files, shard)
+        for shard in await asyncio.to_thread(self._listed, _folders, self._root / prefix):
+            yield await asyncio.to_thread(self._listed, self._files, shard)
+
+    def _listed(self, look: Callable[[Path], list[T]], folder: Path) -> list[T]:
+        try:
+            return look(folder)
+        except OSError as error:
+            raise self._failed(error) from error
 
     def _write(self, path: Path, data: bytes) -> None:
         scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}~")
@@ -69,7 +78,8 @@ class FolderStore(BlobStore):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 key = path.relative_to(self._root).as_posix()
-                found.append(StoredBlob(key, status.st_size, status.st_mtime))
+                if stat.S_ISREG(status.st_mode):  # file servers have folders of their own everywhere
+                    found.append(StoredBlob(key, status.st_size, status.st_mtime))
         return found
 
     def _failed(self, error: OSError) -> BlobStoreError:

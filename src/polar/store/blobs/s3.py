@@ -8,6 +8,7 @@ the machine's role are used.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ GIVE_UP_S = 30.0
 """A request that fails is repeated for so long; the node that uploads tries longer."""
 TIMEOUT_S = 60
 PAGE = 1000
+_USER = re.compile("//[^/\\s]*@")
 
 
 class S3Store(BlobStore):
@@ -80,4 +82,6 @@ class S3Store(BlobStore):
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> BlobStoreError:
-        return BlobStoreError(f"{self.name}: {str(error).splitlines()[0][:500]}")
+        """The first line: the others repeat the request. An endpoint may have a user and a password."""
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return BlobStoreError(f"{self.name}: {_USER.sub('//', first)[:500]}")
