@@ -149,6 +149,21 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
         await client.tasks()
 
 
+async def test_a_certificate_that_could_not_be_read_is_tried_again(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key whose owner or mode is corrected keeps its time, size and inode; so does one that was read while the
+    process had no descriptor left."""
+    renewed = served.authority.sign(served.cert, served.key)
+    right, stamp = served.key.read_bytes(), served.key.stat().st_mtime_ns
+    for content, serial in ((b"x" * len(right), served.serial), (right, renewed)):
+        served.key.write_bytes(content)
+        os.utime(served.key, ns=(stamp, stamp))
+        for _ in range(2):
+            assert await asyncio.to_thread(served.serial_now) == serial
+    assert caplog.text.count("the old certificate stays in use") == 1, "it says so once"
+
+
 async def test_old_versions_of_tls_are_refused(served: Served) -> None:
     def connect() -> None:
         context = tls.client_context(served.authority.file)
