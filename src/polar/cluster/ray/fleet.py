@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,23 +39,26 @@ class FleetActor:
 
     def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
+        self._stopped = asyncio.Event()
         self._placing = asyncio.get_running_loop().create_task(self._place())
 
     async def plan(self) -> FleetPlan:
         return self._plan
 
     async def stop(self) -> None:
-        """Places nothing more."""
-        self._placing.cancel()
+        """Returns when nothing more is placed: a thread that is at it cannot be cancelled."""
+        self._stopped.set()
         await asyncio.wait([self._placing])
 
     async def _place(self) -> None:
-        while True:
+        while not self._stopped.is_set():
             try:
                 await asyncio.to_thread(place_missing, self._plan)
             except (RayError, ValueError) as error:  # a name is taken while its actor dies
                 log.warning("cannot place actors now: %s", error)
-            await asyncio.sleep(self._plan.look_every_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._plan.look_every_s):
+                    await self._stopped.wait()
 
 
 def place_missing(plan: FleetPlan) -> None:
