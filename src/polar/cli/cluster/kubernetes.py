@@ -31,8 +31,11 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     name: Annotated[str, typer.Option(help="Names of all objects begin with it.")] = "polar",
     namespace: Annotated[str, typer.Option(help="Where you apply them.")] = "default",
     secret: Annotated[
-        str, typer.Option(help="Secret with the keys control-token and node-token.")
+        str, typer.Option(help="Secret with the keys control-token, node-token and, by choice, metrics-token.")
     ] = "polar-tokens",
+    prometheus_namespace: Annotated[
+        str | None, typer.Option(help="From where Prometheus may scrape.", show_default="from nowhere")
+    ] = None,
     min_nodes: Annotated[int, typer.Option(min=0, help="Nodes when nothing waits. 0 needs KEDA.")] = 1,
     max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes.")] = 10,
     autoscaling: Annotated[
@@ -54,15 +57,22 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     """
     from polar.cluster.kubernetes.manifests import KubernetesPlan, manifests
     from polar.config import CONFIG_FILE
+    from polar.errors import PolarError
 
-    slots = checked_config(config).pools.running
+    chosen = checked_config(config)
+    if server_image and chosen.server.tls_cert:
+        raise PolarError(
+            "the manifests of a server speak http inside the cluster: leave server.tls_cert out of the config and "
+            "let an Ingress speak TLS, or name a server that you run with --server https://..."
+        )
     file = config or Path(CONFIG_FILE)
     plan = checked_plan(
         KubernetesPlan,
         **{"name": name, "namespace": namespace, "secret": secret},
         **{"node_image": node_image, "server_image": server_image, "server": server},
-        **{"min_nodes": min_nodes, "max_nodes": max_nodes, "autoscaling": autoscaling.value, "slots": slots},
+        **{"min_nodes": min_nodes, "max_nodes": max_nodes, "autoscaling": autoscaling.value},
         **{"cpus": cpus, "memory": memory, "storage": storage, "drain_s": drain},
+        **{"prometheus_namespace": prometheus_namespace, "slots": chosen.pools.running},
         config=file.read_text(encoding="utf-8") if file.exists() else "",
     )
     made = manifests(plan)
