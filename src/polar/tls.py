@@ -203,7 +203,7 @@ def advice(error: BaseException, url: str) -> str:
             return "its certificate has expired: renew it at the server"
         return (
             f"its certificate is not trusted ({cause.verify_message}): set {CA_VARIABLE} to the file of the CA "
-            "that signed it, and use a name that stands in it"
+            "that signed it (a command takes --ca FILE too), and use a name that stands in it"
         )
     if isinstance(cause, ssl.SSLError) and url.startswith("https://"):
         return "it does not speak TLS there: does it have server.tls_cert? Otherwise write http://"
