@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polar.cli.cluster.checked_plan import checked_plan
 from polar.cli.options import ConfigOption, checked_config
+
+if TYPE_CHECKING:
+    from polar.config import Config
 
 
 class Autoscaling(StrEnum):
@@ -57,14 +60,10 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     """
     from polar.cluster.kubernetes.manifests import KubernetesPlan, manifests
     from polar.config import CONFIG_FILE
-    from polar.errors import PolarError
 
     chosen = checked_config(config)
-    if server_image and chosen.server.tls_cert:
-        raise PolarError(
-            "the manifests of a server speak http inside the cluster: leave server.tls_cert out of the config and "
-            "let an Ingress speak TLS, or name a server that you run with --server https://..."
-        )
+    if server_image:
+        _check_scheme(chosen)
     file = config or Path(CONFIG_FILE)
     plan = checked_plan(
         KubernetesPlan,
@@ -83,3 +82,14 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     for file_name, text in made.items():
         (out / file_name).write_text(text, encoding="utf-8")
     typer.echo(f"{len(made)} files in {out}; kubectl apply --namespace {namespace} -f {out}")
+
+
+def _check_scheme(config: Config) -> None:
+    """Probes, nodes and KEDA reach the server without TLS."""
+    from polar.errors import PolarError
+
+    if config.server.tls_cert:
+        raise PolarError(
+            "the manifests of a server speak http inside the cluster: leave server.tls_cert out of the config and "
+            "let an Ingress speak TLS, or name a server that you run with --server https://..."
+        )
