@@ -62,8 +62,7 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     from polar.config import CONFIG_FILE
 
     chosen = checked_config(config)
-    if server_image:
-        _check_scheme(chosen)
+    _check_scheme(chosen, server_image)
     file = config or Path(CONFIG_FILE)
     plan = checked_plan(
         KubernetesPlan,
@@ -84,11 +83,11 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     typer.echo(f"{len(made)} files in {out}; kubectl apply --namespace {namespace} -f {out}")
 
 
-def _check_scheme(config: Config) -> None:
-    """Probes, nodes and KEDA reach the server without TLS."""
+def _check_scheme(config: Config, server_image: str | None) -> None:
+    """Probes, nodes and KEDA reach a server of the manifests without TLS."""
     from polar.errors import PolarError
 
-    if config.server.tls_cert:
+    if server_image and config.server.tls_cert:
         raise PolarError(
             "the manifests of a server speak http inside the cluster: leave server.tls_cert out of the config and "
             "let an Ingress speak TLS, or name a server that you run with --server https://..."
