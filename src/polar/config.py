@@ -6,6 +6,7 @@ import os
 import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -353,12 +354,15 @@ def read_secret(name: SecretName) -> str:
     """A token from the environment (`POLAR_CONTROL_TOKEN`, `POLAR_NODE_TOKEN`) or the user's config folder."""
     path = config_dir() / name
     try:
-        return os.environ.get(_variable(name)) or path.read_text(encoding="ascii").strip()
+        found = os.environ.get(_variable(name)) or path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise ConfigError(
             f"no {name} at {path}: `polar server` makes one at its first start; on another machine set "
             f"{_variable(name)}"
         ) from error
+    if not found:
+        raise ConfigError(f"the file {path} is empty: remove it, or set {_variable(name)}")
+    return found
 
 
 def make_secret(name: SecretName) -> str:
@@ -391,11 +395,13 @@ def _next(name: SecretName) -> Path:
 
 
 def _make_file(path: Path) -> None:
-    """With a new token, if there is no such file."""
+    """With a new token, if there is no such file. It appears whole: workers that start together look for it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return
-    with os.fdopen(handle, "w", encoding="ascii") as file:
+    fresh = path.with_name(f".{secrets.token_hex(8)}")
+    with open(fresh, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(secrets.token_urlsafe(32))
+    with suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()

@@ -34,6 +34,9 @@ class TlsCertificate:
     def __init__(self, cert: Path, key: Path) -> None:
         self._files = (cert, key)
         self._seen = self._stamps()
+        """Of the files that are in use."""
+        self._complained: tuple[object, ...] = ()
+        """Of those that could not be used last."""
         self._context = self._load()
         self._looked = time.monotonic()
 
@@ -50,12 +53,16 @@ class TlsCertificate:
         stamps = self._stamps()
         if stamps == self._seen:
             return
-        self._seen = stamps
         try:
             self._context = self._load()
-            LOGGER.info("the new certificate in %s is in use", self._files[0])
         except CertificateUnusable as error:
-            LOGGER.warning("the old certificate stays in use: %s", error)
+            # Tried again at the next look: a key that becomes readable keeps its times.
+            if stamps != self._complained:
+                LOGGER.warning("the old certificate stays in use: %s", error)
+            self._complained = stamps
+        else:
+            self._seen = stamps
+            LOGGER.info("the new certificate in %s is in use", self._files[0])
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -196,7 +203,7 @@ def advice(error: BaseException, url: str) -> str:
             return "its certificate has expired: renew it at the server"
         return (
             f"its certificate is not trusted ({cause.verify_message}): set {CA_VARIABLE} to the file of the CA "
-            "that signed it, and use a name that stands in it"
+            "that signed it (a command takes --ca FILE too), and use a name that stands in it"
         )
     if isinstance(cause, ssl.SSLError) and url.startswith("https://"):
         return "it does not speak TLS there: does it have server.tls_cert? Otherwise write http://"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,22 @@ class TestSecrets:
     def test_a_missing_token_says_how_to_get_one(self) -> None:
         with pytest.raises(ConfigError, match=r"`polar server` makes one .* set POLAR_CONTROL_TOKEN"):
             read_secret("control-token")
+
+    def test_a_file_that_is_empty_is_no_token(self) -> None:
+        """A node with an empty metrics token would show its metrics to everyone."""
+        config_dir().mkdir(parents=True)
+        (config_dir() / "metrics-token").touch()
+        with pytest.raises(ConfigError, match=r"metrics-token is empty: remove it"):
+            make_secret("metrics-token")
+
+    def test_who_makes_it_at_the_same_time_has_the_same_one(self) -> None:
+        """As the workers of one gateway do at their first start: no one finds a file that is not written yet."""
+        for _ in range(50):
+            (config_dir() / "metrics-token").unlink(missing_ok=True)
+            with ThreadPoolExecutor(8) as pool:
+                made = set(pool.map(lambda _: make_secret("metrics-token"), range(8)))
+            assert len(made) == 1
+        assert [path.name for path in config_dir().iterdir()] == ["metrics-token"]
 
     def test_the_folder_follows_the_desktop_rules(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("POLAR_CONFIG_DIR")

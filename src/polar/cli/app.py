@@ -54,15 +54,15 @@ from polar.cli.view.view import view
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
-RUNS_DIR = "--runs-dir"
+RUNS_DIR, CA = "--runs-dir", "--ca"
 
 
 class PolarGroup(TyperGroup):
     """Ends a command that fails with an expected error with its message, not with a traceback. Takes `--runs-dir`
-    before and after the command."""
+    and `--ca` before and after the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _runs_dir_first(args))
+        return super().parse_args(ctx, _for_all_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -80,20 +80,20 @@ class PolarGroup(TyperGroup):
             raise typer.Exit(EXIT_REFUSED) from error
 
 
-def _runs_dir_first(args: list[str]) -> list[str]:
-    """The arguments with `--runs-dir` and its value in front of the command."""
+def _for_all_first(args: list[str]) -> list[str]:
+    """The arguments with `--runs-dir` and `--ca` and their values in front of the command."""
     first: list[str] = []
     rest: list[str] = []
     words = iter(args)
     for word in words:
         if word == "--":
             rest += [word, *words]
-        elif word == RUNS_DIR:
+        elif word in (RUNS_DIR, CA):
             value = next(words, None)
             first += [] if value is None else [word, value]
             rest += [word] if value is None else []
         else:
-            (first if word.startswith(f"{RUNS_DIR}=") else rest).append(word)
+            (first if word.startswith((f"{RUNS_DIR}=", f"{CA}=")) else rest).append(word)
     return [*first, *rest]
 
 
@@ -123,11 +123,26 @@ def _options(  # pyright: ignore[reportUnusedFunction]
             show_default="polar.toml, else ./polar-runs",
         ),
     ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            CA,
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Trust the CAs of this file at a server of https://; also after a command.",
+            show_default="POLAR_CA_FILE, else the system's",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     ctx.obj = runs_dir
+    if ca is not None:
+        from polar.tls import CA_VARIABLE
+
+        os.environ[CA_VARIABLE] = str(ca.absolute())  # where clients and nodes look, also in child processes
 
 
 app.command("demo")(demo)

@@ -250,6 +250,11 @@ class WaitClock:
         elif states:
             self._engine_s += passed_s
 
+    @property
+    def last_token_s(self) -> float:
+        """When a call that is under way last got a token; -inf: none has."""
+        return max((call.heard_s for call in self._calls if call.first_s is not None), default=float("-inf"))
+
     def read(self) -> Waits:
         self.count()
         now_s = self.now_s()
@@ -306,6 +311,11 @@ class SlotTable:
         """So far; 0.0 if the session has no slot, not yet or no longer."""
         slot = self._by_session.get(session_id)
         return 0.0 if slot is None else slot.waits.read().total_s
+
+    @property
+    def last_token_s(self) -> float:
+        """Of all sessions, by the monotonic clock."""
+        return max((slot.waits.last_token_s for slot in self._by_session.values()), default=float("-inf"))
 
     async def close(self, session_id: str) -> None:
         slot = self._by_session.pop(session_id, None)

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 OTHER = "other"
 """The label of whatever comes after the first `LabelLimit.most` values."""
+LONGEST_LABEL = 200
 
 Samples = Mapping[tuple[str, ...], float]
 """By the values of the labels, in their order."""
@@ -28,13 +29,16 @@ class MetricSource(Protocol):
 
 
 class LabelLimit:
-    """Bounds the values of a label that other processes choose: Prometheus keeps a series for each, for weeks."""
+    """Bounds the values of a label that other processes choose, in number and in length: Prometheus keeps a series
+    for each, for weeks."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
+        # A lone surrogate cannot be written: it would fail every scrape from now on.
+        value = value[:LONGEST_LABEL].encode(errors="replace").decode()
         if value in self._known or len(self._known) < self._most:
             self._known.add(value)
             return value

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,11 +18,13 @@ T = TypeVar("T")
 OPEN_FILES = 65_536
 """A running session takes about ten, and the usual limit is 1,024. No more than this: harnesses inherit the
 limit, and some programs go through all numbers below it when they start."""
+STDERR = 2
 
 
 def run_served(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` for a process that does nothing else."""
     allow_open_files()
+    _keep_inherited()
     _keep_imports()
     return _run(main)
 
@@ -62,6 +66,16 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
+
+
+def _keep_inherited() -> None:
+    """Files that whoever started us has left open stay ours: uvloop closes nothing in a child, which may be a
+    session."""
+    opened = Path("/proc/self/fd")
+    for descriptor in [int(path.name) for path in opened.iterdir()] if opened.exists() else ():
+        if descriptor > STDERR:
+            with suppress(OSError):  # the one that listed the others is closed again
+                os.set_inheritable(descriptor, False)
 
 
 def _keep_imports() -> None:

@@ -15,6 +15,7 @@ import pytest
 from bubblewrap_bench import Sessions, alive_in, bash, begin, needs_bubblewrap, network_of, sh
 
 from polar.errors import RuntimeFailure, WorkspaceUnusable
+from polar.runs.event_loop import run_apart
 from polar.runtimes.bubblewrap.runtime import BubblewrapRuntime
 from polar.runtimes.host.cgroups import Hierarchy
 from polar.runtimes.options import Limits
@@ -213,6 +214,26 @@ async def test_a_listener_serves_its_own_session_only(sessions: Sessions) -> Non
         knock = bash(f": </dev/tcp/127.0.0.1/{listener.getsockname()[1]}")
         assert (await mine.exec(knock)).exit_code == 0
         assert (await other.exec(knock)).exit_code != 0
+
+
+def test_a_session_does_not_inherit_the_listener_of_another(tmp_path: Path) -> None:
+    """On the event loop of nodes: uvloop leaves open in a child what is not marked."""
+
+    async def descriptors_beside_a_listener() -> tuple[str, int]:
+        sessions = Sessions(tmp_path)
+        try:
+            served, other = await sessions.start(), await sessions.start(sessions.folders("s-2"))
+            listener = await served.listener()
+            assert listener is not None
+            with listener:
+                seen = await other.exec(sh("ls -l /proc/self/fd"))
+                return seen.stdout_tail, os.fstat(listener.fileno()).st_ino
+        finally:
+            await sessions.stop()
+
+    seen, listener = run_apart(descriptors_beside_a_listener())
+    assert "/proc/" in seen
+    assert f"socket:[{listener}]" not in seen
 
 
 # Limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -68,6 +69,12 @@ async def test_the_listener_is_not_in_the_nodes_network(island: int) -> None:
     with await open_listener(island, user=True) as listener:
         with socket.socket() as stranger:
             assert stranger.connect_ex(listener.getsockname()) != 0
+
+
+async def test_no_child_of_the_node_inherits_the_listener(island: int) -> None:
+    """Under uvloop it would: another session could accept what this one sends."""
+    with await open_listener(island, user=True) as listener:
+        assert not os.get_inheritable(listener.fileno())
 
 
 async def test_a_network_that_cannot_be_joined_is_an_error() -> None:

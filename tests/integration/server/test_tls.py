@@ -14,10 +14,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 from desk import CONTROL, NODE, config_of, task_of
+from typer.testing import CliRunner
 
 from certificates import Authority
 from node_abilities import able
 from polar import tls
+from polar.cli.app import app
 from polar.client import PolarClient, Retry, ServerError
 from polar.config import ServerConfig
 from polar.errors import ConfigError
@@ -117,6 +119,30 @@ async def test_a_certificate_of_another_ca_is_refused_with_the_fix(served: Serve
             await uplink.register(Registration(name="one", slots=1, abilities=able()))
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before the command", "after it"])
+async def test_a_command_takes_the_ca_as_an_option(
+    served: Served, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    monkeypatch.setenv("POLAR_CONTROL_TOKEN", CONTROL)
+    monkeypatch.setenv(tls.CA_VARIABLE, "")  # what the option sets is undone
+    command, ca = ["nodes", "--json", "--server", served.url], ["--ca", str(served.authority.file)]
+
+    async def asked(arguments: list[str]) -> tuple[int, str]:
+        done = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        return done.exit_code, done.output
+
+    code, refused = await asked(command)
+    assert (code, "not trusted" in refused) == (2, True)
+    assert "--ca" in " ".join(refused.split())
+    code, answer = await asked([*ca, *command] if first else [*command, *ca])
+    assert (code, '"nodes": []' in answer) == (0, True)
+
+
+def test_a_ca_that_is_not_there_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["nodes", "--ca", "/nowhere.pem"])
+    assert (refused.exit_code, "/nowhere.pem" in refused.output) == (2, True)
+
+
 async def test_an_expired_certificate_is_refused_and_said_to_be_expired(served: Served) -> None:
     served.authority.sign(served.cert, served.key, expired=True)
     async with served.client() as client:
@@ -147,6 +173,21 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
         renewed = served.authority.sign(served.cert, served.key)
         assert await asyncio.to_thread(served.serial_now) == renewed != served.serial
         await client.tasks()
+
+
+async def test_a_certificate_that_could_not_be_read_is_tried_again(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key whose owner or mode is corrected keeps its time, size and inode; so does one that was read while the
+    process had no descriptor left."""
+    renewed = served.authority.sign(served.cert, served.key)
+    right, stamp = served.key.read_bytes(), served.key.stat().st_mtime_ns
+    for content, serial in ((b"x" * len(right), served.serial), (right, renewed)):
+        served.key.write_bytes(content)
+        os.utime(served.key, ns=(stamp, stamp))
+        for _ in range(2):
+            assert await asyncio.to_thread(served.serial_now) == serial
+    assert caplog.text.count("the old certificate stays in use") == 1, "it says so once"
 
 
 async def test_old_versions_of_tls_are_refused(served: Served) -> None:

@@ -59,6 +59,17 @@ def test_labels_that_others_choose_are_bounded() -> None:
     assert [limit(value) for value in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
 
 
+def test_a_label_that_others_choose_is_short_and_can_be_written() -> None:
+    """One half of a character would fail every scrape from then on, and a megabyte be sent with each."""
+    meters, limit = Meters("1.0"), LabelLimit(2)
+    reasons = meters.counter("polar_breaks", "Breaks.", "reason")
+    for reason in ("half \ud800", "x" * 10_000):
+        reasons.labels(limit(reason)).inc()
+    text = exposition(meters).decode()
+    assert 'reason="half ?"' in text
+    assert max(map(len, text.splitlines())) < 500
+
+
 async def test_a_stalled_event_loop_is_seen() -> None:
     import time
 

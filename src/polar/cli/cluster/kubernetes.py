@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polar.cli.cluster.checked_plan import checked_plan
 from polar.cli.options import ConfigOption, checked_config
+
+if TYPE_CHECKING:
+    from polar.config import Config
 
 
 class Autoscaling(StrEnum):
@@ -31,8 +34,11 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     name: Annotated[str, typer.Option(help="Names of all objects begin with it.")] = "polar",
     namespace: Annotated[str, typer.Option(help="Where you apply them.")] = "default",
     secret: Annotated[
-        str, typer.Option(help="Secret with the keys control-token and node-token.")
+        str, typer.Option(help="Secret with the keys control-token, node-token and, by choice, metrics-token.")
     ] = "polar-tokens",
+    prometheus_namespace: Annotated[
+        str | None, typer.Option(help="From where Prometheus may scrape.", show_default="from nowhere")
+    ] = None,
     min_nodes: Annotated[int, typer.Option(min=0, help="Nodes when nothing waits. 0 needs KEDA.")] = 1,
     max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes.")] = 10,
     autoscaling: Annotated[
@@ -55,14 +61,16 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     from polar.cluster.kubernetes.manifests import KubernetesPlan, manifests
     from polar.config import CONFIG_FILE
 
-    slots = checked_config(config).pools.running
+    chosen = checked_config(config)
+    _check_scheme(chosen, server_image)
     file = config or Path(CONFIG_FILE)
     plan = checked_plan(
         KubernetesPlan,
         **{"name": name, "namespace": namespace, "secret": secret},
         **{"node_image": node_image, "server_image": server_image, "server": server},
-        **{"min_nodes": min_nodes, "max_nodes": max_nodes, "autoscaling": autoscaling.value, "slots": slots},
+        **{"min_nodes": min_nodes, "max_nodes": max_nodes, "autoscaling": autoscaling.value},
         **{"cpus": cpus, "memory": memory, "storage": storage, "drain_s": drain},
+        **{"prometheus_namespace": prometheus_namespace, "slots": chosen.pools.running},
         config=file.read_text(encoding="utf-8") if file.exists() else "",
     )
     made = manifests(plan)
@@ -73,3 +81,14 @@ def kubernetes(  # noqa: PLR0913 - each is an option of the command
     for file_name, text in made.items():
         (out / file_name).write_text(text, encoding="utf-8")
     typer.echo(f"{len(made)} files in {out}; kubectl apply --namespace {namespace} -f {out}")
+
+
+def _check_scheme(config: Config, server_image: str | None) -> None:
+    """Probes, nodes and KEDA reach a server of the manifests without TLS."""
+    from polar.errors import PolarError
+
+    if server_image and config.server.tls_cert:
+        raise PolarError(
+            "the manifests of a server speak http inside the cluster: leave server.tls_cert out of the config and "
+            "let an Ingress speak TLS, or name a server that you run with --server https://..."
+        )

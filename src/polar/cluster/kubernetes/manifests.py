@@ -18,6 +18,8 @@ from polar.types import Strict
 
 TEMPLATES = Path(__file__).parent / "manifests"
 PORT = 8700
+NODE_PORT = 8701
+"""Where a node answers its probes and Prometheus."""
 HAND_BACK_S = 60
 """What a node needs after its drain, before Kubernetes kills it."""
 _CONFIG_ARGS = ", --config, /etc/polar/polar.toml"
@@ -33,7 +35,15 @@ def _matching(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Label = Annotated[str, _matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "a name of lower-case letters, digits and -")]
+YAML_WORDS = r"(?!(?:null|true|false|yes|no|on|off|y|n)$)"
+"""What YAML reads as something else than text."""
+Label = Annotated[
+    str,
+    _matching(
+        rf"{YAML_WORDS}[a-z]([-a-z0-9]{{0,38}}[a-z0-9])?",
+        "a name of lower-case letters, digits and -, or is a word that YAML takes for a value",
+    ),
+]
 Image = Annotated[
     str, _matching(r"[a-z0-9][\w.:/@-]*", "the name of an image, such as registry.example/polar-node:1")
 ]
@@ -57,6 +67,8 @@ class KubernetesPlan(Strict):
     """Run slots of a node: `pools.running` of its config."""
     autoscaling: Literal["keda", "hpa", "none"] = "keda"
     autoscaler_namespace: Label = "keda"
+    prometheus_namespace: Label | None = None
+    """From where Prometheus may scrape; None: from nowhere."""
     cpus: float = Field(default=4.0, gt=0)
     memory: Quantity = "16Gi"
     storage: Quantity = "50Gi"
@@ -103,9 +115,29 @@ def _values(plan: KubernetesPlan) -> Mapping[str, str]:
     return {
         **{name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in fields.items()},
         **{name: text if plan.config else "" for name, text in config.items()},
-        "config_text": "\n".join(f"    {line}".rstrip() for line in plan.config.splitlines()),
+        "config_text": "\n".join(f"    {line}" if line else "" for line in plan.config.rstrip("\n").split("\n")),
         "server": plan.server_url,
         "grace_s": str(plan.drain_s + HAND_BACK_S),
         # An autoscaler owns the number: to name it here would reset it with every `kubectl apply`.
         "replicas": f"\n  replicas: {plan.min_nodes}" if plan.autoscaling == "none" else "",
+        **_scraping(plan.prometheus_namespace),
     }
+
+
+def _scraping(namespace: str | None) -> dict[str, str]:
+    """Annotations by which a Prometheus finds pods, and what lets it in. Without its namespace there are neither:
+    it would find what it cannot reach."""
+    if namespace is None:
+        return {"node_scraped": "", "server_scraped": "", "server_peer": "", "node_ingress": " []"}
+    peer = f"- namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {namespace}}}}}"
+    return {
+        "node_scraped": _annotations(NODE_PORT),
+        "server_scraped": _annotations(PORT),
+        "server_peer": f"\n        # Prometheus.\n        {peer}",
+        "node_ingress": f"\n    - ports: [{{port: metrics}}]\n      from:\n        {peer}",
+    }
+
+
+def _annotations(port: int) -> str:
+    scraped = f'prometheus.io/scrape: "true", prometheus.io/port: "{port}", prometheus.io/path: /metrics'
+    return f"\n      annotations: {{{scraped}}}"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,23 +39,26 @@ class FleetActor:
 
     def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
+        self._stopped = asyncio.Event()
         self._placing = asyncio.get_running_loop().create_task(self._place())
 
     async def plan(self) -> FleetPlan:
         return self._plan
 
     async def stop(self) -> None:
-        """Places nothing more."""
-        self._placing.cancel()
+        """Returns when nothing more is placed: a thread that is at it cannot be cancelled."""
+        self._stopped.set()
         await asyncio.wait([self._placing])
 
     async def _place(self) -> None:
-        while True:
+        while not self._stopped.is_set():
             try:
                 await asyncio.to_thread(place_missing, self._plan)
             except (RayError, ValueError) as error:  # a name is taken while its actor dies
                 log.warning("cannot place actors now: %s", error)
-            await asyncio.sleep(self._plan.look_every_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._plan.look_every_s):
+                    await self._stopped.wait()
 
 
 def place_missing(plan: FleetPlan) -> None:
@@ -68,14 +71,24 @@ def place_missing(plan: FleetPlan) -> None:
 
 def place(plan: FleetPlan, machine: Machine) -> Any:
     """The machine's actor; it waits there until the machine has the resources free."""
-    return _actor(
-        MachineActor,
-        name=machine.actor_name,
-        num_cpus=plan.cpus,
-        num_gpus=plan.gpus,
-        resources=dict(plan.resources),
-        scheduling_strategy=NodeAffinitySchedulingStrategy(machine.ray_node_id, soft=False),
-    ).remote(plan, machine.short_id)
+    there = NodeAffinitySchedulingStrategy(machine.ray_node_id, soft=False)
+    actor = _machine_actor(plan, name=machine.actor_name, scheduling_strategy=there)
+    return actor.remote(plan, machine.short_id)
+
+
+def _machine_actor(plan: FleetPlan, **options: Any) -> Any:
+    reserved = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "resources": dict(plan.resources)}
+    return _actor(MachineActor, **reserved, **options)
+
+
+def check_amounts(plan: FleetPlan) -> None:
+    """Raises here what would otherwise fail each try of the `FleetActor`, where no one sees it."""
+    try:
+        _machine_actor(plan, name=PREFIX)
+    except (ValueError, OverflowError) as error:
+        amounts = ", ".join(f"{name}={amount:g}" for name, amount in plan.resources.items())
+        asked = f"--cpus {plan.cpus:g}, --gpus {plan.gpus:g}, --resource {amounts or 'none'}"
+        raise PolarError(f"Ray cannot reserve what you ask for ({asked}): {error}") from error
 
 
 def _actor(cls: type[Any], **options: Any) -> Any:
@@ -106,6 +119,7 @@ def connected(address: str | None) -> Generator[None]:
 
 def up(plan: FleetPlan) -> list[Machine]:
     """Starts the fleet, and returns the machines that get nodes now."""
+    check_amounts(plan)
     machines = machines_of(_RAY.nodes())
     if FLEET in _names():
         raise PolarError("this Ray cluster has a fleet already: `polar cluster ray down` stops it")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from polar.cluster.gateway_process import GatewayProcess
 from polar.cluster.ray.plan import FleetPlan
 from polar.store.paths import write_whole
 from polar.store.private import private_folder
+
+WELL_S = 300.0
+"""Nodes that were kept running for so long are well: those that die each time are given up sooner."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class MachineActor:
             try:
                 self._prepare()
                 async with running(*(node.program() for node in self._nodes())):
+                    if not await self._stopped_within(WELL_S):
+                        self._problem = ""
+                        back_off.reset()
                     await self._stop.wait()
                 return
             except ChildCrashed as error:
@@ -68,10 +75,13 @@ class MachineActor:
             except (ChildRefused, OSError) as error:
                 self._problem = f"{error}; after a fix: `polar cluster ray down`, then `up`"
                 return
-            await self._pause(back_off.next_s())
+            await self._stopped_within(back_off.next_s())
 
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.wait([asyncio.ensure_future(self._stop.wait())], timeout=seconds)
+    async def _stopped_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        return self._stop.is_set()
 
     def _prepare(self) -> None:
         self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

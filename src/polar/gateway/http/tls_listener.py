@@ -43,7 +43,8 @@ class TlsServer:
         self._accepting.cancel()
         for handshake in tuple(self._handshakes):
             handshake.cancel()
-        self._listener.close()
+        # Not now: asyncio still watches its number, which the next socket would get.
+        self._accepting.add_done_callback(lambda _: self._listener.close())
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()

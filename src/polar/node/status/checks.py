@@ -14,7 +14,7 @@ from polar.node.wiring import Node
 from polar.types import EndedCall, NodePart
 
 PROVEN_S = 30.0
-"""A call that was answered so short a time ago shows that the engine samples, and no probe is needed."""
+"""A call that was answered, or got a token, so recently shows that the engine samples: no probe is needed."""
 PAUSED = "ok, not probed: generation is paused"
 
 
@@ -44,9 +44,10 @@ class NodeChecks:
         return {"engine": self.engine, "disk": self.disk, "descriptors": self.descriptors, "server": self.server}
 
     async def engine(self) -> str:
-        """Samples a token, unless a session just did."""
+        """Samples a token, unless a session just did, also in a call that goes on: an engine that is full would
+        let the probe wait."""
         self._refuse_if_sick("engine")
-        if self._now_s() - self._answered_at < PROVEN_S:
+        if self._now_s() - max(self._answered_at, self._node.slots.last_token_s) < PROVEN_S:
             return ""
         if self._node.gate.policy.paused:
             return PAUSED

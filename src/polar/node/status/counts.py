@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from polar import __version__
 from polar.monitoring.exposition import LabelLimit, Meters, histogram
-from polar.types import EndedCall, Lease, SessionResult, Stage
+from polar.types import EndedCall, Lease, SessionResult, Stage, TrajectoryStatistics
 
 FIRST_TOKEN_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 CALL_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0)
@@ -107,16 +107,21 @@ class GatewayCounts:
         self._count_cause(result)
         for stage, seconds in result.stage_s.items():
             self._stage_s.labels(stage).observe(seconds)
-        statistics = result.statistics
-        self._pairs.labels("yes").inc(statistics.merged_pairs)
-        self._pairs.labels("no").inc(statistics.append_only_pairs - statistics.merged_pairs)
-        for reason, count in statistics.breaks.items():
-            self._breaks.labels(self._reason(reason)).inc(count)
-        for reason, count in statistics.dropped.items():
-            self._dropped.labels(self._reason(reason)).inc(count)
+        self._count_traces(result.statistics)
         now = self._policy_updates()
         for updates, tokens in self._sampled.pop(result.session_id, Tally[int]()).items():
             self._ages[now - updates] += tokens
+
+    def _count_traces(self, statistics: TrajectoryStatistics) -> None:
+        """A builder of a task's own may say any number, and a counter takes no negative one."""
+        pairs = max(0, statistics.append_only_pairs)
+        merged = min(max(0, statistics.merged_pairs), pairs)
+        self._pairs.labels("yes").inc(merged)
+        self._pairs.labels("no").inc(pairs - merged)
+        for reason, count in statistics.breaks.items():
+            self._breaks.labels(self._reason(reason)).inc(max(0, count))
+        for reason, count in statistics.dropped.items():
+            self._dropped.labels(self._reason(reason)).inc(max(0, count))
 
     def _count_cause(self, result: SessionResult) -> None:
         harness, runtime = self._plugins.pop(result.session_id, ("", ""))

@@ -19,7 +19,7 @@ import msgspec
 from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
 from polar.runtimes.bubblewrap import namespace_holder_main
 from polar.runtimes.bubblewrap.namespace_holder_main import MAX_MESSAGE_BYTES
-from polar.runtimes.host.descriptors import closing_fd, start_child_program
+from polar.runtimes.host.descriptors import closing_fd, receive, start_child_program
 from polar.runtimes.host.threads import in_thread, to_the_end
 
 
@@ -126,7 +126,7 @@ class NamespaceHolder:
 def _exchange(channel: socket.socket, message: bytes, give: tuple[int, ...]) -> HolderReply:
     try:
         socket.send_fds(channel, [message], list(give))
-        received, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
+        received, descriptors = receive(channel, MAX_MESSAGE_BYTES)
     except OSError as error:
         raise RuntimeFailure(f"the session's namespace holder has ended: {error.strerror}") from error
     if not received:

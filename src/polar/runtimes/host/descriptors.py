@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import select
@@ -32,6 +33,17 @@ def memory_file(content: bytes) -> int:
         file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def receive(channel: socket.socket, size_bytes: int) -> tuple[bytes, list[int]]:
+    """A message, and the descriptor that came with it, if one did. No child inherits it: uvloop leaves open in a
+    child what is not marked so, and the child may be another session. (`socket.recv_fds` takes no such mark.)"""
+    received = array.array("i")
+    room_bytes = socket.CMSG_LEN(received.itemsize)
+    message, ancillary, _, _ = channel.recvmsg(size_bytes, room_bytes, socket.MSG_CMSG_CLOEXEC)
+    for _, _, data in ancillary:
+        received.frombytes(data)
+    return message, list(received)
 
 
 async def start_child_program(file: str, env: dict[str, str]) -> tuple[asyncio.subprocess.Process, socket.socket]:

@@ -6,11 +6,11 @@ and passes the socket back. The session needs no route, no address of the node a
 
 from __future__ import annotations
 
-import array
 import socket
 import sys
 
 from polar.errors import RuntimeFailure
+from polar.runtimes.host.descriptors import receive
 from polar.runtimes.host.spawn import complaint_of
 
 LISTEN = """
@@ -42,10 +42,7 @@ async def open_listener(pid: int, *, user: bool, port: int = 0) -> socket.socket
     ours, theirs = socket.socketpair()
     with ours, theirs:
         await _listen(pid, theirs.fileno(), user=user, port=port)
-        received = array.array("i")
-        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(received.itemsize))
-        for _, _, data in ancillary:
-            received.frombytes(data)
+        _, received = receive(ours, 1)
     if len(received) != 1:
         raise RuntimeFailure("no socket was passed back from the session's network")
     listener = socket.socket(fileno=received[0])

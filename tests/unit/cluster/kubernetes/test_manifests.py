@@ -11,10 +11,14 @@ import kubernetes_validate
 import pytest
 import yaml
 from pydantic import ValidationError
+from starlette.routing import Route
 from typer.testing import CliRunner
 
 from polar.cli.app import app
 from polar.cluster.kubernetes.manifests import KubernetesPlan, manifests
+from polar.monitoring.readiness import CHECK_S, Readiness
+from polar.node.status.checks import PROVEN_S
+from polar.node.status.listener import StatusApp
 from polar.server.app import openapi_document
 from polar.types import Stage
 
@@ -25,6 +29,7 @@ PLANS = {
     "own server, HPA": KubernetesPlan(**IMAGES, autoscaling="hpa", cpus=0.5),
     "another server": KubernetesPlan(node_image="polar-node", server="https://polar.example/", autoscaling="none"),
     "to zero": KubernetesPlan(**IMAGES, min_nodes=0, max_nodes=100, name="p", namespace="rl", secret="s"),
+    "scraped": KubernetesPlan(**IMAGES, prometheus_namespace="monitoring"),
 }
 
 
@@ -101,11 +106,14 @@ def test_a_leaving_node_has_time_to_drain() -> None:
     assert pod["terminationGracePeriodSeconds"] == 960
 
 
-def test_nodes_get_the_node_token_alone() -> None:
+def test_nodes_get_the_tokens_of_nodes_and_metrics_alone() -> None:
     for plan in PLANS.values():
         [container] = node_pod(plan)["containers"]
         keys = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"]}
-        assert keys == {"POLAR_NODE_TOKEN": {"name": plan.secret, "key": "node-token"}}
+        assert keys == {
+            "POLAR_NODE_TOKEN": {"name": plan.secret, "key": "node-token"},
+            "POLAR_METRICS_TOKEN": {"name": plan.secret, "key": "metrics-token", "optional": True},
+        }
 
 
 def test_commands_are_ones_that_polar_has() -> None:
@@ -128,6 +136,58 @@ def test_probes_ask_routes_of_the_server() -> None:
     probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
     assert {probe["port"] for probe in probes} == {"http"}
     assert [probe["path"] for probe in probes if probe["path"] not in routes] == []
+
+
+def test_probes_ask_routes_of_a_node_where_it_listens() -> None:
+    app = StatusApp((), Readiness({}), "").app()
+    routes = {route.path for route in app.routes if isinstance(route, Route)}
+    for plan in PLANS.values():
+        [container] = node_pod(plan)["containers"]
+        arguments = container["args"]
+        assert arguments[arguments.index("--metrics-host") + 1] == "0.0.0.0", "the kubelet comes from outside"
+        port = int(arguments[arguments.index("--metrics-port") + 1])
+        assert container["ports"] == [{"name": "metrics", "containerPort": port}]
+        probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
+        assert {probe["httpGet"]["port"] for probe in probes.values()} == {"metrics"}
+        paths = {kind: probe["httpGet"]["path"] for kind, probe in probes.items()}
+        assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+        assert routes >= set(paths.values())
+
+
+def test_probes_of_a_node_have_the_time_that_it_takes() -> None:
+    [container] = node_pod(PLANS["own server, KEDA"])["containers"]
+    startup, readiness, liveness = (container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness"))
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 1800, "it may download a model first"
+    assert readiness["timeoutSeconds"] > CHECK_S, "the answer that a part does not answer arrives"
+    assert readiness["periodSeconds"] >= PROVEN_S, "while sessions run, their calls are the probe"
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 60, "a stall is not a death"
+
+
+def test_only_prometheus_reaches_a_node_and_only_if_its_namespace_is_named() -> None:
+    """The kubelet's probes come from the pod's machine, which no policy keeps out."""
+    closed = of_kind(PLANS["own server, KEDA"], "NetworkPolicy", "polar-node")["spec"]
+    assert (closed["policyTypes"], closed["ingress"]) == (["Ingress"], [])
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    plan = PLANS["scraped"]
+    [rule] = of_kind(plan, "NetworkPolicy", "polar-node")["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics"}], "from": [peer]}
+    [at_server] = of_kind(plan, "NetworkPolicy", "polar-server")["spec"]["ingress"]
+    assert peer in at_server["from"]
+
+
+@pytest.mark.parametrize(("kind", "port"), [("node", 8701), ("server", 8700)])
+def test_pods_are_annotated_where_prometheus_may_scrape_them(kind: str, port: int) -> None:
+    def template(plan: KubernetesPlan) -> dict[str, Any]:
+        return of_kind(plan, "Deployment", f"polar-{kind}")["spec"]["template"]
+
+    found = template(PLANS["scraped"])
+    assert found["metadata"]["annotations"] == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": "/metrics",
+    }
+    assert found["spec"]["containers"][0]["ports"][0]["containerPort"] == port
+    assert "annotations" not in template(PLANS["own server, KEDA"])["metadata"]
 
 
 def test_keda_reads_fields_that_the_server_sends() -> None:
@@ -164,6 +224,22 @@ def test_the_config_arrives_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["  # indented\n[pools]\nrunning = 8\n", "\n\n [node]\n[pools]\n", '[a]\nb = """two  \n spaces"""\n'],
+)
+def test_white_space_of_the_config_arrives_too(text: str) -> None:
+    plan = KubernetesPlan(**IMAGES, config=text)
+    assert of_kind(plan, "ConfigMap", "polar-config")["data"]["polar.toml"] == text
+
+
+def test_no_value_changes_the_structure() -> None:
+    """A colon at an end makes a mapping in YAML, and digits alone a number."""
+    [container] = node_pod(KubernetesPlan(node_image="1.5", server="http://x:"))["containers"]
+    assert container["image"] == "1.5"
+    assert container["args"][2:4] == ["--server", "http://x:"]
+
+
+@pytest.mark.parametrize(
     ("wrong", "why"),
     [
         ({}, "give the address of a server"),
@@ -171,6 +247,8 @@ def test_the_config_arrives_as_it_is() -> None:
         ({"server": "http://x, evil: true"}, "is not an address"),
         ({"server": "http://x", "node_image": "x\nkind: Evil"}, "is not the name of an image"),
         ({"server": "http://x", "name": "Polar"}, "lower-case"),
+        ({"server": "http://x", "name": "on"}, "a word that YAML takes for a value"),
+        ({"server": "http://x", "secret": "null"}, "a word that YAML takes for a value"),
         ({"server": "http://x", "memory": "a lot"}, "a quantity"),
         ({"server": "http://x", "min_nodes": 5, "max_nodes": 2}, "more than max_nodes"),
         ({"server": "http://x", "autoscaling": "hpa", "min_nodes": 0}, "KEDA scales to zero"),
@@ -198,6 +276,15 @@ class TestCommand:
         done = CliRunner().invoke(app, ["cluster", "kubernetes", "--node-image", "n", "--server", "http://s:8700"])
         kinds = [document["kind"] for document in yaml.safe_load_all(done.output)]
         assert kinds[0] == "Deployment" and "ScaledObject" in kinds and "Service" not in kinds
+
+    def test_a_server_with_tls_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its probes, its nodes and KEDA would all speak http to it."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "polar.toml").write_text('[server]\ntls_cert = "a.pem"\ntls_key = "a.key"\n')
+        done = CliRunner().invoke(app, ["cluster", "kubernetes", "--node-image", "n", "--server-image", "s"])
+        assert (done.exit_code, "server.tls_cert" in done.output) == (2, True)
+        other = CliRunner().invoke(app, ["cluster", "kubernetes", "--node-image", "n", "--server", "https://s"])
+        assert other.exit_code == 0, other.output
 
     def test_it_names_what_is_wrong(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -78,6 +79,23 @@ async def test_a_node_that_crashes_is_tried_again_later(tmp_path: Path, monkeypa
     assert "RuntimeError: a bug" in (await actor.status()).problem
     await actor.stop()
     assert [pid for pid in pids(tmp_path) if Path(f"/proc/{pid}").exists()] == []
+
+
+async def test_nodes_that_run_again_are_no_problem_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that had no disk for a while, say: `status` tells what is, and the next pause is short again."""
+    monkeypatch.setattr(machine_actor, "BackOff", lambda **_: BackOff(first_s=0.01, longest_s=0.01))
+    monkeypatch.setattr(machine_actor, "WELL_S", 0.3)
+    fake_polar(tmp_path, f"if not os.path.exists({str(tmp_path / 'well')!r}): 1 / 0\n{WAIT}", monkeypatch)
+    actor = MachineActor(plan(tmp_path), "abc")
+    await until(lambda: "ZeroDivisionError" in actor._problem)  # pyright: ignore[reportPrivateUsage]
+    (tmp_path / "well").touch()
+    await until(lambda: not actor._problem)  # pyright: ignore[reportPrivateUsage]
+    assert (await actor.status()).problem == ""
+    waiting = [task for task in asyncio.all_tasks() if "Event.wait" in repr(task.get_coro())]
+    assert waiting == [], "no pause is left behind"
+    await actor.stop()
 
 
 async def test_a_folder_that_cannot_be_made_is_a_reason(tmp_path: Path) -> None:
