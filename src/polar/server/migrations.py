@@ -36,6 +36,7 @@ from polar.server.records.tables import (
     METADATA,
     NEEDS_WAITING,
     OPEN_INDEXES,
+    OUTCOMES_FAILED_BY,
     QUEUE_NEXT,
     SCHEMA_VERSION,
     SESSIONS_OPEN,
@@ -191,7 +192,7 @@ def _add_blob_store(connection: Connection) -> None:
             at=func.coalesce(came.scalar_subquery(), time.time()),
         )
     )
-    for index in (GROUPS_FETCHED, UPLOADS_KEY, UPLOADS_STORED, UPLOADS_INSIDE):
+    for index in (GROUPS_FETCHED, UPLOADS_KEY, UPLOADS_STORED, UPLOADS_INSIDE, OUTCOMES_FAILED_BY):
         index.create(connection, checkfirst=True)
     total = connection.execute(select(func.count(), func.sum(uploads.c.size_bytes)).select_from(uploads)).one()
     held = {"blobs": total[0], "blob_bytes": total[1] or 0}

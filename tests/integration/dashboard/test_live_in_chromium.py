@@ -7,6 +7,7 @@ from live_browser import PAGES, READY, Visitor
 from live_scene import busy, client_of, report_curves, task
 
 from fake_node import FakeNode
+from polar.server.overview import ended_sessions
 from polar.types import Stage
 from viewed_session import HOSTILE
 from waiting import blocked_until
@@ -196,6 +197,16 @@ def test_filters_stand_in_the_address(visitor: Visitor) -> None:
     assert set(visitor.ask("[...document.querySelectorAll('#rows td:nth-child(4)')].map(e => e.innerText)")) == {
         "1.000"
     }
+
+
+def test_a_list_says_how_far_it_looked(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_sessions, "LOOKED", 8)
+    busy(visitor.service, groups=2)
+    visitor.log_in("/sessions?text=django-11000")
+    visitor.reads("#count", "looked at 8 that have ended, older ones may fit too")
+    visitor.reads("#empty", "None of these fits.")
+    visitor.click(".pager button")
+    visitor.sees("document.querySelectorAll('#rows tr').length === 8")
 
 
 def test_ten_thousand_sessions_are_listed_page_by_page(visitor: Visitor) -> None:

@@ -59,6 +59,7 @@ AS_IN_SCHEMA_8 = (
     "DROP TABLE storage",
     "DROP TABLE removed",
     *(f"DROP INDEX {name}" for name in ("groups_fetched", "uploads_key", "uploads_stored", "uploads_inside")),
+    "DROP INDEX outcomes_failed_by",
     "ALTER TABLE polar_server DROP COLUMN identity",
     "ALTER TABLE results DROP COLUMN fetched",
     "ALTER TABLE groups DROP COLUMN unfetched",
