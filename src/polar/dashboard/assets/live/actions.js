@@ -7,11 +7,12 @@ const NO_ENTRY = el("p", { class: "quiet", id: "empty", hidden: true }, "No acti
 const BEFORE = () => new URLSearchParams(location.search).get("before");
 const FILTER_NAMES = new Set(["task_id", "group_id"]);
 
-function detailOf([name, value]) {
+// What was refused is no link: it may not exist.
+function detailOf([name, value], done) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   const cut = text.length > LONGEST_DETAIL ? text.slice(0, LONGEST_DETAIL) + "…" : text;
   const address = FILTER_NAMES.has(name) ? sessionsWhere({ [name]: text }) : name === "session_id" ? sessionAddress(text) : null;
-  return el("span", {}, el("span", { class: "quiet" }, visible(name) + " "), address ? link(address, cut) : visible(cut));
+  return el("span", {}, el("span", { class: "quiet" }, visible(name) + " "), address && done ? link(address, cut) : visible(cut));
 }
 
 function outcomeMark(outcome) {
@@ -28,7 +29,7 @@ function actionRow(entry) {
     el("td", {}, visible(entry.by), who ? el("div", { class: "quiet small" }, visible(who)) : null),
     el("td", {}, visible(entry.action)),
     el("td", {}, outcomeMark(entry.outcome)),
-    el("td", { class: "detail" }, Object.entries(entry.detail).map(detailOf)),
+    el("td", { class: "detail" }, Object.entries(entry.detail).map((fact) => detailOf(fact, entry.outcome === "done"))),
   );
 }
 
