@@ -54,8 +54,10 @@ FILTERS: dict[str, dict[str, Any]] = {
     "task": {"task_id": "task-3"},
     "group": {"group_id": "task-3"},
     "failed by the agent": {"failed_by": "agent"},
+    "failed, rare": {"failed_by": "infrastructure"},
     "failure type": {"failure_type": "Rare"},
     "untrainable": {"untrainable": "stale"},
+    "two filters, one rare": {"stage": "COMPLETED", "harness": "rare"},
     "reward, none found": {"reward_at_least": 2.0},
     "text, none found": {"text": "nowhere"},
 }

@@ -94,9 +94,9 @@ class Service:
 
 
 class FakeNode:
-    def __init__(self, url: str, name: str = "fake:1", slots: int = 8) -> None:
+    def __init__(self, url: str, name: str = "fake:1", slots: int = 8, **abilities: Any) -> None:
         self._url = url
-        body = {"name": name, "slots": slots, "abilities": able().model_dump(mode="json")}
+        body = {"name": name, "slots": slots, "abilities": able(**abilities).model_dump(mode="json")}
         given = orjson.loads(self._send("POST", "/v1/nodes", body, NODE))
         self.node_id, self._key = given["node_id"], given["key"]
         self.held: dict[str, Lease] = {}

@@ -305,9 +305,12 @@ class PolarClient:
         body = rotation.model_dump_json().encode()
         return await self._ask("POST", f"/v1/tokens/{kind}/rotate", TokenStatus, body=body)
 
-    async def actions(self, *, after: int | None = None, limit: int | None = None) -> ActionPage:
-        """The record of control actions: the newest, or those after a cursor."""
-        return await self._ask("GET", "/v1/actions", ActionPage, params={"after": after, "limit": limit})
+    async def actions(
+        self, *, after: int | None = None, before: int | None = None, limit: int | None = None
+    ) -> ActionPage:
+        """The record of control actions: the newest, also of those before a cursor, or the first after one."""
+        params = {"after": after, "before": before, "limit": limit}
+        return await self._ask("GET", "/v1/actions", ActionPage, params=params)
 
     def events(self, after: int = 0) -> AsyncGenerator[Event]:
         """Every change after a cursor, endless."""

@@ -37,6 +37,7 @@ from polar.server.records.tables import (
     NEEDS_WAITING,
     OPEN_INDEXES,
     OUTCOMES_AT,
+    OUTCOMES_FAILED_BY,
     QUEUE_NEXT,
     SCHEMA_VERSION,
     SESSIONS_OPEN,
@@ -192,7 +193,7 @@ def _add_blob_store(connection: Connection) -> None:
             at=func.coalesce(came.scalar_subquery(), time.time()),
         )
     )
-    for index in (GROUPS_FETCHED, OUTCOMES_AT, UPLOADS_KEY, UPLOADS_STORED, UPLOADS_INSIDE):
+    for index in (GROUPS_FETCHED, OUTCOMES_AT, OUTCOMES_FAILED_BY, UPLOADS_KEY, UPLOADS_STORED, UPLOADS_INSIDE):
         index.create(connection, checkfirst=True)
     total = connection.execute(select(func.count(), func.sum(uploads.c.size_bytes)).select_from(uploads)).one()
     held = {"blobs": total[0], "blob_bytes": total[1] or 0}

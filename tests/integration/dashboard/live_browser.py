@@ -11,7 +11,7 @@ from polar.dashboard.live.pages import dashboard
 from polar.types import Spec
 from waiting import blocked_until
 
-PAGES = ("/", "/sessions", "/groups", "/nodes", "/training", "/log")
+PAGES = ("/", "/sessions", "/groups", "/nodes", "/training", "/log", "/actions")
 READY = "document.body && document.body.dataset.ready === '1'"
 
 

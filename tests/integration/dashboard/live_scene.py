@@ -12,6 +12,7 @@ from polar.client import SyncPolarClient
 from polar.types import Stage, TaskRequest, TrainingPoint
 
 HARNESSES = ("codex", "claude_code", "qwen_code")
+ENGINE = {"engine": "vllm", "model": "Qwen/Qwen3-8B"}
 FAILURES: list[dict[str, Any]] = [
     {"where": "engine", "type": "EngineUnavailable", "message": "no answer for 60 s", "policy": False},
     {"where": "evaluator", "type": "EvaluatorFailed", "message": "the judge answered 503", "policy": False},
@@ -30,9 +31,13 @@ def task(task_id: str, samples: int = 8, harness: str = "codex", **fields: Any) 
 
 
 def busy(service: Service, groups: int = 14) -> list[FakeNode]:
-    """Finished groups, open ones, a queue, three nodes of which one is sick, and two training runs."""
+    """Finished groups, open ones, a queue with a task that no node can run, three nodes of which one is sick, and
+    two training runs."""
     chance = random.Random(7)
-    nodes = [FakeNode(service.url, f"gpu-{number}:4711", slots) for number, slots in enumerate((16, 16, 8), 1)]
+    nodes = [
+        FakeNode(service.url, f"gpu-{number}:4711", slots, **ENGINE, labels=["gpu", f"rack:{number}"])
+        for number, slots in enumerate((16, 16, 8), 1)
+    ]
     first = nodes[0]
     with client_of(service) as client:
         client.set_policy_version("step-41")
@@ -42,6 +47,7 @@ def busy(service: Service, groups: int = 14) -> list[FakeNode]:
             _finish(first, chance, solved=(0.0, 0.2, 0.5, 0.8, 1.0)[number % 5])
         for number in range(6):
             client.submit(task(f"sympy-{20100 + 13 * number}", 8, HARNESSES[number % 3]))
+        client.submit(task("needs-a-tpu", 3, needs={"labels": ["tpu"]}))
         report_curves(client)
     work(nodes[0], 12)
     work(nodes[1], 9)

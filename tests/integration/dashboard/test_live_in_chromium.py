@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from live_browser import PAGES, READY, Visitor, dashboard_service
+from live_browser import PAGES, READY, Visitor
 from live_scene import busy, client_of, report_curves, task
 
-from chromium import Chromium, started_chromium
-from fake_node import FakeNode, Service
+from fake_node import FakeNode
+from polar.server.overview import ended_sessions
 from polar.types import Stage
 from viewed_session import HOSTILE
 from waiting import blocked_until
@@ -18,25 +15,6 @@ from waiting import blocked_until
 pytestmark = pytest.mark.check
 
 COMPARED = "/compare?left=django-11000-0&right=django-11000-1&right_builder=per_request"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    with started_chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    made = dashboard_service(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def visitor(chromium: Chromium, service: Service) -> Visitor:
-    chromium.look(width=1300)
-    return Visitor(chromium, service)
 
 
 def test_a_wrong_token_is_refused_and_the_right_one_leads_on(visitor: Visitor) -> None:
@@ -70,7 +48,13 @@ def test_every_page_fits_and_the_console_stays_empty(visitor: Visitor, width: in
     visitor.browser.look(width=width, dark=dark)
     try:
         visitor.log_in()
-        for path in (*PAGES, "/sessions/django-11000-0", "/sessions/sympy-20165-7", COMPARED):
+        for path in (
+            *PAGES,
+            "/sessions/django-11000-0",
+            "/sessions/sympy-20165-7",
+            "/sessions/needs-a-tpu-0",
+            COMPARED,
+        ):
             visitor.go(path)
             assert visitor.ask("document.documentElement.scrollWidth") <= width, path
             ground = "rgb(22, 24, 27)" if dark else "rgb(253, 253, 252)"
@@ -215,6 +199,16 @@ def test_filters_stand_in_the_address(visitor: Visitor) -> None:
     }
 
 
+def test_a_list_says_how_far_it_looked(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_sessions, "LOOKED", 8)
+    busy(visitor.service, groups=2)
+    visitor.log_in("/sessions?text=django-11000")
+    visitor.reads("#count", "looked at 8 that have ended, older ones may fit too")
+    visitor.reads("#empty", "None of these fits.")
+    visitor.click(".pager button")
+    visitor.sees("document.querySelectorAll('#rows tr').length === 8")
+
+
 def test_ten_thousand_sessions_are_listed_page_by_page(visitor: Visitor) -> None:
     with client_of(visitor.service) as client:
         client.submit_many(task(f"t{number:03}", 100) for number in range(100))
@@ -332,11 +326,13 @@ def test_stages_differ_by_more_than_colour(visitor: Visitor) -> None:
 
 def test_hostile_text_is_only_text_on_every_page(visitor: Visitor) -> None:
     line = HOSTILE.replace("\u2028", "").replace("\u202e", "").replace("\x1b", "")
-    node = FakeNode(visitor.service.url, line[:190])
+    names = [line[:400]]
+    node = FakeNode(visitor.service.url, line[:190], engine=line[:150], model=line, labels=names, polar=line[:100])
     with client_of(visitor.service) as client:
         client.set_policy_version(line)
         client.submit(task("add", 3, instruction=HOSTILE, metadata={"words": HOSTILE}))
         client.submit(task("open", 2, instruction=HOSTILE))
+        client.submit(task("waits", 1, needs={"labels": [line]}))
     first, second, third = node.lease(3)
     failure = {"where": HOSTILE[:90], "type": HOSTILE, "message": HOSTILE}
     node.finish(first, reward=None, failure={**failure, "policy": False}, stage=Stage.FAILED)
@@ -347,12 +343,22 @@ def test_hostile_text_is_only_text_on_every_page(visitor: Visitor) -> None:
     log = [{"at": 2.0, "level": "error", "source": HOSTILE, "message": HOSTILE, "session_id": HOSTILE}]
     node.report({held[0]: Stage.RUNNING}, sick=sick, log=log)
     visitor.log_in()
-    for path in (*PAGES, f"/sessions/{first}", f"/sessions/{held[0]}", "/sessions?failure_type=%3Cb%3E"):
+    for path in (
+        *PAGES,
+        f"/sessions/{first}",
+        f"/sessions/{held[0]}",
+        "/sessions/waits-0",
+        "/sessions?failure_type=%3Cb%3E",
+    ):
         visitor.go(path)
         assert visitor.ask("window.hacked") is None
         assert visitor.ask("document.querySelectorAll('img, iframe, #page script, header script').length") == 0
         assert "\u202e" not in visitor.ask("document.body.innerText")
+    for path, place in [("/", "#waiting"), ("/sessions/waits-0", "#waits"), ("/actions", "#rows")]:
+        visitor.go(path)
+        visitor.reads(place, "<script>window.hacked=1</script>")
     visitor.go("/nodes")
+    visitor.reads("#nodes .can", "<script>window.hacked=1")
     visitor.reads("#nodes", "<script>window.hacked=1</script>")
     visitor.click("#nodes .buttons button")
     visitor.reads("dialog.confirm", "<script>")

@@ -62,6 +62,7 @@ AS_IN_SCHEMA_8 = (
         f"DROP INDEX {name}"
         for name in ("groups_fetched", "outcomes_at", "uploads_key", "uploads_stored", "uploads_inside")
     ),
+    "DROP INDEX outcomes_failed_by",
     "ALTER TABLE polar_server DROP COLUMN identity",
     "ALTER TABLE results DROP COLUMN fetched",
     "ALTER TABLE groups DROP COLUMN unfetched",

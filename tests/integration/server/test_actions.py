@@ -163,6 +163,8 @@ async def test_the_record_keeps_the_newest(open_server: OpenServer, database: st
     page = await api.get(f"/v1/actions?after={kept[9].cursor}&limit=2")
     assert [one["action"] for one in page["actions"]] == ["n.40", "n.41"]
     assert page["cursor"] == kept[11].cursor
+    older = await api.get(f"/v1/actions?before={kept[9].cursor}&limit=2")
+    assert [one["action"] for one in older["actions"]] == ["n.37", "n.38"], "the newest of those before it"
 
 
 async def test_entries_also_go_to_a_file_that_others_cannot_read(open_server: OpenServer, tmp_path: Path) -> None:

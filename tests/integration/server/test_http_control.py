@@ -41,6 +41,7 @@ CONTROL_ROUTES = [
     ("PUT", "/v1/policy"),
     ("GET", "/v1/policy/drain"),
     ("GET", "/v1/nodes"),
+    ("GET", "/v1/actions"),
 ]
 
 

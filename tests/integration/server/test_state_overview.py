@@ -348,17 +348,18 @@ async def test_a_database_of_version_6_gets_its_outcomes(database: str, clock: C
         ({"open": False, "node_id": "one"}, "outcomes_at_node"),
         ({"open": True, "node_id": "one"}, "sessions_of_node"),
         ({"failed_by": "any"}, "outcomes_failed"),
+        ({"failed_by": "infrastructure"}, "outcomes_failed_by"),
         ({"failure_type": "EngineError"}, "outcomes_of_failure"),
         ({"untrainable": "stale"}, "outcomes_untrainable"),
         ({"open": False, "group_id": "g"}, "outcomes_of_group"),
         ({"open": False, "task_id": "t"}, "ix_sessions_task_id"),
+        ({"stage": "COMPLETED", "harness": "shell", "text": "a"}, "outcomes_of_harness"),
     ],
 )
 async def test_a_filter_has_its_index(desk: Desk, wanted: dict[str, Any], index: str) -> None:
-    [query] = session_list.queries_of(SessionFilter.model_validate(wanted))
-    paged = session_list.one_page(query, before=5, limit=50)
-
     def check_plan(connection: Connection) -> None:
+        [query] = session_list.queries_of(connection, SessionFilter.model_validate(wanted), before=5)
+        paged = session_list.one_page(query.rows, before=5, limit=50)
         compiled = paged.compile(connection, compile_kwargs={"literal_binds": True})
         if connection.dialect.name == "sqlite":
             found = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}").all())

@@ -11,7 +11,8 @@ from service_bench import AGENT, CONFIG, POLAR, ServiceBench, agent_task
 from waiting import hang_limit, until
 
 DESCRIPTORS = 130
-SESSIONS = 40
+SESSIONS = 60
+"""So many that those which run and wait hold more descriptors than there are, however slowly they start."""
 
 
 def start_narrow_node(bench: ServiceBench) -> subprocess.Popen[bytes]:
@@ -32,7 +33,7 @@ def start_narrow_node(bench: ServiceBench) -> subprocess.Popen[bytes]:
 
 async def test_a_node_out_of_descriptors_fails_no_session(bench: ServiceBench) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > DESCRIPTORS
-    pools = "init = 20\nready = 20\nrunning = 30\npostrun = 10\n"
+    pools = "init = 20\nready = 20\nrunning = 50\npostrun = 10\n"
     config = re.sub(
         r"(?s)\[pools\].*?\[server\]", f"[pools]\n{pools}[node]\nprobe_pause_s = 0.2\n[server]", CONFIG
     )
@@ -44,7 +45,7 @@ async def test_a_node_out_of_descriptors_fails_no_session(bench: ServiceBench) -
     async with bench.client() as client, hang_limit():
         # No session ends before there are more than there are descriptors for, however busy the machine is.
         go_on = bench.folder / "go-on"
-        wait = f"until [ -e {go_on} ]; do sleep 0.1; done"
+        wait = f"until [ -e {go_on} ]; do sleep 0.5; done"
         await client.submit(agent_task(f"{wait}; {AGENT}", task_id="t", num_samples=SESSIONS))
         await until(lambda: "descriptors" in bench.logs())
         go_on.touch()

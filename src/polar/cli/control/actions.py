@@ -38,5 +38,5 @@ def actions(
 def line_of(action: Action) -> str:
     who = " ".join(filter(None, (action.by, action.token, action.address)))
     detail = " ".join(f"{name}={value}" for name, value in action.detail.items())
-    about = one_line(f"{who}  {detail}", 300)
+    about = f"{one_line(who)}  {one_line(detail, 300)}".rstrip()
     return f"{action.cursor:>6}  {clock(action.at)}  {action.action:<22} {action.outcome:<8} {about}"

@@ -24,7 +24,7 @@ def ls(server: ServerOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"tokens": [one.model_dump(mode="json") for one in found]})
     else:
-        print_table(("kind", "token", "made", "valid"), map(_row, found))
+        print_table(("kind", "token", "made", "valid"), map(row_of, found))
 
 
 @token.command("rotate")
@@ -65,7 +65,7 @@ def rotate(
         typer.echo(f"{variable} is set here and still holds the old one: set it to the content of that file")
 
 
-def _row(one: TokenStatus) -> tuple[str, ...]:
+def row_of(one: TokenStatus) -> tuple[str, ...]:
     if one.expires is None:
         valid = "yes"
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from polar.cli.options import JsonOption, SamplesOption, ServerOption, TasksArgument
-from polar.cli.output import error_console, print_json_list
+from polar.cli.output import error_console, one_line, print_json_list
 from polar.cli.service.remote import ask, check_server
 from polar.cli.task_choice import (
     FilterOption,
@@ -107,7 +107,7 @@ class SubmittedTask(NamedTuple):
         if self.was_there:
             ended = sum(count for stage, count in status.stages.items() if Stage(stage).final)
             return f"task {status.task_id}: already there, {ended} of {status.num_samples} sessions finished"
-        waits = f"; waits: {status.waits}" if status.waits.startswith("no ") else ""
+        waits = f"; waits: {one_line(status.waits, 300)}" if status.waits.startswith("no ") else ""
         count = f"{status.num_samples} {'session' if status.num_samples == 1 else 'sessions'}"
         return f"task {status.task_id}: {count}{waits}"
 

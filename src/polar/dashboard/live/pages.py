@@ -32,6 +32,7 @@ PAGES: dict[str, tuple[LivePageName, str]] = {
     "/nodes": ("nodes", "Gateway nodes and their run slots"),
     "/training": ("training", "The curves of trainers"),
     "/log": ("log", "The log of server and nodes"),
+    "/actions": ("actions", "Who did what: the record of control actions"),
 }
 QuerySession = Annotated[str, Query(pattern=ID_PATTERN)]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -14,8 +14,10 @@ from fastapi.responses import HTMLResponse
 from polar.dashboard.document import COMPARISON_SCRIPTS, SESSION_SCRIPTS, DocumentParts, asset, joined
 from polar.dashboard.page import ComparisonPage, SessionPage
 
-LivePageName = Literal["login", "overview", "sessions", "session", "compare", "groups", "nodes", "training", "log"]
-SHARED = tuple(f"live/{name}.js" for name in ("requests", "shared", "curves", "charts", "actions", "frame"))
+LivePageName = Literal[
+    "login", "overview", "sessions", "session", "compare", "groups", "nodes", "training", "log", "actions"
+]
+SHARED = tuple(f"live/{name}.js" for name in ("requests", "shared", "curves", "charts", "dialogs", "frame"))
 LOGIN = ("live/requests.js", "live/login.js")
 STYLES = ("page.css", "live/live.css")
 ICON = "/favicon.ico"

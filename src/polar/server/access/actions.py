@@ -61,9 +61,11 @@ def append(connection: Connection, now: float, kept: int, done: ActionUnderWay) 
     return Action(cursor=cursor, detail=detail, **row)
 
 
-def page(connection: Connection, after: int | None, limit: int) -> ActionPage:
-    """The first after the cursor; without one, the newest."""
+def page(connection: Connection, after: int | None, limit: int, before: int | None = None) -> ActionPage:
+    """The first after the cursor `after`; without one, the newest, of those before the cursor `before`."""
     query = select(actions).limit(limit)
+    if before is not None:
+        query = query.where(actions.c.cursor < before)
     if after is None:
         rows = connection.execute(query.order_by(actions.c.cursor.desc())).mappings().all()[::-1]
     else:

@@ -220,6 +220,13 @@ outcomes = Table(
 )
 Index("outcomes_of_group", outcomes.c.group_id, outcomes.c.cursor)
 Index("outcomes_failed", outcomes.c.number, sqlite_where=HAS_FAILED, postgresql_where=HAS_FAILED)
+OUTCOMES_FAILED_BY = Index(
+    "outcomes_failed_by",
+    outcomes.c.failed_by,
+    outcomes.c.number,
+    sqlite_where=HAS_FAILED,
+    postgresql_where=HAS_FAILED,
+)
 Index(
     "outcomes_of_failure",
     outcomes.c.failure_type,

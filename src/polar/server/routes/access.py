@@ -12,7 +12,7 @@ from polar.server.routes.parameters import CONFLICT, MAX_CURSOR
 from polar.server.state import State
 from polar.types import ActionPage, TokenKind, TokenRotation, TokenStatus
 
-After = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
+Place = Annotated[int | None, Query(ge=0, le=MAX_CURSOR)]
 PageSize = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -41,6 +41,7 @@ class AccessRoutes:
         await self._access.tokens.refresh()
         return status
 
-    async def actions(self, after: After = None, limit: PageSize = 100) -> ActionPage:
-        """The newest, or those after a cursor. Who did what, from where, and what was refused."""
-        return await self._state.read(actions.page, after, limit)
+    async def actions(self, after: Place = None, before: Place = None, limit: PageSize = 100) -> ActionPage:
+        """The newest, also of those before a cursor, or the first after one. Who did what, from where, and what
+        was refused."""
+        return await self._state.read(actions.page, after, limit, before)

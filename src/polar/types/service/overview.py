@@ -183,6 +183,9 @@ class SessionListPage(Strict):
     """The newest submitted first."""
     before: int | None = None
     """Continue with the sessions before this number. None: there are no more."""
+    looked: int | None = None
+    """The page is not full because so many sessions were looked at: older ones may fit too. None: it is as full as
+    it can be."""
 
 
 class GroupView(Strict):

@@ -126,3 +126,20 @@ def test_at_a_server_it_shows_and_removes_what_was_fetched(served: str) -> None:
     assert report["found"]["groups"] == 0  # younger than a minute
     code, output = polar("gc", "--at-server", "--server", served, "--dry-run")
     assert code == 0 and "2 uploads in the folder" in output and "retention of the server: none" in output
+
+
+def test_at_a_server_it_asks_before_it_removes(served: str) -> None:
+    old = ("gc", "--at-server", "--server", served, "--older-than", "0.0001m")
+    code, output = polar(*old)
+    assert code == 2 and "nothing was removed: --yes confirms it" in output
+    code, output = polar(*old, "--yes")
+    assert code == 0 and "removed 1 sessions and " in output and "MB of uploads freed" in output
+    code, output = polar(*old, "--yes", "--unfetched", "--json")
+    assert code == 0 and json.loads(output)["removed"]["sessions"] == 1, "also what no client has fetched"
+    code, output = polar(*old, "--dry-run", "--json")
+    assert json.loads(output)["stored"]["blobs"] == 0
+
+
+def test_an_age_without_a_unit_is_refused(served: str) -> None:
+    code, output = polar("gc", "--at-server", "--server", served, "--older-than", "7")
+    assert code == 2 and "is no age" in output

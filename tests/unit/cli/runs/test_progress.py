@@ -42,6 +42,20 @@ def test_calls_are_counted_while_sessions_run() -> None:
     assert "  5 calls  2 generating  " in progress.words()
 
 
+def test_why_a_server_gives_sessions_to_no_node_is_said_until_one_begins() -> None:
+    progress = RunProgress([TASK], quiet=True)
+    progress.waits = "no live node has\nthe label tpu\x1b[2J"
+    assert progress.words() == "0/20 done  QUEUED 20  0 calls  waits: no live node has the label tpu␛[2J"
+    progress.stage_changed("add-0", Stage.INIT, 0.0)
+    assert "waits" not in progress.words()
+
+
+def test_a_session_that_the_server_cancelled_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = RunProgress([TASK])
+    progress.finished(ended(0, stage=Stage.CANCELLED, cancel_reason="group sums has enough sessions"))
+    assert "group sums has enough sessions" in capsys.readouterr().err
+
+
 def test_a_run_that_goes_on_counts_what_it_had() -> None:
     progress = RunProgress([TASK], quiet=True, earlier=[ended(0), ended(1)])
     assert progress.words() == "2/20 done  QUEUED 18  0 calls"

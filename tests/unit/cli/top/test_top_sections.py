@@ -7,7 +7,7 @@ import pytest
 from polar.cli.top.feed import Snapshot
 from polar.cli.top.sections import age, head_lines, sections, short
 from polar.types import NodeStatus
-from polar.types.service.overview import EngineRate, FailureCount
+from polar.types.service.overview import EngineRate, FailureCount, WaitReason
 
 from .fake_service import a_node, a_session, an_overview
 
@@ -35,6 +35,15 @@ def test_a_service_without_work_says_so() -> None:
 def test_failed_calls_are_named_only_if_there_are_any() -> None:
     assert "FAILED" not in head_lines(an_overview())[2]
     assert head_lines(an_overview(rate=EngineRate(over_s=9, failed_calls=4)))[2].endswith("4 FAILED")
+
+
+def test_the_reason_of_most_waiting_sessions_is_in_the_head() -> None:
+    tpu = WaitReason(why="no live node has the label tpu", sessions=1200, task_id="a")
+    full = WaitReason(why="all 8 slots of 2 nodes that can run it are in use", sessions=7, task_id="b")
+    assert len(head_lines(an_overview())) == 4
+    assert head_lines(an_overview(waiting=(tpu,)))[4] == "1.2k wait: no live node has the label tpu"
+    both = head_lines(an_overview(waiting=(tpu, full)))
+    assert both[4] == "1.2k wait; 7 for other reasons: no live node has the label tpu" and len(both) == 5
 
 
 def rows_of(name: str, snapshot: Snapshot) -> list[tuple[str, ...]]:

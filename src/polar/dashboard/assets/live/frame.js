@@ -1,5 +1,5 @@
 // What stands around every page: navigation, state of the policy, and the connection that tells when to look again.
-const LINKS = [["/", "Overview"], ["/sessions", "Sessions"], ["/groups", "Groups"], ["/nodes", "Nodes"], ["/training", "Training"], ["/log", "Log"]];
+const LINKS = [["/", "Overview"], ["/sessions", "Sessions"], ["/groups", "Groups"], ["/nodes", "Nodes"], ["/training", "Training"], ["/log", "Log"], ["/actions", "Actions"]];
 const LEAST_PAUSE_MS = 1000; // between two refreshes, however many events come
 const LONGEST_PAUSE_MS = 5000; // heartbeats of nodes are no events
 const RETRY_MS = 2000;
@@ -25,14 +25,17 @@ function drawFrame() {
     await ask("POST", "/logout");
     location.assign("/login");
   });
+  const navigation = el("div", { class: "links", role: "navigation", "aria-label": "pages" }, links);
   document.body.prepend(
     el(
       "header",
       { class: "frame" },
-      el("div", { class: "frameline" }, el("a", { class: "brand", href: "/" }, "Polar"), el("div", { class: "links", role: "navigation", "aria-label": "pages" }, links), el("div", { class: "tools" }, el("div", { id: "policy" }), theme, leave)),
+      el("div", { class: "frameline" }, el("a", { class: "brand", href: "/" }, "Polar"), navigation, el("div", { class: "tools" }, el("div", { id: "policy" }), theme, leave)),
       el("p", { id: "away", role: "alert", hidden: true }),
     ),
   );
+  const current = navigation.querySelector("[aria-current]");
+  if (current) navigation.scrollLeft = current.offsetLeft - navigation.offsetLeft; // on a phone not all of them fit
 }
 
 function drawPolicy(policy) {

@@ -2,6 +2,7 @@
 const HISTORY = 180;
 const PANELS = {
   attention: panel("attention", "Needs attention"),
+  waiting: panel("waiting", "Why sessions wait"),
   stages: panel("stages", "Stages", "Where the sessions are. Choose one to list them."),
   learning: panel("learning", "Learning"),
   failures: panel("failures", "Failures", "Of the newest results. Infrastructure failures count nowhere and run again where possible; those of the agent count as reward 0."),
@@ -68,6 +69,11 @@ function attention(overview) {
   return lines.length ? el("ul", { class: "alerts" }, lines) : el("p", { class: "good" }, "✓ Nothing.");
 }
 
+function waitReasons({ waiting }) {
+  const row = (each) => el("tr", {}, el("td", {}, visible(each.why)), el("td", { class: "n" }, number(each.sessions)), el("td", {}, link(sessionsWhere({ task_id: each.task_id, stage: "QUEUED" }), each.task_id)));
+  return table([["reason"], ["sessions", "n"], ["first task"]], el("tbody", {}, waiting.map(row)));
+}
+
 function stageFlow({ stages }) {
   const box = (stage) => el("a", { class: "stagebox " + stage, href: sessionsWhere({ stage }), "data-stage": stage }, el("b", {}, number(stages[stage] || 0)), stageMark(stage));
   const total = Object.values(stages).reduce((sum, each) => sum + each, 0);
@@ -125,6 +131,8 @@ async function drawOverview(overview) {
   const points = runs.length ? await pointsOf(runs[0].run_id) : [];
   drawTiles(overview);
   redraw(PANELS.attention.body, { policy: overview.policy, stages: overview.stages, nodes: overview.nodes.map(({ node_id, name, alive, sick, draining, sessions, last_seen }) => ({ node_id, name, alive, sick, draining, sessions, last_seen: alive ? 0 : last_seen })), stuck: overview.stuck, contrast: overview.contrast }, attention);
+  PANELS.waiting.section.hidden = !overview.waiting.length;
+  redraw(PANELS.waiting.body, { waiting: overview.waiting }, waitReasons);
   redraw(PANELS.stages.body, { stages: overview.stages }, stageFlow);
   redraw(PANELS.learning.body, { run: runs[0] || null, points }, learning);
   redraw(PANELS.failures.body, { failures: overview.failures }, failures);
@@ -134,6 +142,6 @@ async function drawOverview(overview) {
 }
 
 document.getElementById("page").append(
-  el("main", { class: "live" }, el("h1", { class: "unseen" }, "Overview"), TILES, PANELS.attention.section, PANELS.stages.section, PANELS.learning.section, PANELS.failures.section, PANELS.training.section, PANELS.harnesses.section, PANELS.log.section),
+  el("main", { class: "live" }, el("h1", { class: "unseen" }, "Overview"), TILES, PANELS.attention.section, PANELS.waiting.section, PANELS.stages.section, PANELS.learning.section, PANELS.failures.section, PANELS.training.section, PANELS.harnesses.section, PANELS.log.section),
 );
 follow(drawOverview);

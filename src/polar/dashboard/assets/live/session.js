@@ -5,6 +5,7 @@ const PAUSE_MS = 3000;
 const FOLLOW = el("input", { type: "checkbox", id: "follow" });
 const HEAD = el("div", { class: "sessionbar", id: "sessionbar" });
 const LOG_BOX = el("details", { class: "sessionlog", id: "sessionlog" }, el("summary", {}, "log of this session"), el("div", {}));
+const WAITS = el("p", { class: "note", id: "waits", hidden: true });
 const STALE = el("p", { class: "note", id: "stale", hidden: true });
 
 function sessionBar({ status }) {
@@ -26,6 +27,8 @@ async function drawSession() {
   const status = await read("/v1/sessions/" + encodeURIComponent(SESSION.id));
   const log = await readLog({ session_id: SESSION.id });
   redraw(HEAD, { status: { ...status, result: status.result === null ? null : true } }, sessionBar);
+  WAITS.hidden = !status.waits;
+  WAITS.textContent = visible("It waits for a node: " + status.waits);
   LOG_BOX.querySelector("summary").textContent = `log of this session (${counted(log.lines.length, "line")})`;
   redraw(LOG_BOX.lastChild, log.lines, (lines) => (lines.length ? [el("ol", { class: "log" }, lines.map(logLine))] : [el("p", { class: "quiet" }, "No line.")]));
   if (status.stage !== SESSION.stage) changed(`The session is ${stageName(status.stage)} by now; this page shows it ${stageName(SESSION.stage)}. `);
@@ -63,7 +66,7 @@ async function watchCalls() {
 FOLLOW.checked = sessionStorage.getItem("polar-follow") !== "no";
 FOLLOW.addEventListener("change", () => sessionStorage.setItem("polar-follow", FOLLOW.checked ? "yes" : "no"));
 
-document.getElementById("page").before(HEAD, STALE);
+document.getElementById("page").before(HEAD, WAITS, STALE);
 document.querySelector("#page > header").append(LOG_BOX);
 follow(drawSession);
 if (SESSION.open) watchCalls();

@@ -85,15 +85,15 @@ async function drawSessions(overview) {
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     PROBLEM.textContent = visible(error.message);
-    page = { sessions: [], before: null };
+    page = { sessions: [], before: null, looked: null };
   }
   for (const node of overview.nodes) NAMES.set(node.node_id, node.name);
   redrawRows(BODY, page.sessions, (row) => row.session_id, sessionRow);
   const total = Object.values(overview.stages).reduce((sum, each) => sum + each, 0);
   const { before, ...filters } = chosen();
-  COUNT.textContent = `${counted(page.sessions.length, "session")} shown of ${number(total)} in all${before ? ", older ones" : ""}`;
-  redraw(PAGER, { older: page.before, newest: Boolean(before) }, (at) => [at.newest ? button("« newest", () => choose({ before: "" })) : null, at.newest ? button("‹ newer", () => history.back()) : null, at.older === null ? null : button("older ›", () => choose({ before: at.older }))]);
-  const nothing = page.sessions.length ? "" : total ? "No session fits these filters." : "none";
+  COUNT.textContent = `${counted(page.sessions.length, "session")} shown of ${number(total)} in all${before ? ", older ones" : ""}${page.looked ? `; looked at ${number(page.looked)} that have ended, older ones may fit too` : ""}`;
+  redraw(PAGER, { older: page.before, newest: Boolean(before), further: page.looked !== null }, (at) => [at.newest ? button("« newest", () => choose({ before: "" })) : null, at.newest ? button("‹ newer", () => history.back()) : null, at.older === null ? null : button(at.further ? "look further ›" : "older ›", () => choose({ before: at.older }))]);
+  const nothing = page.sessions.length ? "" : page.looked ? "None of these fits." : total ? "No session fits these filters." : "none";
   redraw(EMPTY, nothing, (text) => (text === "" ? [] : text === "none" ? [teach("No task has been submitted yet. Submit a task file from any machine that has the control token:", "polar submit tasks.toml --server " + location.origin)] : [el("p", { class: "quiet" }, PROBLEM.textContent ? "" : text)]));
 }
 
