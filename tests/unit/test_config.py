@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from polar.config import Config, cache_dir, config_dir, load, make_secret, read_secret
+from polar.config import Config, cache_dir, load
 from polar.errors import ConfigError
+from polar.token_files import config_dir, make_secret, read_secret
 
 
 def test_no_file_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ import aiohttp
 import orjson
 
 from polar.client.retries import Retrier, Retry, ServerError
-from polar.config import config_dir, read_secret
 from polar.errors import ConfigError, PolarError
 from polar.tls import CertificateUnusable, advice, client_context
+from polar.token_files import config_dir, read_secret
 
 CONNECT_TIMEOUT_S = 10.0
 JSON = "application/json"

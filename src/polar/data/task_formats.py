@@ -18,7 +18,7 @@ from typing import Any, cast
 from polar.data.task_sets import SETS, SkippedTask, TaskItem, set_reader
 from polar.data.task_text import text_lines, whole_text
 from polar.errors import ConfigError, did_you_mean
-from polar.toml_lines import Field, FieldLines
+from polar.toml.lines import Field, FieldLines
 
 SHOWN_PROBLEMS = 10
 MERGED_TABLES = frozenset({"sampling", "budgets", "files", "keep", "metadata"})

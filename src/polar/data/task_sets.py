@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from polar.toml_lines import Field
+from polar.toml.lines import Field
 from polar.types import TaskRequest
 
 SETS = {

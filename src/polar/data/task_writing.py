@@ -18,7 +18,7 @@ from polar.data.row_files import NO_PYARROW
 from polar.data.task_sets import SkippedTask
 from polar.data.task_text import MAX_FILE_BYTES
 from polar.errors import ConfigError
-from polar.toml_text import toml_key, toml_text, toml_value
+from polar.toml.text import toml_key, toml_text, toml_value
 from polar.types import TaskRequest
 
 INTEGERS = ("num_samples", "priority")

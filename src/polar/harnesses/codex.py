@@ -16,7 +16,7 @@ from polar.harnesses.instruction import INSTRUCTION_FILE, reading_stdin
 from polar.harnesses.own_logs import ReplyTally, inner, tally_lines, total
 from polar.harnesses.packaged import MCP_START_MS, Api, HarnessOptions, McpServer, PackagedHarness
 from polar.harnesses.programs.native import fitting
-from polar.toml_text import toml_table
+from polar.toml.text import toml_table
 from polar.types import CallProfile, HarnessUsage, HeaderRule, Slot
 
 CODEX_PACKAGE = "@openai/codex"

@@ -10,7 +10,7 @@ import pytest
 from polar.data.task_writing import WRITERS, write_task_file
 from polar.data.tasks import read_tasks
 from polar.errors import ConfigError
-from polar.toml_text import toml_table, toml_text
+from polar.toml.text import toml_table, toml_text
 from polar.types import TaskRequest
 
 TASKS = [

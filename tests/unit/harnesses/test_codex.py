@@ -13,7 +13,7 @@ from polar.errors import ConfigError, HarnessError
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
 from polar.harnesses.codex import BUILDS, Codex, CodexOptions
 from polar.registry import make
-from polar.toml_text import toml_table
+from polar.toml.text import toml_table
 from polar.types import Spec, Tool
 
 MakeContext = Callable[..., HarnessContext]

@@ -54,7 +54,8 @@ def up(  # noqa: PLR0913 - each is an option of the command
     Returns at once: the fleet stays until `polar cluster ray down`.
     """
     from polar.cluster.ray.plan import FleetPlan
-    from polar.config import CONFIG_FILE, read_secret
+    from polar.config import CONFIG_FILE
+    from polar.token_files import read_secret
 
     checked_config(config)
     file = config or Path(CONFIG_FILE)

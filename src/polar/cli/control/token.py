@@ -46,7 +46,7 @@ def rotate(
         polar token rotate control --overlap 12h
         polar token rotate node --now
     """
-    from polar.config import next_secret, use_next_secret
+    from polar.token_files import next_secret, use_next_secret
     from polar.types import TokenRotation
 
     if kind not in ("control", "node"):

@@ -75,6 +75,7 @@ def gateway(  # noqa: PLR0913
     from polar.cluster.gateway_process import GatewayProcess, status_options
     from polar.runs.event_loop import run_served
     from polar.store.paths import RunPaths, new_run_id
+    from polar.token_files import read_secret
 
     logs = LogOptions(log_level, log_json)
     logs.apply()
@@ -88,7 +89,7 @@ def gateway(  # noqa: PLR0913
     chosen = chosen.model_copy(update={"node": chosen.node.model_copy(update=given)})
     address = server or f"{chosen.server.scheme}://{chosen.server.host}:{chosen.server.port}"
     runs_dir: Path = ctx.obj or chosen.runs_dir
-    configuration.read_secret("node-token")  # if it is missing, fail here and not in every worker
+    read_secret("node-token")  # if it is missing, fail here and not in every worker
 
     same: dict[str, Any] = {"log_options": tuple(logs.arguments()), "drain_s": drain_s}
     same["allowed_modules"] = tuple(allow_module or ())
@@ -140,10 +141,10 @@ async def _node(
     import time
 
     from polar.cli.service.tracing import session_tracer
-    from polar.config import read_secret
     from polar.node import Uplink, open_node, serve_server
     from polar.runs.state import held
     from polar.store.paths import RunRecord
+    from polar.token_files import read_secret
 
     record = RunRecord(run_id=paths.run_id, config=config, started=time.time(), versions={})
     with held(paths, record) as run:

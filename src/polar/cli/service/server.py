@@ -56,11 +56,11 @@ def server(  # noqa: PLR0913
 async def _serve(config: ServerConfig, model: ModelConfig, address_file: Path | None) -> None:
     from polar.child_processes import stop_requested
     from polar.cli.output import console
-    from polar.config import config_dir, make_secret
     from polar.dashboard.live.pages import dashboard
     from polar.errors import PolarError
     from polar.server.serve import RolloutServer
     from polar.store.paths import write_whole
+    from polar.token_files import config_dir, make_secret
     from polar.uvicorn_server import why_not
 
     stop = stop_requested()
@@ -107,7 +107,7 @@ def _spelling(model: ModelConfig) -> Spec | None:
 
 def login_advice() -> str:
     """Where a person finds the token for the dashboard."""
-    from polar.config import config_dir
+    from polar.token_files import config_dir
 
     if os.environ.get("POLAR_CONTROL_TOKEN"):
         return "log in with the value of POLAR_CONTROL_TOKEN"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polar.toml_text import toml_table
+from polar.toml.text import toml_table
 
 if TYPE_CHECKING:
     from polar.config import Config

@@ -141,7 +141,7 @@ async def _serve(layout: Layout) -> None:
     from polar.child_processes import stop_requested
     from polar.cli.output import console
     from polar.cli.service.server import login_advice
-    from polar.config import config_dir
+    from polar.token_files import config_dir
 
     stop = stop_requested()
     async with service(layout) as address:

@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from polar.bounded_http import HttpLimits
-from polar.config import NodeConfig, make_secret
+from polar.config import NodeConfig
 from polar.errors import ConfigError
 from polar.monitoring.exposition import CONTENT_TYPE, MetricSource, exposition
 from polar.monitoring.readiness import Readiness
+from polar.token_files import make_secret
 from polar.uvicorn_server import UvicornServer, address_of, listen, why_not
 
 LOGGER = logging.getLogger("polar.node")

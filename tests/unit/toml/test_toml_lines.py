@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polar.toml_lines import FieldLines
+from polar.toml.lines import FieldLines
 
 TEXT = '''# a comment with [tables] and x = 1
 runs_dir = "out"
