@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,24 +181,35 @@ def stored_sessions() -> list[Stored]:
 
 
 class ReplayingNode:
-    def __init__(self, url: str, token: str, stored: list[Stored], course: Course, slots: int) -> None:
-        self._url, self._token = url, token
+    def __init__(self, url: str, stored: list[Stored], course: Course, given: argparse.Namespace) -> None:
+        self._url = url
         self._stored = stored
         self._course = course
-        self._slots = slots
+        self._slots: int = given.slots
+        self._hold_s: float = given.hold_s
         self._held: dict[str, Session] = {}
+        self._freed = asyncio.Event()
 
     async def run(self) -> None:
-        async with Uplink(self._url, self._token) as uplink:
-            await uplink.register(Registration(name=f"replay-{id(self):x}", slots=self._slots, abilities=ABLE))
-            beating = asyncio.create_task(self._beat(uplink))
+        registration = Registration(name=f"replay-{id(self):x}", slots=self._slots, abilities=ABLE)
+        async with Uplink(self._url, "node") as uplink, asyncio.TaskGroup() as under_way:
+            await uplink.register(registration)
+            beating = under_way.create_task(self._beat(uplink))
             while not self._course.over:
-                begun = time.perf_counter()
-                leases = (await uplink.lease(LeaseRequest(room=self._slots, wait_s=1.0))).leases
-                if leases:  # else it waited for work
-                    self._course.times["lease"].append((self._course.done, time.perf_counter() - begun))
-                    await asyncio.gather(*(self._finish(uplink, lease) for lease in leases))
+                if len(self._held) == self._slots:
+                    self._freed.clear()
+                    await self._freed.wait()
+                    continue
+                for lease in await self._leases(uplink):
+                    self._held[lease.session.session_id] = lease.session
+                    under_way.create_task(self._finish(uplink, lease))
             beating.cancel()
+
+    async def _leases(self, uplink: Uplink) -> Sequence[Lease]:
+        """Only the request that does not wait for work is timed."""
+        room = self._slots - len(self._held)
+        found = await self._course.timed("lease", uplink.lease(LeaseRequest(room=room, wait_s=0)))
+        return found.leases or (await uplink.lease(LeaseRequest(room=room, wait_s=2.0))).leases
 
     async def _beat(self, uplink: Uplink) -> None:
         while True:
@@ -210,8 +221,9 @@ class ReplayingNode:
             await asyncio.sleep(BEAT_S)
 
     async def _finish(self, uplink: Uplink, lease: Lease) -> None:
-        name = lease.session.session_id
-        self._held[name] = lease.session
+        name, until = lease.session.session_id, time.monotonic() + self._hold_s
+        while time.monotonic() < until and not self._course.over:  # noqa: ASYNC110 - two conditions
+            await asyncio.sleep(min(1.0, self._hold_s))
         stored = self._stored[secrets.randbelow(len(self._stored))]
         blob = await asyncio.to_thread(stored.blob, lease)
         try:
@@ -220,14 +232,16 @@ class ReplayingNode:
         except LeaseRefused:  # it runs again
             self._course.lost += 1
         del self._held[name]
+        self._freed.set()
 
 
-async def submit(client: PolarClient, course: Course, rate: float) -> None:
-    """Keeps a backlog, and no more than `rate` a second."""
+async def submit(client: PolarClient, course: Course, given: argparse.Namespace) -> None:
+    """Keeps a backlog, and no more than `--rate` a second."""
     submitted, begun = 0, time.monotonic()
+    most = BACKLOG + given.nodes * given.slots
     while submitted < course.sessions and not course.over:
-        due = rate * (time.monotonic() - begun) + SAMPLES
-        if submitted - course.done >= BACKLOG or submitted >= due:
+        due = given.rate * (time.monotonic() - begun) + SAMPLES
+        if submitted - course.done >= most or submitted >= due:
             await asyncio.sleep(0.05)
             continue
         count = min(SAMPLES, course.sessions - submitted)
@@ -343,8 +357,8 @@ async def soak(given: argparse.Namespace, folder: Path) -> tuple[Course, float]:
             telling = asyncio.create_task(tell(course))
             async with asyncio.TaskGroup() as group:
                 for _ in range(given.nodes):
-                    group.create_task(ReplayingNode(url, "node", stored, course, given.slots).run())
-                group.create_task(submit(client, course, given.rate))
+                    group.create_task(ReplayingNode(url, stored, course, given).run())
+                group.create_task(submit(client, course, given))
                 group.create_task(train(client, course))
                 group.create_task(look_around(client, course))
             for task in (watching, telling):
@@ -390,13 +404,16 @@ def rows_of(course: Course) -> list[list[str]]:
 
 
 def costs(course: Course, seconds: float) -> str:
-    """For a plan: what one session costs the server."""
+    """For a plan: what one session costs the server, and how busy it was in the end."""
     cpu_ms = 1000 * course.looks[-1].cpu_s / course.done
+    late = [look for look in course.looks if look.done in course.tenth(LAST)]
+    cores = (late[-1].cpu_s - late[0].cpu_s) / (late[-1].at - late[0].at) if len(late) > 1 else float("nan")
     most = max(look.rss_mb for look in course.looks)
     return (
         f"{course.done:,} sessions in {seconds / 60:.0f} minutes ({course.done / seconds:.1f} a second), "
         f"{len(course.failures)} unread, {course.lost} run twice. The server took {cpu_ms:.0f} ms of processor "
-        f"time for each session, requests of nodes and trainer included, and {most:.0f} MB of memory at most."
+        f"time for each session, requests of nodes and trainer included, and {cores:.2f} of a processor in the "
+        f"last tenth; {most:.0f} MB of memory at most."
     )
 
 
@@ -406,6 +423,7 @@ async def main() -> None:
     parser.add_argument("--minutes", type=float, default=24 * 60, help="stop after so long")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--slots", type=int, default=4, help="sessions of a node at once")
+    parser.add_argument("--hold-s", type=float, default=0.0, help="how long a node has a session")
     parser.add_argument("--rate", type=float, default=8.0, help="sessions submitted a second, at most")
     parser.add_argument("--keep-s", type=float, default=60.0, help="retention, if that is more than ten minutes")
     parser.add_argument("--database", help="default: SQLite in a temporary folder")
@@ -420,7 +438,7 @@ async def main() -> None:
     print(f"{made}\n\n{spoken}")
     for failure in course.failures[:5]:
         print(failure)
-    command = f"python benchmarks/soak.py --sessions {given.sessions} --rate {given.rate:g}"
+    command = f"python benchmarks/soak.py {' '.join(sys.argv[1:])}"
     if given.write:
         write_section("soak", f"{made}\n\n{spoken}\n\n{origin(command)}")
     results: dict[str, Any] = {"rows": rows_of(course), "looks": [vars(each) for each in course.looks]}
