@@ -57,7 +57,7 @@ class Prometheus:
     async def _counts(self, count: int) -> bool:
         try:
             return await self.value("sum(up)") == count
-        except aiohttp.ClientConnectorError:
+        except (aiohttp.ClientConnectorError, aiohttp.ContentTypeError):  # 503 as plain text while it starts
             assert self._process.poll() is None, self.log.read_text()
             return False
 

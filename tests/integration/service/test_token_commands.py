@@ -52,7 +52,9 @@ async def test_tokens_are_rotated_while_the_service_runs(bench: ServiceBench) ->
         async for entry in client.results(task_ids=["after"]):
             assert entry.result.score is not None and entry.result.score.reward == 1.0
 
-    listed = json.loads((await polar(bench, "token", "ls", "--json")).stdout)["tokens"]
+    answered = await polar(bench, "token", "ls", "--json")
+    assert answered.returncode == 0, answered.stderr
+    listed = json.loads(answered.stdout)["tokens"]
     assert [one["kind"] for one in listed if one["expires"] is None] == ["node", "control"]
     shown = (await polar(bench, "actions")).stdout
     assert "access.rotate" in shown and "nodes.register" in shown and "task_id=after" in shown

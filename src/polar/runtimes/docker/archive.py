@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable, shortage_of
 from polar.runtimes.base import Fetched
 from polar.runtimes.files.copies import MAX_ENTRIES, SHOWN_LEFT_OUT, copy_out
 from polar.runtimes.files.folders import MAX_READ_BYTES
@@ -132,6 +132,8 @@ class _Unpacking:
             try:
                 self._make(entry, tar, self._scratch / path)
             except OSError as error:
+                if shortage_of(error):  # the node's fault: without this file the agent's work would be judged
+                    raise
                 self.leave(self._shown(path), error.strerror or "cannot be written")
 
     def make_links(self) -> None:

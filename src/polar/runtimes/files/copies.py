@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event
 from typing import IO, TypeVar
 
-from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable
+from polar.errors import NoSuchFile, RuntimeFailure, WorkspaceUnusable, shortage_of
 from polar.runtimes.base import Fetched
 from polar.runtimes.files.folders import IN_THE_WAY, remove_tree
 from polar.runtimes.host.descriptors import closing_fd
@@ -80,8 +80,9 @@ def copy_in(source: Path, target: Path, cancelled: Event | None = None) -> None:
 
 
 def copy_out(source: Path, target: Path, cap_bytes: int, cancelled: Event | None = None) -> Fetched:
-    """Copies a file or folder to `target`. No process of the session may change it meanwhile. When cancelled, it
-    removes the partial copy, which could be taken for a complete one."""
+    """Copies a file or folder to `target`. No process of the session may change it meanwhile. When cancelled, or
+    when the node runs out of disk or descriptors, it removes the partial copy, which could be taken for a complete
+    one."""
     if not os.path.lexists(source):
         raise NoSuchFile(f"there is no {source.name!r}")
     copy = _Copy(target, cap_bytes, cancelled or Event())
@@ -89,7 +90,7 @@ def copy_out(source: Path, target: Path, cap_bytes: int, cancelled: Event | None
     with closing_fd(os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)) as parent:
         try:
             copy.take(parent, source.name, target)
-        except CopyCancelled:
+        except (CopyCancelled, OSError):
             remove_tree(target)
             raise
     copy.drop_links_outside()
@@ -168,6 +169,8 @@ class _Copy:
             else:
                 self._file(folder, name, target)
         except OSError as error:
+            if shortage_of(error):  # the node's fault: without this file the agent's work would be judged
+                raise
             self._leave(target, (error.strerror or str(error)).lower())
 
     def drop_links_outside(self) -> None:

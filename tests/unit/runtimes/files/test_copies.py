@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -199,6 +201,26 @@ def folder_of_nobody() -> Iterator[Path]:
     yield folder
     os.seteuid(os.getuid())
     remove_tree(folder)
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENOSPC])
+def test_a_node_that_runs_short_fails_the_copy_and_leaves_no_half_of_it(
+    work: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    """Without one of its files, the agent's work would be judged as wrong."""
+    (work / "a.txt").write_text("copied")
+    (work / "b.txt").write_text("not copied")
+    truly = os.open
+
+    def short(path: str, *arguments: Any, **options: Any) -> int:
+        if path == "b.txt":
+            raise OSError(problem, os.strerror(problem))
+        return truly(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", short)
+    with pytest.raises(OSError, match=os.strerror(problem)):
+        copy_out(work, kept, PLENTY)
+    assert not kept.exists()
 
 
 def test_what_cannot_be_read_is_listed(folder_of_nobody: Path) -> None:
