@@ -34,7 +34,7 @@ async def both(gguf: Path) -> AsyncIterator[list[LlamaProgram]]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def started(both: list[LlamaProgram]) -> AsyncIterator[tuple[Any, EngineInfo]]:
-    """One pool for all: its start tests both replicas, which is most of the time. Who kills one starts it again."""
+    """One pool for all: its start tests both replicas, and takes longest. Who kills one starts it again."""
     urls = [program.url for program in both]
     unhurried = {"start_wait_s": HANG_S, "check_timeout_s": HANG_S}  # a busy machine loses no replica
     pool = make("engine", Spec(name="pool", options={"engine": "llamacpp", "urls": urls, **QUICK, **unhurried}))
