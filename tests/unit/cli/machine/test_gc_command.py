@@ -17,6 +17,7 @@ from polar.cli.app import app
 from polar.client import SyncPolarClient
 from polar.runtimes.host.processes import owner_scope
 from polar.runtimes.local.runtime import LocalRuntime
+from polar.server.retention import removal
 from polar.store.paths import RunPaths
 
 
@@ -104,7 +105,8 @@ def test_rules_of_a_server_need_a_server(left: Path) -> None:
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A real server with two ended sessions, of which a client has fetched one."""
+    """A real server with two ended sessions, of which a client has fetched one, long ago."""
+    monkeypatch.setattr(removal, "GRACE_S", -1.0)
     service = Service(tmp_path).start()
     monkeypatch.setenv("POLAR_CONTROL_TOKEN", CONTROL)
     with SyncPolarClient(service.url, CONTROL) as client:
