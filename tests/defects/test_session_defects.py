@@ -141,8 +141,14 @@ class TestTruth:
         async def release_when_the_other_is_done(node: Node, source: TaskFileSource) -> None:
             serving = asyncio.create_task(node.serve(source, watchers=(Watching(),)))
             await until(lambda: ended == ["quick-0"])
-            for place in node.paths.root.glob("sessions/slow-0/place/**/answer.txt"):
-                (place.parent / "go").touch()
+
+            def released() -> bool:
+                """The evaluator's copy of the work may not be there yet."""
+                for place in node.paths.root.glob("sessions/slow-0/place/**/answer.txt"):
+                    (place.parent / "go").touch()
+                return serving.done()
+
+            await until(released)
             await serving
 
         tasks = [agent_task(task_id="slow", evaluator=slow), agent_task(task_id="quick")]

@@ -14,6 +14,8 @@ from polar.types import SessionStatus, Stage
 from service_bench import AGENT, ServiceBench, agent_task, stopped
 from waiting import HANG_S, until
 
+pytestmark = pytest.mark.check
+
 
 async def running(bench: ServiceBench) -> tuple[Path, SessionStatus]:
     """A session that runs until the file is there."""

@@ -9,6 +9,8 @@ import pytest
 from service_bench import ServiceBench, stopped
 from waiting import until
 
+pytestmark = pytest.mark.check
+
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 

@@ -6,9 +6,13 @@ import re
 import resource
 import subprocess
 
+import pytest
+
 from polar.types import ResultEntry, Stage
 from service_bench import AGENT, CONFIG, POLAR, ServiceBench, agent_task
 from waiting import hang_limit, until
+
+pytestmark = pytest.mark.check
 
 DESCRIPTORS = 130
 SESSIONS = 60

@@ -12,6 +12,8 @@ import pytest
 
 from service_bench import AGENT, ServiceBench, agent_task, stopped
 
+pytestmark = pytest.mark.check
+
 LITTER = "mkdir -m 777 out && echo a > out/a && chmod 777 out/a && umask 0 && echo b > b"
 TASK = agent_task(
     f"{AGENT} && {LITTER}", task_id="a", num_samples=2, keep={"artifacts": ["out", "b"], "patch": True}

@@ -18,6 +18,8 @@ from ports import port_to_come_back_to
 from service_bench import CONFIG, ServiceBench, agent_task
 from waiting import hang_limit, until
 
+pytestmark = pytest.mark.check
+
 
 async def get(url: str, token: str = "") -> tuple[int, Any] | None:
     """None: nothing listens there."""

@@ -7,10 +7,14 @@ import json
 import stat
 import subprocess
 
+import pytest
+
 from certificates import Authority
 from polar.client import PolarClient
 from service_bench import CONFIG, POLAR, ServiceBench, agent_task
 from waiting import HANG_S, hang_limit, until
+
+pytestmark = pytest.mark.check
 
 
 async def polar(bench: ServiceBench, *arguments: str) -> subprocess.CompletedProcess[str]:
