@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -17,8 +18,8 @@ import pytest
 from polar.store.blobs.base import NAMED_WITHIN_S, BlobMissing, BlobStore, BlobStoreError, StoredBlob, key_of
 from polar.store.blobs.choice import blob_store_of
 from polar.store.blobs.folder import FolderStore
-from polar.store.blobs.s3 import S3Store
-from s3_server import S3Server, s3_server
+from polar.store.blobs.s3 import CONNECTIONS, S3Store
+from s3_server import CREDENTIALS, S3Server, s3_server
 from waiting import hang_limit
 
 _names = itertools.count()
@@ -85,6 +86,37 @@ async def test_many_are_listed_completely(store: BlobStore) -> None:
     ]
     await asyncio.gather(*(store.put(key, b"x") for key in keys))
     assert [blob.key for blob in await all_of(store, "me")] == sorted(keys)
+
+
+async def test_a_burst_opens_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that gets all of a burst at once lets connections time out, and with them a result's upload."""
+    under_way, most = 0, 0
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most
+        writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(1)
+                under_way += 1
+                most = max(most, under_way)
+                await asyncio.sleep(0.01)
+                under_way -= 1
+                writer.write(b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n')
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        monkeypatch.setenv(name, value)
+    store = S3Store("bucket", "")
+    async with hang_limit():
+        await asyncio.gather(*(store.put(f"me/aa/{number}", b"x") for number in range(10 * CONNECTIONS)))
+    server.close()
+    for writer in writers:
+        writer.close()
+    assert 1 < most <= CONNECTIONS
 
 
 def test_a_key_differs_by_attempt_content_and_period() -> None:

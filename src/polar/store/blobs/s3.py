@@ -7,6 +7,7 @@ the machine's role are used.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,6 +19,8 @@ from polar.store.blobs.base import BlobStore, BlobStoreError, StoredBlob, missin
 GIVE_UP_S = 30.0
 """A request that fails is repeated for so long; the node that uploads tries longer."""
 TIMEOUT_S = 60
+CONNECTIONS = 32
+"""Requests under way at once: a burst of results waits here, where no timeout of a connection runs."""
 PAGE = 1000
 _USER = re.compile("//[^/\\s]*@")
 
@@ -42,17 +45,20 @@ class S3Store(BlobStore):
             retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=GIVE_UP_S)},
             **options,
         )
+        self._free = asyncio.Semaphore(CONNECTIONS)
 
     async def put(self, key: str, data: bytes) -> None:
         try:
-            await self._bucket.put_async(self._prefix + key, data)
+            async with self._free:
+                await self._bucket.put_async(self._prefix + key, data)
         except (self._failure, OSError) as error:
             raise self._failed(error) from error
 
     async def get(self, key: str) -> bytes:
         try:
-            found = await self._bucket.get_async(self._prefix + key)
-            return bytes(await found.bytes_async())
+            async with self._free:
+                found = await self._bucket.get_async(self._prefix + key)
+                return bytes(await found.bytes_async())
         except FileNotFoundError as error:
             raise missing(self, key) from error
         except (self._failure, OSError) as error:
