@@ -20,6 +20,8 @@ from node_abilities import able
 from polar.dashboard.live.pages import dashboard
 from polar.server.app import openapi_document
 from polar.server.serve import RolloutServer
+from polar.types.codec import MSGPACK
+from polar.types.packed import PACKED
 from waiting import HANG_S
 
 CHECKS = [not_a_server_error, response_schema_conformance, status_code_conformance]
@@ -61,7 +63,7 @@ def node(base_url: str) -> dict[str, str]:
 schema = schemathesis.openapi.from_dict(openapi_document(dashboard())).exclude(path="/v1/events")
 
 
-@schemathesis.serializer("application/vnd.msgpack")
+@schemathesis.serializer(MSGPACK, PACKED)
 def noise(_: schemathesis.SerializationContext, value: Any) -> Any:
     """The fuzzer knows the body as bytes, and hands them over wrapped."""
     return value if isinstance(value, bytes) else bytes(getattr(value, "data", None) or str(value).encode())

@@ -10,8 +10,11 @@ from desk import CONTROL, LEASE_S, NODE, USABLE, Api, Clock, NodeClient, OpenSer
 
 from node_abilities import able
 from polar.server.records import leases
-from polar.types import PROTOCOL, Lease, SessionUpload, Stage
+from polar.server.routes.idle_nodes import LOOKS_AT_ONCE
+from polar.server.state import Change
+from polar.types import PROTOCOL, Lease, LeaseReply, SessionUpload, Stage
 from polar.types.codec import encode
+from waiting import hang_limit, until
 
 NODE_ROUTES = [
     ("POST", "/lease"),
@@ -76,6 +79,31 @@ async def test_a_lease_waits_for_a_task(api: Api) -> None:
     await settled(api)
     await api.submit("add", num_samples=2)
     assert len(await waiting) >= 1
+
+
+async def test_a_task_for_one_node_does_not_make_all_that_wait_look(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def counted(change: Change, node_id: str, room: int) -> LeaseReply:
+        looked.append(node_id)
+        return lease(change, node_id, room)
+
+    lease = leases.lease
+    monkeypatch.setattr(leases, "lease", counted)
+    nodes = [await api.register(f"node-{number}") for number in range(30)]
+    waiting = [asyncio.create_task(node.lease(wait_s=60)) for node in nodes]
+    async with hang_limit():
+        await until(lambda: len(looked) == len(nodes))
+        looked.clear()
+        await api.submit("add", num_samples=1)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await settled(api)
+        assert len(looked) <= LOOKS_AT_ONCE
+        await api.submit("many", num_samples=29)  # and none is forgotten
+        found = await asyncio.gather(*waiting)
+    assert len({one.session.session_id for leased in found for one in leased}) == len(found)
 
 
 async def test_a_lease_waits_for_a_session_that_returns(api: Api) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 
 from polar.server.access.auth import Access, bearer, guarded_router
-from polar.server.long_poll import poll
 from polar.server.overview import live
 from polar.server.records import leases, nodes, results, uploads
+from polar.server.routes.idle_nodes import IdleNodes
 from polar.server.routes.parameters import CONFLICT, OTHER_VERSION, UNKNOWN, PathId
 from polar.server.scheduling.versions import same_protocol
 from polar.server.state import Change, State
@@ -42,6 +42,7 @@ _BLOB: dict[str, Any] = {
 class NodeRoutes:
     def __init__(self, state: State) -> None:
         self._state = state
+        self._idle = IdleNodes(state)
 
     def routers(self, access: Access) -> list[APIRouter]:
         watching = guarded_router(access.control, "nodes", record=access)
@@ -86,12 +87,7 @@ class NodeRoutes:
     async def lease(self, request: Request, node_id: PathId, wanted: LeaseRequest) -> LeaseReply:
         """At most as many as the node has room for, of those that it can run. Waits up to `wait_s` for the first
         one."""
-
-        async def look() -> LeaseReply:
-            return await self._state.change(leases.lease, node_id, wanted.room)
-
-        signal = self._state.signals["queue"]
-        return await poll(request, signal, wanted.wait_s, look, done=lambda reply: bool(reply.leases))
+        return await self._idle.lease(request, node_id, wanted)
 
     async def heartbeat(self, node_id: PathId, beat: Heartbeat) -> HeartbeatReply:
         """The node reports its stages and its health; the answer says what to cancel, and holds the policy."""

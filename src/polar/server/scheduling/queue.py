@@ -66,6 +66,11 @@ def next_tasks(connection: Connection, node: NodeAbilities, limit: int) -> list[
     return [_queued_task(row) for row in rows]
 
 
+def is_empty(connection: Connection) -> bool:
+    """No session waits, for whichever node."""
+    return connection.execute(select(needs.c.needs_id).where(HAS_WAITING).limit(1)).first() is None
+
+
 def _among_needs(query: Select[Any], able: Collection[int], unable: Collection[int]) -> Select[Any]:
     """By the shorter list: mostly all nodes can run everything."""
     if not unable:
