@@ -10,8 +10,9 @@ for what a dashboard shows. Retention keeps a result for ten minutes after it wa
 sessions are submitted a second at most: below what the machine can do, so that no queue grows.
 
 It records the server's memory (RSS), its processor time, the size of database and blob folder on disk, and how
-long lease, heartbeat, upload, cursor, traces and lists take. What has to be flat is compared between the fifth and
-the last tenth: the first fill what retention keeps. `--write` puts the table into docs/performance.md.
+long lease, heartbeat, upload, cursor, traces and lists take. What has to be flat is compared between the last
+tenth and the median of the five before it, so that a disturbance of one does not count; the first four fill what
+retention keeps. `--write` puts the table into docs/performance.md, `--json FILE` keeps every tenth.
 With `--database-pid PID` the processor time of a PostgreSQL server on this machine is counted too.
 """
 
@@ -70,9 +71,10 @@ BACKLOG = 200
 """Queued sessions; a trainer submits more when fewer are left."""
 LATENCIES = ("lease", "heartbeat", "upload", "cursor", "traces", "listing", "overview", "group")
 ABLE = NodeAbilities(protocol=PROTOCOL, runtimes=("local", "bubblewrap"), harnesses=("pi",))
-STEADY, LAST = 4, 9
-"""The tenths that are compared. When the first of them begins, retention must be at work."""
-HEAD = ("", "fifth tenth", "last tenth", "ratio")
+STEADY, LAST = range(4, 9), 9
+"""The tenths that are compared: the median of some with the last. When the first of them begins, retention must be
+at work."""
+HEAD = ("", "fifth to ninth tenth (median)", "last tenth", "ratio")
 
 
 @dataclass
@@ -377,29 +379,32 @@ async def tell(course: Course) -> None:
         sys.stdout.flush()
 
 
-def rows_of(course: Course) -> list[list[str]]:
-    rows: list[list[str]] = []
-
-    def add(name: str, before: float, after: float, unit: str) -> None:
-        ratio = f"{after / before:.2f}" if before else "-"
-        rows.append([name, f"{before:,.1f} {unit}", f"{after:,.1f} {unit}", ratio])
-
+def figures(course: Course, number: int) -> dict[str, tuple[float, str]]:
+    """What is known of one tenth, with its unit."""
+    known: dict[str, tuple[float, str]] = {}
     for name, what in (
         ("memory (RSS)", "rss_mb"),
         ("database on disk", "database_mb"),
         ("blobs on disk", "blobs_mb"),
     ):
-        add(name, course.of_server(what, STEADY), course.of_server(what, LAST), "MB")
-    add("processor time of a session", course.cpu_ms("cpu_s", STEADY), course.cpu_ms("cpu_s", LAST), "ms")
+        known[name] = course.of_server(what, number), "MB"
+    known["processor time of a session"] = course.cpu_ms("cpu_s", number), "ms"
     if course.looks[-1].database_cpu_s:
-        times = (course.cpu_ms("database_cpu_s", STEADY), course.cpu_ms("database_cpu_s", LAST))
-        add("the same of the database", *times, "ms")
+        known["the same of the database"] = course.cpu_ms("database_cpu_s", number), "ms"
     for what in LATENCIES:
-        times = course.milliseconds(what, STEADY), course.milliseconds(what, LAST)
-        if all(times):
+        if times := course.milliseconds(what, number):
             for share in (50, 99):
-                chosen = [each[min(len(each) - 1, len(each) * share // 100)] for each in times]
-                add(f"{what}, p{share}", chosen[0], chosen[1], "ms")
+                known[f"{what}, p{share}"] = times[min(len(times) - 1, len(times) * share // 100)], "ms"
+    return known
+
+
+def rows_of(tenths: Sequence[dict[str, tuple[float, str]]]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name, (after, unit) in tenths[LAST].items():
+        steady = [tenths[number][name][0] for number in STEADY if name in tenths[number]]
+        before = median(steady) if steady else float("nan")
+        ratio = f"{after / before:.2f}" if before else "-"
+        rows.append([name, f"{before:,.1f} {unit}", f"{after:,.1f} {unit}", ratio])
     return rows
 
 
@@ -434,14 +439,15 @@ async def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         course, seconds = await soak(given, Path(folder))
-    made, spoken = table(HEAD, rows_of(course)), costs(course, seconds)
+    tenths = [figures(course, number) for number in range(TENTHS)]
+    made, spoken = table(HEAD, rows_of(tenths)), costs(course, seconds)
     print(f"{made}\n\n{spoken}")
     for failure in course.failures[:5]:
         print(failure)
     command = f"python benchmarks/soak.py {' '.join(sys.argv[1:])}"
     if given.write:
         write_section("soak", f"{made}\n\n{spoken}\n\n{origin(command)}")
-    results: dict[str, Any] = {"rows": rows_of(course), "looks": [vars(each) for each in course.looks]}
+    results: dict[str, Any] = {"tenths": tenths, "looks": [vars(each) for each in course.looks]}
     write_json(given.json, command, results)
 
 

@@ -7,8 +7,11 @@ GPU by a number; the weight transfer by none. The vLLM server is not asked for i
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,24 +19,28 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import toy_world
 from datasets import Dataset
 from stored_groups import StoredClient, a_group, a_session, a_trace
-from tiny_policy import saved, weights
+from tiny_policy import saved, tiny_llama, tiny_tokenizer, weights
 from training_service import training_service
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 
 from polar.client import SyncPolarClient
 from polar.credit.group import Group
+from polar.engines.torch.engine import TorchEngine, TorchOptions
 from polar.errors import PolarError
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.sessions import sessions_of
 from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
-from polar.types import Stage, TaskRequest
+from polar.trainers.bridges.trl_weights import EngineTransfer
+from polar.types import Spec, Stage, TaskRequest
 from waiting import HANG_S, blocked_until
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
 
+VOCABULARY = 49_152
 CONFIG = BridgeConfig(task={"harness": "pi"})
 
 
@@ -137,18 +144,20 @@ def causal_attention(
     return torch.cat(parts)
 
 
-def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=causal_attention))
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: 1e12)
-    client = StoredClient(*(split_group(f"g{n}") for n in range(40)))
-    worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
-    trainer = AsyncGRPOTrainer(
-        model=saved(tmp_path / "model"),
+
+
+def a_trainer(model: Path, worker: RolloutWorker, transfer: Any, rows: int, generations: int) -> Any:
+    return AsyncGRPOTrainer(
+        model=str(model),
         args=AsyncGRPOConfig(
-            output_dir=str(tmp_path / "out"),
-            per_device_train_batch_size=3,
+            output_dir=str(model.with_name("out")),
+            per_device_train_batch_size=rows,
+            num_generations=generations,
             gradient_accumulation_steps=1,
-            num_generations=2,
             max_steps=3,
             learning_rate=0.01,
             weight_sync_steps=1,
@@ -163,8 +172,15 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path, monkeypatch: pyte
         ),
         train_dataset=Dataset.from_list([{"prompt": "not read by the worker"}]),
         rollout_worker=worker,
-        weight_transfer=NoTransfer(),
+        weight_transfer=transfer,
     )
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path) -> None:
+    client = StoredClient(*(split_group(f"g{n}") for n in range(40)))
+    worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
+    trainer = a_trainer(Path(saved(tmp_path / "model")), worker, NoTransfer(), rows=3, generations=2)
     trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, CONFIG, lambda: client)
     before = weights(trainer.model)
     trainer.train()
@@ -206,5 +222,48 @@ def test_an_update_over_a_real_server_leaves_no_reply_of_two_policies(
     assert [result.statistics.dropped for result in results if result.statistics.dropped] == []
 
 
+@contextmanager
+def sampler(model: Path) -> Iterator[str]:
+    """The `torch` engine's, in a process of its own. Yields its address."""
+    options = ("--model", str(model), "--port", "0", "--threads", "1", "--context-tokens", "512")
+    command = (sys.executable, "-m", "polar.engines.torch.server", *options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
 def sessions(client: SyncPolarClient) -> list[str]:
     return [status.session_id for status in client.sessions(stage=Stage.COMPLETED)]
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_trls_weights_reach_the_engine_of_a_running_service(smollm2: SmolLM2Renderer, tmp_path: Path) -> None:
+    """Everything is real but the attention kernel: TRL samples from what it has learned."""
+    model = tmp_path / "model"
+    tiny_llama(VOCABULARY).save_pretrained(model)
+    tiny_tokenizer().save_pretrained(model)
+    with sampler(model) as url, training_service(smollm2, tmp_path, torch_at(url), toy_world.task(0)) as fields:
+        config = BridgeConfig.model_validate(fields)
+        endless = iter(lambda: config.task_for("Say something.", samples=4), None)
+        worker = RolloutWorker(config, endless, groups_at_once=1, queue_size=4)
+        transfer = EngineTransfer(worker, config, Spec(name="torch", options={"url": url}), model)
+        trainer = a_trainer(model, worker, transfer, rows=4, generations=4)
+        transfer.prove(trainer.model)
+        before = weights(trainer.model)
+        trainer.train()
+        with SyncPolarClient(fields["url"], fields["token"]) as client:
+            policy = client.policy()
+            traces = [trace for session in sessions(client) for trace in client.trajectory(session).traces]
+    assert not torch.equal(weights(trainer.model), before)
+    assert transfer.proof is not None and transfer.proof.noise < 1e-4
+    assert transfer.proof.clear and transfer.proof.share > 0.99, "the engine has the weights of the last step"
+    assert policy.version == "4" and not policy.paused
+    versions = {version for trace in traces for version in trace.policy_versions}
+    assert {"1", "2"} <= versions, "sessions were sampled from more than one step's weights"
+
+
+def torch_at(url: str) -> TorchEngine:
+    return TorchEngine(TorchOptions(url=url))

@@ -1,4 +1,4 @@
-"""A real rollout server and a real node for trainers' bridges; only the engine follows a script.
+"""A real rollout server and a real node for trainers' bridges. The engine follows a script, unless one is given.
 
 They are in a thread of their own, because trainers call bridges where no event loop runs."""
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polar.config import Config, ServerConfig
+from polar.engines.base import Engine
 from polar.node import Uplink, open_node, serve_server
 from polar.server.serve import RolloutServer
 from polar.store.paths import RunPaths
@@ -32,6 +33,9 @@ TASK: dict[str, Any] = {
 }
 
 
+SERVER: dict[str, Any] = {"heartbeat_s": 0.2, "lease_beats": 300, "allowed_modules": ["toy_world"]}
+
+
 class TrainingEngine(ScriptedEngine):
     """Every other session writes the right word. A session has two calls."""
 
@@ -48,18 +52,21 @@ class TrainingEngine(ScriptedEngine):
 
 
 @contextmanager
-def training_service(renderer: SmolLM2Renderer, folder: Path) -> Iterator[dict[str, Any]]:
+def training_service(
+    renderer: SmolLM2Renderer, folder: Path, engine: Engine | None = None, task: dict[str, Any] = TASK
+) -> Iterator[dict[str, Any]]:
     """The fields of a `BridgeConfig` for it."""
     ready: Future[str] = Future()
     stop: Future[asyncio.Event] = Future()
 
     async def serve() -> None:
-        config = ServerConfig(port=0, database=f"sqlite:///{folder}/server.db")
-        engine = TrainingEngine(renderer._vocabulary)  # pyright: ignore[reportPrivateUsage]
+        config = ServerConfig(port=0, database=f"sqlite:///{folder}/server.db", **SERVER)
+        used = engine or TrainingEngine(renderer._vocabulary)  # pyright: ignore[reportPrivateUsage]
+        node_config = Config.model_validate({"node": {"allowed_modules": ["toy_world"]}})
         paths = RunPaths.create(folder / "runs")
         async with (
             RolloutServer(config, control_token="control", node_token="node") as server,
-            open_node(Config(), paths, engine=engine, renderer=renderer) as node,
+            open_node(node_config, paths, engine=used, renderer=renderer) as node,
             Uplink(server.base_url, "node") as uplink,
         ):
             stopping = asyncio.Event()
@@ -72,7 +79,7 @@ def training_service(renderer: SmolLM2Renderer, folder: Path) -> Iterator[dict[s
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        yield {"url": ready.result(), "token": "control", "task": TASK}
+        yield {"url": ready.result(), "token": "control", "task": task}
     finally:
         loop.call_soon_threadsafe(stop.result().set)
         thread.join()

@@ -78,6 +78,11 @@ class RolloutWorker:
         if self._thread is not None and self._thread.is_alive():
             run_apart(self._announce())
 
+    @property
+    def version(self) -> int:
+        """Of the policy that samples now."""
+        return self._version
+
     def check_health(self, stale_after_s: float) -> None:
         if self._error is not None:
             raise PolarError(f"the rollout worker has ended: {self._error}") from self._error

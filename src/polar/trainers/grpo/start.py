@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,9 +30,9 @@ from polar.trainers.weights import (
     check_takes_weights,
     weight_target,
 )
+from polar.trainers.weights.probe import probe_ids
 from polar.types import Spec, TrainingPoint
 
-PROBE_TOKENS = 200
 CONFIG_FILE = "train.json"
 """The config that the run was last started with."""
 
@@ -106,12 +105,6 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
         records.close()
         with suppress(ImportError):  # a plot is not worth an error; matplotlib comes with the extra
             plot_run(read_points(config.output), config.output / "curves.png", state.run_id)
-
-
-def probe_ids(vocabulary_size: int) -> list[int]:
-    """Random, but the same in every run."""
-    draw = random.Random(0)
-    return [draw.randrange(vocabulary_size) for _ in range(PROBE_TOKENS)]
 
 
 def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:

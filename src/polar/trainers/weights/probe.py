@@ -7,6 +7,7 @@ they differ is measured once, before the first update, when both have the same w
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ CLEAR = 3.0
 smallest change of weights rounds everything anew: of a way as long as the noise, most is rounding, and the engine
 rounds differently."""
 HALF_WAY = 0.5
+PROBE_TOKENS = 200
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,12 @@ class WeightProbe:
                     f"engine{_at(name)} {len(engine)}"
                 )
         return trainer, scores
+
+
+def probe_ids(vocabulary_size: int) -> list[int]:
+    """Random, but the same in every run."""
+    draw = random.Random(0)
+    return [draw.randrange(vocabulary_size) for _ in range(PROBE_TOKENS)]
 
 
 def _at(replica: str) -> str:
