@@ -144,8 +144,8 @@ class TestTruth:
 
             def released() -> bool:
                 """The evaluator's copy of the work may not be there yet."""
-                for place in node.paths.root.glob("sessions/slow-0/place/**/answer.txt"):
-                    (place.parent / "go").touch()
+                for answer in node.paths.root.glob("sessions/slow-0/evaluator-place/work/answer.txt"):
+                    (answer.parent / "go").touch()
                 return serving.done()
 
             await until(released)
@@ -153,7 +153,7 @@ class TestTruth:
 
         tasks = [agent_task(task_id="slow", evaluator=slow), agent_task(task_id="quick")]
         await workshop.run(SCRIPT, tasks, during=release_when_the_other_is_done, running=2, postrun=2)
-        assert {result.stage for result in workshop.results.values()} == {Stage.COMPLETED}
+        assert {result.reward for result in workshop.results.values()} == {1.0}
 
     def test_two_tests_of_nearly_the_same_name_are_two(self) -> None:
         """27: ids of tests were normalised, and two of them fell together."""

@@ -51,7 +51,7 @@ SCRIPTS = {"gateway sessions": "gateway", "in flight": "in_flight"}
 """Of tables that are not named after theirs."""
 
 
-LONG = ("gateway sessions", "in flight", "node", "outage", "peers")
+LONG = ("gateway", "gateway sessions", "in flight", "node", "outage", "peers")
 NAMES = [pytest.param(name, marks=pytest.mark.check) if name in LONG else name for name in SMALL]
 
 

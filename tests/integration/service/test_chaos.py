@@ -7,6 +7,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
+import pytest
 from aiohttp import web
 
 from polar.types import SessionResult, SessionStatus, Stage
@@ -76,6 +77,7 @@ class Chaos:
         self.nodes[number] = self.bench.start_node()
 
 
+@pytest.mark.check
 async def test_every_session_gets_exactly_one_result_whatever_dies(bench: ServiceBench) -> None:
     async with Receiver() as receiver:
         chaos = Chaos(bench, await bench.start_server())

@@ -41,6 +41,7 @@ class TestUp:
         assert len(list((run / "logs").glob("gateway-*.log"))) == 2
         assert list(run.glob("**/place")) == [] and bench.ours() == []
 
+    @pytest.mark.check
     async def test_what_it_prints_can_be_looked_at_like_any_run(self, bench: ServiceBench) -> None:
         write_tasks(bench, samples=2)
         assert await finished(bench.start("up", "tasks.json", "--json")) == 0
@@ -58,7 +59,7 @@ class TestUp:
         assert await finished(bench.start("up", "tasks.json")) == 1
         assert "no-such-agent" in output_of(bench)
 
-    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.check)])
     async def test_an_interrupt_keeps_what_was_captured(self, bench: ServiceBench, how: signal.Signals) -> None:
         here = bench.folder / "here"
         write_tasks(bench, f"{AGENT}; touch {here}; sleep 600", samples=1)
@@ -75,6 +76,7 @@ class TestUp:
         assert "unknown harness 'codexx'" in output_of(bench)
         assert not (bench.folder / "polar-runs").exists()
 
+    @pytest.mark.check
     async def test_an_engine_that_does_not_start_ends_it_with_its_words(self, bench: ServiceBench) -> None:
         options = '[engine]\nname = "embedded"\noptions = { gguf = "absent.gguf" }\n'
         (bench.folder / "polar.toml").write_text(options)
@@ -99,6 +101,7 @@ class TestUp:
         assert await stopped(up, signal.SIGINT) == 0
         assert bench.ours() == []
 
+    @pytest.mark.check
     async def test_killed_it_leaves_nothing_running(self, bench: ServiceBench) -> None:
         scratch = bench.folder / "tmp"
         scratch.mkdir()
@@ -111,6 +114,7 @@ class TestUp:
 
 
 class TestGateway:
+    @pytest.mark.check
     async def test_workers_are_started_again_and_stopped_together(self, bench: ServiceBench) -> None:
         server = await bench.start_server()
         gateway = bench.start_node("--workers", "2")
@@ -141,6 +145,7 @@ class TestGateway:
         assert list((bench.folder / "polar-runs").glob("**/place")) == []
         assert await stopped(server) == 0 and bench.ours() == []
 
+    @pytest.mark.check
     async def test_a_sigterm_hands_its_session_to_another_node(self, bench: ServiceBench) -> None:
         server, here, go = await bench.start_server(), bench.folder / "here", bench.folder / "go"
         first = bench.start_node()
@@ -177,6 +182,7 @@ class TestGateway:
         assert run.name.startswith("gateway-") and (run / "run.json").is_file()
 
 
+@pytest.mark.check
 async def test_a_taken_port_is_an_error(bench: ServiceBench) -> None:
     server = await bench.start_server()
     port = bench.address.rpartition(":")[2]

@@ -14,6 +14,8 @@ import pytest
 from service_bench import AGENT, ServiceBench, agent_task
 from waiting import HANG_S, until
 
+pytestmark = pytest.mark.check
+
 
 class HangingServer:
     """In the place of a server: accepts connections, and answers nothing."""

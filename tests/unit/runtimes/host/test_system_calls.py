@@ -17,11 +17,13 @@ SOCKETCALL = {X86: 102, ARM: 102}
 UNIX, VSOCK = 1, 40
 
 
+PROGRAM = list(struct.iter_unpack("=HBBI", session_filter()))
+
+
 def verdict(machine: int, number: int, argument: int = UNIX) -> int:
-    program = [struct.unpack_from("=HBBI", session_filter(), at) for at in range(0, len(session_filter()), 8)]
     held, at = 0, 0
     while True:
-        code, then, otherwise, value = program[at]
+        code, then, otherwise, value = PROGRAM[at]
         at += 1
         match code:
             case 0x20:
