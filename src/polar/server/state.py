@@ -55,8 +55,8 @@ class Signal:
 
     def __init__(self) -> None:
         self._fired = asyncio.Event()
-        self.fired = 0
-        """How often."""
+        self.count = 0
+        """How often it has fired."""
         self.closed = False
         """The server is stopping: stop waiting."""
 
@@ -65,7 +65,7 @@ class Signal:
         return self._fired
 
     def fire(self) -> None:
-        self.fired += 1
+        self.count += 1
         self._fired.set()
         if not self.closed:
             self._fired = asyncio.Event()

@@ -23,7 +23,7 @@ class IdleNodes:
         self._signal = state.signals["queue"]
         self._turn = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._empty_at: int | None = None
-        """How often the signal had fired when the queue was found empty."""
+        """The signal's count when the queue was found empty."""
 
     async def lease(self, request: Request, node_id: str, wanted: LeaseRequest) -> LeaseReply:
         """Waits up to `wait_s` for the first session. The first look is always its own: another server on the same
@@ -36,7 +36,7 @@ class IdleNodes:
                 last = await self._look(node_id, wanted.room)
                 return last
             async with self._turn:
-                if self._empty_at != self._signal.fired:
+                if self._empty_at != self._signal.count:
                     last = await self._look(node_id, wanted.room)
             return last
 
@@ -44,10 +44,11 @@ class IdleNodes:
 
     async def _look(self, node_id: str, room: int) -> LeaseReply:
         def work(change: Change) -> tuple[LeaseReply, bool]:
-            return leases.lease(change, node_id, room), queue.is_empty(change.connection)
+            reply = leases.lease(change, node_id, room)
+            return reply, len(reply.leases) < room and queue.is_empty(change.connection)
 
-        fired = self._signal.fired  # before the look: a session that it misses fires later
+        count = self._signal.count  # before the look: a session that it misses fires the signal later
         reply, empty = await self._state.change(work)
         if empty:
-            self._empty_at = fired
+            self._empty_at = count
         return reply
