@@ -16,6 +16,8 @@ class NpmPack(msgspec.Struct, frozen=True):
 
     package: str
     version: str
+    entry: str = ""
+    """The path of its JavaScript program, if contained sessions shall find its compiled code."""
 
 
 class HarnessContext(msgspec.Struct, frozen=True):

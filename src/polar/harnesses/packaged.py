@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
 from pydantic import Field, field_validator, model_validator
 
 from polar.harnesses.base import NpmPack
+from polar.harnesses.programs.compiled import CACHE_VARIABLE, SUFFIX
 from polar.harnesses.programs.native import node_pack, node_program
 from polar.types import Slot, Strict
 
@@ -126,19 +127,19 @@ class NodejsHarness(PackagedHarness[OptionsT]):
     """The program's path in the package."""
 
     def _packs(self) -> tuple[NpmPack, ...]:
-        return (node_pack(), NpmPack(self.package, self.version))
+        return (node_pack(), NpmPack(self.package, self.version, self.entry))
 
     def _installed_program(self, installed: dict[str, Path]) -> tuple[str, ...]:
         return (node_program(installed), str(installed[self.package] / self.entry))
 
     def _compile_cache(self, installed: dict[str, Path]) -> dict[str, str]:
-        """Environment by which sessions share the harness's compiled code, which saves a good part of a short
-        session. It lies beside the package in the node's cache, so only `local` finds it: a contained session
-        neither reads nor writes what another has written."""
+        """Environment by which sessions find the harness's compiled code, which saves a good part of a short
+        session. Those in `local` write it themselves, beside the package in the node's cache; a contained one
+        gets what the node has made (programs/compiled.py)."""
         if self.package not in installed:  # the task's own program
             return {}
         folder = installed[self.package]
-        return {"NODE_COMPILE_CACHE": str(folder.with_name(f"{folder.name}.compiled"))}
+        return {CACHE_VARIABLE: str(folder.with_name(f"{folder.name}{SUFFIX}"))}
 
 
 def reply_tokens(slot: Slot, wanted: int | None) -> int:

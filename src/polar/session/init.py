@@ -15,6 +15,7 @@ import msgspec
 from polar import registry
 from polar.errors import ModuleNotAllowed, boundary
 from polar.harnesses.base import Harness, HarnessContext, Launch, NpmPack
+from polar.harnesses.programs.compiled import compiled_code
 from polar.harnesses.programs.install import install
 from polar.runtimes.base import InterceptingRuntime, Program, Runtime, SessionFolders
 from polar.runtimes.host.threads import in_thread
@@ -35,7 +36,8 @@ async def init(live: LiveSession) -> None:
         live.harness_version = harness.version
         installed = await install(harness.packs)
         programs = {name: Program(folder.name, folder) for name, folder in installed.items()}
-    runtime = await _start(live, tuple(programs.values()))
+        compiled = await compiled_code(harness.packs, installed)
+    runtime = await _start(live, (*programs.values(), *compiled))
     with _part(live, "files"):
         for path, text in live.task.files.items():
             await runtime.put(path, text.encode())

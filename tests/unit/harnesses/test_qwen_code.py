@@ -172,7 +172,7 @@ def test_a_program_of_the_image(session: MakeContext, instruction: str) -> None:
 def test_node_comes_with_it(session: MakeContext) -> None:
     node, qwen = QwenCode(QwenCodeOptions()).requirements()
     assert node.package.startswith("node-")
-    assert qwen == NpmPack("@qwen-code/qwen-code", "0.24.4")
+    assert qwen == NpmPack(QwenCode.package, "0.24.4", QwenCode.entry)
 
 
 def test_the_registry_knows_it() -> None:
