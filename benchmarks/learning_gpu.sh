@@ -2,8 +2,8 @@
 # What docs/training.md says about learning tasks of several steps, on one GPU, the most important first:
 #   bash benchmarks/learning_gpu.sh MODEL OUT [STAGE...]
 # MODEL: the safetensors that a vLLM at 127.0.0.1:8000 serves. OUT: results; OUT/log has what the commands print.
-# Stages: warm base base-others seed-N others ablation weights (all but the last, with two seeds). MINUTES: of each seed.
-# `weights` needs a vLLM that takes weights by IPC (docs/weights.md).
+# Stages: warm base base-others seed-N others ablation weights trl (all but the last two, with two seeds).
+# MINUTES: of each seed. `weights` and `trl` need a vLLM that takes weights by IPC (docs/weights.md).
 set -u
 model=$1 out=$2
 shift 2
@@ -32,6 +32,15 @@ ablation() {
         --groups 4 --samples 8 --output "$out/ablation" "$@"
 }
 
+trl() { # without network TRL has no attention kernel; PyTorch computes the same
+    polar up --config "$learning/vllm.toml" --workers 2 &
+    local service=$!
+    until curl -sf -m 2 -o /dev/null http://127.0.0.1:8700/readyz; do sleep 0.5; done
+    step timeout 300 python3 "$learning/trl_async.py" "$model" --out "$out/trl" --steps "${TRL_STEPS:-15}" --transfer ipc \
+        --plain-attention
+    kill $service && wait $service
+}
+
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
 [ $# -gt 0 ] || set -- warm base base-others seed-0 seed-1 others ablation
@@ -56,6 +65,7 @@ for stage in "$@"; do
         step python3 "$here/benchmarks/weight_updates.py" --model "$model" --transfer disk ipc --rounds 3 \
             --json "$out/weights.json"
         ;;
+    trl) trl ;;
     *) echo "== unknown stage: $stage" ;;
     esac
 done

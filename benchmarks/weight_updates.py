@@ -32,10 +32,10 @@ from polar.engines.base import GenerateRequest
 from polar.engines.pieces import joined
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
 from polar.trainers.weights import WeightOptions, WeightProbe, WeightTarget, weight_target
+from polar.trainers.weights.probe import probe_ids
 from polar.types import Sampling, Spec, token_ids
 
 STEP = 0.005
-PROBE_TOKENS = 200
 REPLY_TOKENS = 2000
 """Of the replies under way: more than are sampled during an update."""
 
@@ -120,8 +120,7 @@ async def pushed(
 
 async def measured(arguments: argparse.Namespace) -> tuple[float, list[Push]]:
     trainer = TransformersModel(arguments.model)
-    draw = random.Random(1)
-    ids = [draw.randrange(trainer.model.config.vocab_size) for _ in range(PROBE_TOKENS)]
+    ids = probe_ids(trainer.model.config.vocab_size)
     spec = Spec(name="vllm", options={"url": arguments.url})
     start = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     pushes: list[Push] = []

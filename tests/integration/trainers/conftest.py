@@ -10,7 +10,15 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Fake engines, nodes and stored groups of other tests are used here too.
 UNIT = HERE.parents[1] / "unit"
-OTHERS = (HERE.parent / "engines", HERE.parent / "node", UNIT / "trainers" / "bridges", UNIT / "data" / "export")
+ENGINES = HERE.parent / "engines"
+OTHERS = (
+    ENGINES,
+    ENGINES / "torch_engine",
+    HERE.parent / "node",
+    UNIT / "trainers" / "bridges",
+    UNIT / "data" / "export",
+    HERE.parents[2] / "examples" / "learning",
+)
 sys.path.extend(str(folder) for folder in OTHERS)
 # TRL warns when its asynchronous trainer is imported; here a warning is an error.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -1,17 +1,14 @@
 """TRL's own `AsyncGRPOTrainer` with the rollout worker, on a CPU.
 
 What is replaced of TRL: the attention kernel, which needs a GPU, by the same in plain PyTorch; the speed of the
-GPU by a number; the weight transfer by none. The vLLM server is not asked for its context length
-(`token_budget=0`)."""
+GPU by a number; its weight transfer over NCCL by Polar's or by none. The vLLM server is not asked for its context
+length (`token_budget=0`)."""
 
 from __future__ import annotations
 
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +18,12 @@ import pytest
 import torch
 import toy_world
 from datasets import Dataset
+from sampler_program import blocking_sampler
 from stored_groups import StoredClient, a_group, a_session, a_trace
 from tiny_policy import saved, tiny_llama, tiny_tokenizer, weights
 from training_service import training_service
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
+from trl_async import plain_attention
 
 from polar.client import SyncPolarClient
 from polar.credit.group import Group
@@ -130,23 +129,9 @@ class NoTransfer:
             pass
 
 
-def causal_attention(
-    query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, *_: int, softmax_scale: float, **__: Any
-) -> Any:
-    """What the kernel computes: each segment attends to its own keys, aligned at the end."""
-    parts: list[Any] = []
-    for n in range(len(starts_q) - 1):
-        q = query[starts_q[n] : starts_q[n + 1]].transpose(0, 1)
-        k, v = (x[starts_k[n] : starts_k[n + 1]].transpose(0, 1) for x in (key, value))
-        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
-        scores = (q @ k.transpose(1, 2) * softmax_scale).masked_fill(~seen, float("-inf"))
-        parts.append((scores.softmax(-1) @ v).transpose(0, 1))
-    return torch.cat(parts)
-
-
 @pytest.fixture
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=causal_attention))
+    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=plain_attention))
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: 1e12)
 
 
@@ -222,19 +207,6 @@ def test_an_update_over_a_real_server_leaves_no_reply_of_two_policies(
     assert [result.statistics.dropped for result in results if result.statistics.dropped] == []
 
 
-@contextmanager
-def sampler(model: Path) -> Iterator[str]:
-    """The `torch` engine's, in a process of its own. Yields its address."""
-    options = ("--model", str(model), "--port", "0", "--threads", "1", "--context-tokens", "512")
-    command = (sys.executable, "-m", "polar.engines.torch.server", *options)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-
-
 def sessions(client: SyncPolarClient) -> list[str]:
     return [status.session_id for status in client.sessions(stage=Stage.COMPLETED)]
 
@@ -245,7 +217,10 @@ def test_trls_weights_reach_the_engine_of_a_running_service(smollm2: SmolLM2Rend
     model = tmp_path / "model"
     tiny_llama(VOCABULARY).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
-    with sampler(model) as url, training_service(smollm2, tmp_path, torch_at(url), toy_world.task(0)) as fields:
+    with (
+        blocking_sampler(model) as url,
+        training_service(smollm2, tmp_path, TorchEngine(TorchOptions(url=url)), toy_world.task(0)) as fields,
+    ):
         config = BridgeConfig.model_validate(fields)
         endless = iter(lambda: config.task_for("Say something.", samples=4), None)
         worker = RolloutWorker(config, endless, groups_at_once=1, queue_size=4)
@@ -258,12 +233,9 @@ def test_trls_weights_reach_the_engine_of_a_running_service(smollm2: SmolLM2Rend
             policy = client.policy()
             traces = [trace for session in sessions(client) for trace in client.trajectory(session).traces]
     assert not torch.equal(weights(trainer.model), before)
-    assert transfer.proof is not None and transfer.proof.noise < 1e-4
-    assert transfer.proof.clear and transfer.proof.share > 0.99, "the engine has the weights of the last step"
+    assert len(transfer.proofs) == 3, "one for each step"
+    assert all(proof.noise < 1e-4 for proof in transfer.proofs)
+    assert transfer.proofs[-1].clear and transfer.proofs[-1].share > 0.99, "the engine has the last step's weights"
     assert policy.version == "4" and not policy.paused
     versions = {version for trace in traces for version in trace.policy_versions}
     assert {"1", "2"} <= versions, "sessions were sampled from more than one step's weights"
-
-
-def torch_at(url: str) -> TorchEngine:
-    return TorchEngine(TorchOptions(url=url))

@@ -31,9 +31,9 @@ TASK: dict[str, Any] = {
         "options": {"command": "cat answer.txt", "expect_pattern": "^hello$"},
     },
 }
-
-
-SERVER: dict[str, Any] = {"heartbeat_s": 0.2, "lease_beats": 300, "allowed_modules": ["toy_world"]}
+MODULES = ["toy_world"]
+SERVER: dict[str, Any] = {"heartbeat_s": 0.2, "lease_beats": 300, "allowed_modules": MODULES}
+"""A weight update waits for the nodes' next heartbeat."""
 
 
 class TrainingEngine(ScriptedEngine):
@@ -62,7 +62,7 @@ def training_service(
     async def serve() -> None:
         config = ServerConfig(port=0, database=f"sqlite:///{folder}/server.db", **SERVER)
         used = engine or TrainingEngine(renderer._vocabulary)  # pyright: ignore[reportPrivateUsage]
-        node_config = Config.model_validate({"node": {"allowed_modules": ["toy_world"]}})
+        node_config = Config.model_validate({"node": {"allowed_modules": MODULES}})
         paths = RunPaths.create(folder / "runs")
         async with (
             RolloutServer(config, control_token="control", node_token="node") as server,

@@ -1,7 +1,7 @@
-"""TRL's `AsyncGRPOTrainer`: new weights by Polar's own update instead of NCCL.
+"""New weights from TRL's `AsyncGRPOTrainer`, sent by Polar instead of NCCL.
 
-NCCL joins no two processes on one GPU, and reaches vLLM only. An update of Polar (docs/weights.md) goes through
-shared memory or CUDA IPC to every engine that takes weights, and can be proven.
+NCCL cannot connect two processes on one GPU, and TRL uses it for vLLM only. Polar's update (docs/weights.md) goes
+through shared memory or CUDA IPC to any engine that takes weights, and can be proven.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class EngineTransfer:
         self._probe: WeightProbe | None = None
         self._updates: WeightUpdates | None = None
         self._begun = False
+        self.proofs: list[ProbeReport] = []
+        """Of each update after the first, which changes nothing; empty without `prove`."""
         self._open = AsyncExitStack()
         # TRL calls from a thread that may have a loop of its own; connections belong to the loop that made them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="polar-weights")
@@ -71,11 +73,6 @@ class EngineTransfer:
         training; not for a model that is spread over several GPUs."""
         self._policy = policy
 
-    @property
-    def proof(self) -> ProbeReport | None:
-        """Of the last update; None before the second, which is the first to change anything."""
-        return None if self._probe is None else self._probe.last
-
     def init_weight_transfer(self) -> None:
         self._run(self._connect())
 
@@ -83,6 +80,7 @@ class EngineTransfer:
         """Nothing: an update pauses generation for itself, and resumes it also if it fails."""
 
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """All of them are in memory at once, unlike with TRL's own transfer."""
         self._run(self._send(dict(iterator)))
 
     def resume(self) -> None:
@@ -106,11 +104,13 @@ class EngineTransfer:
         self._updates = WeightUpdates(client, target, self._mode, self._probe)
 
     async def _send(self, weights: Weights) -> None:
-        """The first ones before any session runs: TRL then starts its worker. Later ones are in force with the
-        version that TRL is about to give them."""
+        """The first weights come before any session runs. Later ones get the version that TRL will name next, so
+        that no call is recorded under the old one."""
         assert self._updates is not None, "TRL calls init_weight_transfer first"
         if self._begun:
             await self._updates.push(weights, str(self._worker.version + 1))
+            if self._probe is not None and self._probe.last is not None:
+                self.proofs.append(self._probe.last)
         else:
             await self._updates.begin(weights)
             self._begun = True

@@ -36,6 +36,8 @@ class RolloutConfig(Strict):
     """Tokens that were sampled more updates ago are not trained on."""
     update: Literal["drain", "in_flight"] = "drain"
     """drain: replies under way end before the weights change."""
+    transfer: Literal["disk", "ipc"] = "disk"
+    """ipc: out of the trainer's GPU memory, into a vLLM on the same GPU."""
 
 
 class LossConfig(Strict):

@@ -66,7 +66,7 @@ def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
 def check_run(config: TrainConfig, engine: Spec, folder: Path, *, resume: bool) -> None:
     """All that can be found before anything is started. Raises `ConfigError`."""
     check_output(config, resume=resume)
-    check_takes_weights(engine)
+    check_takes_weights(engine, WeightOptions(transfer=config.rollout.transfer))
     for source in filter(None, (config.tasks.train, config.tasks.evaluate)):
         TaskStream(source, folder, config.seed, config.tasks.fields).task(0, "first", 1)
 
@@ -85,7 +85,8 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     records = Records(config.output, around.on_point)
     (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
     dtype = config.compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
-    target = weight_target(around.engine, model.folder, WeightOptions(dtype=dtype))
+    options = WeightOptions(transfer=config.rollout.transfer, dtype=dtype)
+    target = weight_target(around.engine, model.folder, options)
     probe = WeightProbe(target, probe_ids(model.vocabulary_size), model.score)
     updates = WeightUpdates(around.client, target, config.rollout.update, probe)
     parts = TrainParts(

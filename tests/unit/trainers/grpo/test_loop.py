@@ -16,7 +16,7 @@ from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
 from polar.errors import ConfigError
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, read_state
-from polar.trainers.grpo.config import TrainConfig
+from polar.trainers.grpo.config import RolloutConfig, TrainConfig
 from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
 from polar.trainers.grpo.policy_model import PolicyModel
@@ -238,6 +238,10 @@ def test_what_is_wrong_is_found_before_anything_starts(folder: Path) -> None:
     check_run(config, Spec(name="torch"), folder, resume=False)
     with pytest.raises(ConfigError, match=r"'embedded' does not take new weights.*sglang, torch, vllm"):
         check_run(config, Spec(name="embedded"), folder, resume=False)
+    shared = config.model_copy(update={"rollout": RolloutConfig(transfer="ipc")})
+    check_run(shared, Spec(name="vllm"), folder, resume=False)
+    with pytest.raises(ConfigError, match="'torch' does not take new weights by ipc; these do: vllm"):
+        check_run(shared, Spec(name="torch"), folder, resume=False)
     wrong = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": "nowhere:tasks"})})
     with pytest.raises(ConfigError, match="'nowhere:tasks' cannot be loaded"):
         check_run(wrong, Spec(name="torch"), folder, resume=False)
