@@ -13,7 +13,8 @@ learning=$here/examples/learning
 mkdir -p "$out" && cd "$out" && exec >>log 2>&1
 export PYTHONPATH=$learning:${PYTHONPATH:-}
 
-polar() { python3 -c "from polar.cli.app import main; main()" "$@"; }
+program="from polar.cli.app import main; main()"
+polar() { python3 -c "$program" "$@"; }
 step() { echo "== $(date +%T) $*" >&2; "$@" || echo "== failed: $*" >&2; }
 evaluate() { # NAME CONFIG TASKS [flags]: writes NAME.json
     step polar eval "$3" --config "$learning/$2" --json "${@:4}" >"$1.json"
@@ -33,7 +34,7 @@ ablation() {
 }
 
 trl() { # without network TRL has no attention kernel; PyTorch computes the same
-    polar up --config "$learning/vllm.toml" --workers 2 &
+    python3 -c "$program" up --config "$learning/vllm.toml" --workers 2 & # not `polar`: a signal would reach its subshell
     local service=$!
     until curl -sf -m 2 -o /dev/null http://127.0.0.1:8700/readyz; do sleep 0.5; done
     step timeout 300 python3 "$learning/trl_async.py" "$model" --out "$out/trl" --steps "${TRL_STEPS:-15}" --transfer ipc \

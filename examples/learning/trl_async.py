@@ -39,6 +39,8 @@ from polar.types import Spec, TaskRequest
 SAMPLES = 16
 BATCH = 128
 """Traces of one step; almost every session has one."""
+QUEUED = 2 * BATCH
+"""Rows that wait for the trainer. TRL drops those that are older than `max_staleness` updates."""
 GROUPS_AT_ONCE = 12
 UNREAD = Dataset(InMemoryTable.from_pydict({"prompt": [""]}), fingerprint="unread")
 """TRL wants a data set; the worker has tasks of its own."""
@@ -82,7 +84,7 @@ def main() -> None:
     if arguments.plain_attention:
         setattr(packing, KERNEL, lambda: SimpleNamespace(flash_attn_varlen_func=plain_attention))
     config = BridgeConfig()
-    worker = RolloutWorker(config, tasks(config), groups_at_once=GROUPS_AT_ONCE)
+    worker = RolloutWorker(config, tasks(config), groups_at_once=GROUPS_AT_ONCE, queue_size=QUEUED)
     transfer = EngineTransfer(
         worker,
         config,

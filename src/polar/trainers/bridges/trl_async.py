@@ -33,7 +33,8 @@ class RolloutWorker:
     """Pass it as `AsyncGRPOTrainer(rollout_worker=...)`.
 
     tasks: endless, or as long as training shall go on; each with as many samples as a group has. groups_at_once:
-    groups under way, which bounds how old a group can get."""
+    groups under way. queue_size: rows that wait for the trainer. Both bound how old a row can get. If the trainer
+    is slower than sampling, a queue of one or two batches is enough."""
 
     def __init__(
         self,
