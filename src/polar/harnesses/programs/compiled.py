@@ -13,8 +13,9 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from polar.errors import PolarError
 from polar.harnesses.base import NpmPack
-from polar.harnesses.programs.native import node_program
+from polar.harnesses.programs.native import node_pack, node_program
 from polar.runtimes.base import Program
 from polar.runtimes.host.spawn import errors_of
 from polar.store.cache import cached_folder
@@ -28,11 +29,17 @@ SYSTEM_FOLDERS = ("/usr", "/bin", "/lib", "/lib64")
 
 
 async def compiled_code(packs: Iterable[NpmPack], installed: Mapping[str, Path]) -> tuple[Program, ...]:
-    """For each pack with a JavaScript program. Nothing on a machine without bubblewrap."""
-    if shutil.which("bwrap") is None:
+    """For each pack with a JavaScript program. Nothing without bubblewrap, without Polar's Node.js, or if the
+    cache cannot be written to: sessions work without it."""
+    programs = [pack for pack in packs if pack.entry]
+    if not programs or shutil.which("bwrap") is None or node_pack().package not in installed:
         return ()
     mounted = {name: Program(folder.name, folder) for name, folder in installed.items()}
-    return tuple([await _compiled(mounted[pack.package], pack.entry, mounted) for pack in packs if pack.entry])
+    try:
+        return tuple([await _compiled(mounted[pack.package], pack.entry, mounted) for pack in programs])
+    except (PolarError, OSError) as error:
+        LOGGER.debug("no compiled code: %s", error)
+        return ()
 
 
 async def _compiled(harness: Program, entry: str, mounted: Mapping[str, Program]) -> Program:
@@ -49,7 +56,7 @@ async def _compiled(harness: Program, entry: str, mounted: Mapping[str, Program]
         except TimeoutError:
             exit_code, errors = -1, f"no answer within {TIMEOUT_S} s"
         if exit_code != 0:
-            LOGGER.warning("contained sessions compile %s at each start: %s", harness.name, errors[-300:])
+            LOGGER.info("contained sessions compile %s at each start: %s", harness.name, errors[-300:])
 
     others = "+".join(sorted(program.name for program in mounted.values() if program is not harness))
     return Program(name, await cached_folder(f"compiled/{harness.name}+{others}", fill))

@@ -50,7 +50,7 @@ async def test_a_harness_that_does_not_start_is_not_tried_again(
 ) -> None:
     bwrap_does(tmp_path, "echo no user namespaces >&2; exit 1")
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         (program,) = await compiled_code(PACKS, installed)
         await compiled_code(PACKS, installed)
 
@@ -70,3 +70,17 @@ async def test_without_bubblewrap_there_is_none(
 async def test_a_pack_without_a_javascript_program_has_none(tmp_path: Path, installed: dict[str, Path]) -> None:
     bwrap_does(tmp_path, "true")
     assert await compiled_code((node_pack(), NpmPack("@acme/agent", "1.2.3")), installed) == ()
+
+
+async def test_a_program_without_node_of_its_own_has_none(tmp_path: Path, installed: dict[str, Path]) -> None:
+    bwrap_does(tmp_path, "true")
+    assert await compiled_code((AGENT,), {AGENT.package: installed[AGENT.package]}) == ()
+
+
+async def test_a_cache_that_cannot_be_written_to_fails_no_session(
+    tmp_path: Path, installed: dict[str, Path]
+) -> None:
+    bwrap_does(tmp_path, "true")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "compiled").write_text("in the way")
+    assert await compiled_code(PACKS, installed) == ()
