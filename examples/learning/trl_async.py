@@ -16,7 +16,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,11 +50,9 @@ KERNEL = "_flash_attn"
 
 def tasks(config: BridgeConfig) -> Iterator[TaskRequest]:
     """Endless: every number is another instance."""
-    index = 0
-    while True:
+    for index in count():
         fields = families.training_one_step(index)
         yield config.task_for(fields["instruction"], {"polar": fields}, samples=SAMPLES)
-        index += 1
 
 
 def plain_attention(
