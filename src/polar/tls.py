@@ -17,7 +17,8 @@ from typing import Any, cast
 
 LOGGER = logging.getLogger("polar.http")
 CA_VARIABLE = "POLAR_CA_FILE"
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 30.0
+"""Longer than a client of ours waits, so that it is the client that gives up and says why."""
 MAX_HANDSHAKES = 256
 """Under way at once; beyond that, the oldest is broken off."""
 LOOK_S = 1.0

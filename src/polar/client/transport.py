@@ -6,6 +6,7 @@ id is fixed before it is first sent.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -108,7 +109,7 @@ class Transport:
                     raise self._refusal(response.status, await response.read())
                 yield response
         except (aiohttp.ClientError, OSError) as error:
-            raise self.no_answer(advice(error, self.url) or _why(error)) from error
+            raise self.no_answer(advice(error, self.url) or _why(error), unreachable=_is_final(error)) from error
 
     def _read_token_again(self) -> None:
         """It may have been rotated since this client was made."""
@@ -116,8 +117,9 @@ class Transport:
             with suppress(ConfigError):
                 self._token = read_secret("control-token").strip()
 
-    def no_answer(self, reason: str) -> ServerError:
-        return ServerError(f"no answer from the server at {self.url}: {reason}; is it running there?")
+    def no_answer(self, reason: str, *, unreachable: bool = False) -> ServerError:
+        message = f"no answer from the server at {self.url}: {reason}; is it running there?"
+        return ServerError(message, unreachable=unreachable)
 
     def unreadable(self, path: str, reason: object) -> ServerError:
         return ServerError(f"the server at {self.url} gave an unexpected answer to {path}: {reason}", status=200)
@@ -149,9 +151,19 @@ def _checked(url: str) -> str:
 
 def _why(error: aiohttp.ClientError | OSError) -> str:
     """The system's word for it: aiohttp adds its own terms."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    refused = isinstance(cause, ConnectionRefusedError)
+    refused = isinstance(_cause(error), ConnectionRefusedError)
     return "connection refused" if refused else str(error) or type(error).__name__
+
+
+def _is_final(error: aiohttp.ClientError | OSError) -> bool:
+    """The next try would end the same way."""
+    return isinstance(_cause(error), ConnectionRefusedError | ssl.SSLError | socket.gaierror)
+
+
+def _cause(error: aiohttp.ClientError | OSError) -> BaseException:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return error.certificate_error
+    return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
 
 
 def detail_of(payload: bytes) -> str:

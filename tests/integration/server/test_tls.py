@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from polar.config import ServerConfig
 from polar.errors import ConfigError
 from polar.node.uplink import ServerAway, Uplink
 from polar.server.serve import RolloutServer
+from polar.tls import TlsConnection
 from polar.types import Heartbeat, LeaseRequest, Registration
 from waiting import hang_limit, until
 
@@ -119,6 +120,12 @@ async def test_a_certificate_of_another_ca_is_refused_with_the_fix(served: Serve
             await uplink.register(Registration(name="one", slots=1, abilities=able()))
 
 
+async def asked(arguments: list[str]) -> tuple[int, str]:
+    """The exit code and the output of a command."""
+    done = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    return done.exit_code, done.output
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["before the command", "after it"])
 async def test_a_command_takes_the_ca_as_an_option(
     served: Served, monkeypatch: pytest.MonkeyPatch, *, first: bool
@@ -126,16 +133,39 @@ async def test_a_command_takes_the_ca_as_an_option(
     monkeypatch.setenv("POLAR_CONTROL_TOKEN", CONTROL)
     monkeypatch.setenv(tls.CA_VARIABLE, "")  # what the option sets is undone
     command, ca = ["nodes", "--json", "--server", served.url], ["--ca", str(served.authority.file)]
-
-    async def asked(arguments: list[str]) -> tuple[int, str]:
-        done = await asyncio.to_thread(CliRunner().invoke, app, arguments)
-        return done.exit_code, done.output
-
     code, refused = await asked(command)
     assert (code, "not trusted" in refused) == (2, True)
     assert "--ca" in " ".join(refused.split())
     code, answer = await asked([*ca, *command] if first else [*command, *ca])
     assert (code, '"nodes": []' in answer) == (0, True)
+
+
+async def test_a_command_survives_a_connection_that_breaks_off_in_its_handshake(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLAR_CONTROL_TOKEN", CONTROL)
+    monkeypatch.setenv(tls.CA_VARIABLE, str(served.authority.file))
+    command = ["nodes", "--json", "--server", served.url]
+    accept, broken_off = TlsConnection.connection_made, 0
+
+    def break_off(first: int) -> Callable[[TlsConnection, asyncio.BaseTransport], None]:
+        def made(connection: TlsConnection, transport: asyncio.BaseTransport) -> None:
+            nonlocal broken_off
+            if broken_off >= first:
+                return accept(connection, transport)
+            broken_off += 1
+            return transport.close()
+
+        return made
+
+    monkeypatch.setattr(TlsConnection, "connection_made", break_off(first=1))
+    code, answer = await asked(command)
+    assert (code, broken_off, '"nodes": []' in answer) == (0, 1, True), answer
+
+    monkeypatch.setattr(TlsConnection, "connection_made", break_off(first=1000))
+    code, refused = await asked(command)
+    assert (code, "()" in refused) == (2, False), refused
+    assert "broke off" in refused or "reset by peer" in refused
 
 
 def test_a_ca_that_is_not_there_is_refused() -> None:

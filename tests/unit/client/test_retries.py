@@ -73,6 +73,22 @@ async def test_no_server_at_all_is_named_with_its_address() -> None:
     assert (caught.value.status, caught.value.attempts) == (None, 1)
 
 
+BRIEF = Retry(unreachable=False, first_s=0.001)
+"""As commands have it."""
+
+
+async def test_a_broken_connection_is_worth_a_try_where_a_missing_server_is_not(
+    url: str, rollout: FakeRollout
+) -> None:
+    rollout.faults = ["unheard", "unanswered"]
+    async with PolarClient(url, TOKEN, retry=BRIEF) as client:
+        assert await client.tasks() == []
+    async with PolarClient("http://127.0.0.1:9", TOKEN, retry=BRIEF) as client:
+        with pytest.raises(ServerError, match="connection refused") as caught:
+            await client.tasks()
+    assert (caught.value.unreachable, caught.value.attempts) == (True, 1)
+
+
 async def test_a_restarted_server_is_found_again(client: PolarClient, rollout: FakeRollout) -> None:
     await client.submit(TASK)
     await rollout.stop()

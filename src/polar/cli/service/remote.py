@@ -31,12 +31,13 @@ async def connected(server: str | None, *, patient: bool = False) -> AsyncGenera
     from polar.errors import PolarError
     from polar.tls import advice
 
-    address, once = server or DEFAULT_URL, Retry(total_s=0)
+    # A connection that breaks off is tried again. A server that is not there is reported at once.
+    address, brief = server or DEFAULT_URL, Retry(total_s=2.0, unreachable=False)
     try:
         if patient:  # with a server that restarts, not with one that never was there
-            async with PolarClient(address, retry=once) as client:
+            async with PolarClient(address, retry=brief) as client:
                 await client.policy()
-        async with PolarClient(address, retry=Retry() if patient else once) as client:
+        async with PolarClient(address, retry=Retry() if patient else brief) as client:
             yield client
     except ServerError as error:
         if error.status is not None:
@@ -66,4 +67,7 @@ def one_reason(error: BaseException) -> str:
     cause = error.__cause__
     reason = getattr(cause, "os_error", None) or cause or error
     number = getattr(reason, "errno", None) or 0
-    return os.strerror(number) if number > 0 else str(getattr(reason, "strerror", None) or reason)
+    if number > 0:
+        return os.strerror(number)
+    # asyncio has no words for a connection that ends within the TLS handshake.
+    return str(getattr(reason, "strerror", None) or reason) or "the connection broke off"
