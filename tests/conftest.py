@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from memory import MemoryReturn
+from memory import Memory
 from pg_cluster import Postgres
 from polar.store.weights import WeightsError
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
@@ -34,7 +34,7 @@ LONGEST_FIRST = ("e2e", "integration/service", "unit/tokens", "integration", "un
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips(config))
-    config.pluginmanager.register(MemoryReturn())
+    config.pluginmanager.register(Memory())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,10 @@ import uvicorn
 
 from polar.bounded_http import BoundedHttp, HttpLimits, OpenConnections
 from polar.tls import Handshakes, TlsCertificate, TlsConnection
+
+TICK_S = 1.0
+ACCEPTED_S = 0.01
+"""For a connection that was just being accepted to count among the open ones."""
 
 
 class UvicornServer(uvicorn.Server):
@@ -45,11 +49,28 @@ class UvicornServer(uvicorn.Server):
             ws="none",
         )
         super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Lets `serve` return, once open requests are answered."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn's own looks ten times a second whether it is to end."""
+        while not await self.on_tick(0):  # which renews the date that replies bear
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._ended.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for accepting in (*self.servers, *(sockets or ())):
+            accepting.close()
+        await asyncio.sleep(ACCEPTED_S)
         if self.handshakes is not None:
             self.handshakes.abort_all()
-        await super().shutdown(sockets)
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

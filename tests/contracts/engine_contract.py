@@ -99,6 +99,7 @@ class EngineContract(StartedEngine):
         assert second.evaluated_tokens <= len(new_ids) + SLACK_TOKENS
         assert engine.counters()["evaluated_tokens"] - before == second.evaluated_tokens
 
+    @pytest.mark.check
     async def test_each_sequence_has_the_whole_context(
         self, engine: Engine, info: EngineInfo, prompt: list[int]
     ) -> None:

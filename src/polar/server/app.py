@@ -60,8 +60,8 @@ def make_app(state: State, tokens: ServiceTokens, pages: Pages | None = None) ->
         *AccessRoutes(state, access).routers(),
         *(pages(state, access) if pages else ()),
     ]
-    for router in routers:
-        app.include_router(router)
+    for router in routers:  # as they are: `include_router` would make each route a second time
+        app.router.routes.extend(router.routes)
     app.get("/docs", include_in_schema=False)(lambda: HTMLResponse(api_page(app.openapi()), headers=NO_OTHER_HOST))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _malformed)

@@ -114,7 +114,7 @@ class RolloutServer:
         if self._state is not None:
             self._state.close_signals()
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.end()
         if self._work is not None:
             await asyncio.wait((self._work,))
             if not self._work.cancelled() and (error := self._work.exception()):

@@ -258,7 +258,7 @@ async def test_a_served_run_is_searched_and_opened(chromium: Chromium, tmp_path:
         # In a thread: the pages come from this one.
         await asyncio.to_thread(_search_and_open, chromium, address_of(listening) + codes.address("/"))
     finally:
-        server.should_exit = True
+        server.end()
         await serving
 
 

@@ -137,6 +137,7 @@ async def in_slices(server: LlamaServer, size: int, request: GenerateRequest) ->
     return piece
 
 
+@pytest.mark.check
 async def test_a_full_context_ends_a_reply_as_length(client: LlamaCppClient, vocabulary: Vocabulary) -> None:
     prompt = (vocabulary.encode("1, 2, 3,") * CONTEXT_TOKENS)[: CONTEXT_TOKENS - 2 * SLICE_TOKENS]
     piece = await whole(client, ask(prompt, "full", max_tokens=2000, temperature=0))

@@ -24,6 +24,7 @@ async def status_of(service: Service, served: ServedNode) -> NodeStatus:
     return found
 
 
+@pytest.mark.check
 async def test_an_engine_outage_over_forty_sessions_fails_none_of_them(patient: Service) -> None:
     served = await patient.add_node(running=4)
     served.engine.outage = GONE

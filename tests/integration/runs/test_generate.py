@@ -121,6 +121,7 @@ def test_equal_sessions_go_out_once(project: Path) -> None:
     assert (card["splits"]["train"]["sessions"], card["splits"]["train"]["share"]) == (1, 1.0)
 
 
+@pytest.mark.check
 def test_sessions_that_ended_never_run_again(project: Path) -> None:
     write_tasks(project, a_task(project, "good"), a_task(project, "never", "false"))
     first = generated(project, "--attempts", "2")
@@ -139,6 +140,7 @@ def test_tasks_are_chosen_as_for_a_run(project: Path) -> None:
     assert [runs_of(project, name) for name in "abc"] == [1, 0, 0]
 
 
+@pytest.mark.check
 def test_infrastructure_failures_are_no_attempts_and_are_bounded(project: Path) -> None:
     broken = a_task(project, "broken", prepare=["false"])
     write_tasks(project, broken, a_task(project, "good"))
@@ -146,6 +148,7 @@ def test_infrastructure_failures_are_no_attempts_and_are_bounded(project: Path) 
     assert card["all"] == {"tasks": 2, "attempts": 1, "accepted": 1, "rate": 1.0, "failed": 2}
 
 
+@pytest.mark.check
 def test_ctrl_c_leaves_a_folder_that_can_be_used_and_continued(project: Path) -> None:
     interrupted_run(project, signal.SIGINT, code=130)
     card = json.loads((project / "set/card.json").read_text())

@@ -53,6 +53,7 @@ async def test_blobs_in_the_database_are_not_tried(open_server: OpenServer) -> N
     assert await ready(await open_server(blobs="database")) == (200, {"database": "ok"})
 
 
+@pytest.mark.check
 async def test_an_s3_store_that_is_away_is_named_and_comes_back(open_server: OpenServer, tmp_path: Path) -> None:
     with s3_server(tmp_path) as s3:
         s3.make_bucket("uploads")

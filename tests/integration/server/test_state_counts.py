@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Literal
 
+import pytest
 from desk import LEASE_S, USABLE, Clock, Desk, config_of, task_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,6 +152,7 @@ async def play(desks: Sequence[Desk], story: Sequence[Step]) -> None:
     await world.end()
 
 
+@pytest.mark.check
 @given(story=st.lists(steps, min_size=10, max_size=40))
 @settings(max_examples=20, deadline=None)
 async def test_the_counts_are_right_in_every_story(story: list[Step]) -> None:

@@ -86,6 +86,7 @@ class TestUp:
         assert bench.ours() == []
         assert not list((bench.folder / "polar-runs").iterdir()), "a refused start leaves no run"
 
+    @pytest.mark.check
     async def test_without_tasks_it_serves_until_it_is_stopped(self, bench: ServiceBench) -> None:
         up = bench.start("up", "--host", "127.0.0.2", "--port", "0")
         await until(lambda: "Ctrl-C stops everything" in output_of(bench))
@@ -160,6 +161,7 @@ class TestGateway:
         assert (result.stage, result.attempt) == (Stage.COMPLETED, 2), result.failure
         assert [await stopped(process) for process in (second, server)] == [0, 0]
 
+    @pytest.mark.check
     async def test_a_missing_or_wrong_token_is_an_error(self, bench: ServiceBench) -> None:
         server = await bench.start_server()
         bench.env["POLAR_NODE_TOKEN"] = "wrong"

@@ -15,6 +15,7 @@ from waiting import until
 GRADER = "def half(evidence):\n    return 0.5\n"
 
 
+@pytest.mark.check
 async def test_up_with_tasks_runs_the_graders_that_they_name(bench: ServiceBench) -> None:
     (bench.folder / "my_grader.py").write_text(GRADER)
     task = agent_task(task_id="t", evaluator={"name": "my_grader:half"}).model_dump(mode="json")

@@ -167,6 +167,7 @@ class TestWhateverTheOutcome:
         assert result.kept == ("artifacts/answer.txt",)
         assert len(result.left_out) == 1 and result.left_out[0].startswith("patch.diff: git cannot compare")
 
+    @pytest.mark.check
     async def test_a_git_that_never_ends_costs_the_patch_only(self, workshop: Workshop) -> None:
         """Git reads its ignore rules from a pipe without a writer; it is ended before the work is judged."""
         task = shell_task(f"{AGENT}; mkfifo .gitignore", keep=self.KEEP, budgets={"postrun_s": 8.0})

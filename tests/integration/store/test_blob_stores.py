@@ -79,6 +79,7 @@ async def test_the_list_has_size_and_age_and_only_what_the_owner_wrote(store: Bl
     assert await all_of(store, "stranger") == []
 
 
+@pytest.mark.check
 async def test_many_are_listed_completely(store: BlobStore) -> None:
     keys = [
         key_of("me", f"session-{number}", 1, b"", 0.0)

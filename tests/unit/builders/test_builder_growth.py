@@ -18,6 +18,8 @@ from polar.builders.tree import Tree, TreeOptions
 from polar.types import Call, Trajectory
 from polar.types.packed import packed, unpacked
 
+pytestmark = pytest.mark.check
+
 TOKENS = 60
 """New in each call."""
 BYTES = 9

@@ -213,5 +213,5 @@ async def serve(site: ViewerSite, name: str, page: str, port: int) -> None:
             print_address(f"  (opens once; {again}Ctrl-C ends)")
             await serving
     finally:
-        server.should_exit = True
+        server.end()
         await serving

@@ -39,7 +39,7 @@ class GatewayServer:
 
     async def stop(self) -> None:
         await self.listeners.close_all()
-        self._server.should_exit = True
+        self._server.end()
         if self._task is not None:
             await self._task
         self._socket.close()

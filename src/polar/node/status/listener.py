@@ -75,7 +75,7 @@ async def status_listener(
         LOGGER.info("metrics and health at %s", address_of(listening))
         yield address_of(listening)
     finally:
-        server.should_exit = True
+        server.end()
         await readiness.close()
         await asyncio.wait([serving])
         listening.close()

@@ -66,6 +66,7 @@ def test_json_is_all_there_is_on_stdout(folder: Path) -> None:
     assert (folder / value["path"] / value["results"][0]["traces"]).is_file()
 
 
+@pytest.mark.check
 def test_the_commit_of_a_set_is_listed_and_kept_with_the_run(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

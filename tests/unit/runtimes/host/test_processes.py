@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ NO_MARKER = b"POLAR_PLACE=/nowhere:"
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that leads a group and a session of its own."""
     process = subprocess.Popen(["sleep", "1000"], env={"POLAR_PLACE": "/place:12"}, start_new_session=True)
+    environment = Path(f"/proc/{process.pid}/environ")
+    while sys.platform == "linux" and not environment.read_bytes():  # it is still being started
+        time.sleep(0.001)
     yield process
     process.kill()
     process.wait()

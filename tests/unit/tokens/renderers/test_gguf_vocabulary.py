@@ -86,6 +86,7 @@ def test_bytes_the_model_has_no_token_for_are_left_out(vocabulary: Vocabulary) -
     assert vocabulary.decode(vocabulary.encode("end of\x04 transmission")) == "end of transmission"
 
 
+@pytest.mark.check
 def test_the_built_tokenizer_is_cached_and_equal(
     gguf: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
