@@ -37,7 +37,7 @@ def served(smollm2: SmolLM2Renderer, tmp_path_factory: pytest.TempPathFactory) -
     thread.start()
 
     def do(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, loop).result(HANG_S)
 
     async def start() -> tuple[AsyncExitStack, tuple[str, str]]:
         stack, folder = AsyncExitStack(), Path(tmp_path_factory.mktemp("fuzz"))

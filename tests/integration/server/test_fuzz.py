@@ -39,9 +39,9 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(HANG_S)
     yield server.base_url
-    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(HANG_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
