@@ -1,26 +1,16 @@
-"""TLS: the server's certificate, which is read again when its files change, the handshake of each connection,
-and what a client trusts.
-
-A connection is not an HTTP connection before its handshake is done. So handshakes are bounded here: in time, and
-in how many may be under way.
-"""
+"""TLS: the server's certificate, which is read again when its files change, and what a client trusts."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import ssl
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 LOGGER = logging.getLogger("polar.http")
 CA_VARIABLE = "POLAR_CA_FILE"
-HANDSHAKE_S = 30.0
-"""Longer than a client of ours waits, so that it is the client that gives up and says why."""
-MAX_HANDSHAKES = 256
-"""Under way at once; beyond that, the oldest is broken off."""
 LOOK_S = 1.0
 """How often the files of the certificate are looked at, at most."""
 
@@ -92,96 +82,6 @@ class TlsCertificate:
             return found.st_mtime_ns, found.st_ino, found.st_size
 
         return tuple(map(stamp, self._files))
-
-
-class Handshakes:
-    """The handshakes of one server."""
-
-    def __init__(self, certificate: TlsCertificate) -> None:
-        self.certificate = certificate
-        self._under_way: dict[TlsConnection, None] = {}
-
-    def begin(self, connection: TlsConnection) -> None:
-        if len(self._under_way) >= MAX_HANDSHAKES:
-            next(iter(self._under_way)).abort()
-        self._under_way[connection] = None
-
-    def end(self, connection: TlsConnection) -> None:
-        self._under_way.pop(connection, None)
-
-    def abort_all(self) -> None:
-        for connection in list(self._under_way):
-            connection.abort()
-
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-
-class TlsConnection(asyncio.Protocol):
-    """Makes the handshake, then passes everything on to the protocol inside."""
-
-    def __init__(self, inside: asyncio.Protocol, handshakes: Handshakes) -> None:
-        self._inside = inside
-        self._handshakes = handshakes
-        self._plain: asyncio.Transport | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_made = False
-        self._early: list[bytes] = []
-        """What the client sent together with the end of its handshake."""
-        self._is_lost = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = self._plain = cast("asyncio.Transport", transport)
-        plain.pause_reading()
-        self._handshakes.begin(self)
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands(plain))
-
-    async def _shake_hands(self, plain: asyncio.Transport) -> None:
-        loop, context = asyncio.get_running_loop(), self._handshakes.certificate.context
-        try:
-            made = await loop.start_tls(plain, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S)
-        except (OSError, RuntimeError):  # no TLS, no trust, or too slow: RuntimeError if it is closed already
-            made = None
-        finally:
-            self._handshakes.end(self)
-        if made is None or self._is_lost:
-            plain.abort()
-            return
-        self._is_made = True
-        self._inside.connection_made(made)
-        for data in self._early:
-            self._inside.data_received(data)
-
-    def abort(self) -> None:
-        """While the handshake is under way."""
-        self._handshakes.end(self)
-        if self._plain is not None:
-            self._plain.abort()
-        if self._task is not None:
-            self._task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_made:
-            self._inside.data_received(data)
-        else:
-            self._early.append(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inside.eof_received() if self._is_made else None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        self._handshakes.end(self)
-        if self._is_made:
-            self._inside.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        if self._is_made:
-            self._inside.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._is_made:
-            self._inside.resume_writing()
 
 
 def client_context(ca_file: str | os.PathLike[str] | None = None) -> ssl.SSLContext:

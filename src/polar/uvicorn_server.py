@@ -12,7 +12,8 @@ from typing import Any
 import uvicorn
 
 from polar.bounded_http import BoundedHttp, HttpLimits, OpenConnections
-from polar.tls import Handshakes, TlsCertificate, TlsConnection
+from polar.tls import TlsCertificate
+from polar.tls_server import TlsServer
 
 TICK_S = 1.0
 ACCEPTED_S = 0.01
@@ -34,9 +35,6 @@ class UvicornServer(uvicorn.Server):
         connections = OpenConnections(limits or HttpLimits())
         # uvicorn makes each connection by calling this. Without WebSockets an upgrade is an ordinary request.
         protocol: Any = partial(http, open_connections=connections)
-        self.handshakes = None if certificate is None else Handshakes(certificate)
-        if self.handshakes is not None:
-            protocol = partial(_over_tls, protocol, self.handshakes)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -49,12 +47,27 @@ class UvicornServer(uvicorn.Server):
             ws="none",
         )
         super().__init__(config)
+        self._certificate = certificate
+        self._tls_servers: list[TlsServer] = []
         self._ended = asyncio.Event()
 
     def end(self) -> None:
         """Lets `serve` return, once open requests are answered."""
         self.should_exit = True
         self._ended.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._certificate is None:
+            await super().startup(sockets)
+        else:
+            self._serve_tls(self._certificate, sockets or [])
+
+    def _serve_tls(self, certificate: TlsCertificate, sockets: list[socket.socket]) -> None:
+        served = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        connection = partial(self.config.http_protocol_class, **served)
+        self.servers = []
+        self._tls_servers = [TlsServer(one, lambda: certificate.context, connection) for one in sockets]
+        self.started = True
 
     async def main_loop(self) -> None:
         """uvicorn's own looks ten times a second whether it is to end."""
@@ -64,11 +77,12 @@ class UvicornServer(uvicorn.Server):
                     await self._ended.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self._tls_servers:
+            server.close()
+            await server.wait_closed()
         for accepting in (*self.servers, *(sockets or ())):
             accepting.close()
         await asyncio.sleep(ACCEPTED_S)
-        if self.handshakes is not None:
-            self.handshakes.abort_all()
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
 
@@ -82,10 +96,6 @@ class UvicornServer(uvicorn.Server):
             if serving.done():
                 serving.result()
             await asyncio.sleep(0.01)
-
-
-def _over_tls(protocol: Any, handshakes: Handshakes, **served: Any) -> TlsConnection:
-    return TlsConnection(protocol(**served), handshakes)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 from playbook import Gateway, OpenGateway, assert_tokens_hold_together
 
-from polar.gateway.http import listeners, tls_listener
+from polar import tls_server
+from polar.gateway.http import listeners
 from polar.runtimes.host_names import PROVIDERS
 from polar.runtimes.session_authority import certify
 from polar.testing import ScriptedReply
@@ -202,7 +203,7 @@ async def test_only_http_1_is_spoken(open_gateway: OpenGateway) -> None:
 async def test_a_client_that_speaks_no_tls_is_hung_up_on(
     open_gateway: OpenGateway, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 1.0)
     intercepted, _ = await serving(await open_gateway(["Hello."]))
     reader, writer = await asyncio.open_connection(*intercepted.address)
     writer.write(sent)
@@ -214,7 +215,7 @@ async def test_a_client_that_speaks_no_tls_is_hung_up_on(
 
 
 async def test_a_stalled_handshake_is_ended(open_gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 0.2)
     intercepted, _ = await serving(await open_gateway(["Hello."]))
     async with contextlib.AsyncExitStack() as stack:
         assert await is_hung_up_on(await intercepted.stalled(stack))

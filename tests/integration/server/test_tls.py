@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 from certificates import Authority
 from node_abilities import able
-from polar import tls
+from polar import tls, tls_server
 from polar.cli.app import app
 from polar.client import PolarClient, Retry, ServerError
 from polar.config import ServerConfig
 from polar.errors import ConfigError
 from polar.node.uplink import ServerAway, Uplink
 from polar.server.serve import RolloutServer
-from polar.tls import TlsConnection
+from polar.tls_server import TlsServer
 from polar.types import Heartbeat, LeaseRequest, Registration
 from waiting import hang_limit, until
 
@@ -146,23 +146,23 @@ async def test_a_command_survives_a_connection_that_breaks_off_in_its_handshake(
     monkeypatch.setenv("POLAR_CONTROL_TOKEN", CONTROL)
     monkeypatch.setenv(tls.CA_VARIABLE, str(served.authority.file))
     command = ["nodes", "--json", "--server", served.url]
-    accept, broken_off = TlsConnection.connection_made, 0
+    begin, broken_off = TlsServer._begin, 0  # pyright: ignore[reportPrivateUsage]
 
-    def break_off(first: int) -> Callable[[TlsConnection, asyncio.BaseTransport], None]:
-        def made(connection: TlsConnection, transport: asyncio.BaseTransport) -> None:
+    def break_off(first: int) -> Callable[[TlsServer, socket.socket], None]:
+        def begun(server: TlsServer, accepted: socket.socket) -> None:
             nonlocal broken_off
             if broken_off >= first:
-                return accept(connection, transport)
+                return begin(server, accepted)
             broken_off += 1
-            return transport.close()
+            return accepted.close()
 
-        return made
+        return begun
 
-    monkeypatch.setattr(TlsConnection, "connection_made", break_off(first=1))
+    monkeypatch.setattr(TlsServer, "_begin", break_off(first=1))
     code, answer = await asked(command)
     assert (code, broken_off, '"nodes": []' in answer) == (0, 1, True), answer
 
-    monkeypatch.setattr(TlsConnection, "connection_made", break_off(first=1000))
+    monkeypatch.setattr(TlsServer, "_begin", break_off(first=1000))
     code, refused = await asked(command)
     assert (code, "()" in refused) == (2, False), refused
     assert "broke off" in refused or "reset by peer" in refused
@@ -234,13 +234,13 @@ async def test_old_versions_of_tls_are_refused(served: Served) -> None:
 async def test_unfinished_handshakes_are_bounded_in_number_and_in_time(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "MAX_HANDSHAKES", 4)
-    monkeypatch.setattr(tls, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 4)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 60.0)
     silent = [socket.create_connection(served.address) for _ in range(10)]
     assert await asyncio.to_thread(silent[0].recv, 1) == b"", "the oldest is broken off"
     async with served.client() as client:
         await client.tasks()
-    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 0.2)
     late = socket.create_connection(served.address)
     late.sendall(b"\x16\x03\x01")
     late.settimeout(60)

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from polar.gateway.http.bodies import too_large
 from polar.gateway.http.connection import AsgiMessage, GatewayHttp, Receive, Send
-from polar.gateway.http.tls_listener import TlsServer
+from polar.tls_server import TlsServer
 from polar.types import SessionSockets
 from polar.uvicorn_server import address_of
 
@@ -130,7 +130,9 @@ class SessionListeners:
         if sockets.https is not None:
             listener, context = sockets.https
             connection = partial(ListenerHttp, app=app.intercepted, **served)
-            session.servers.append(TlsServer(_without_delay(listener), context, connection, session.has_room))
+            session.servers.append(
+                TlsServer(_without_delay(listener), lambda: context, connection, session.has_room)
+            )
         return address
 
     async def close(self, session_id: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 
-from polar.gateway.http.tls_listener import TlsServer
+from polar.tls_server import TlsServer
 from waiting import until
 
 
@@ -15,7 +15,7 @@ async def test_the_next_socket_with_the_listeners_number_is_heard() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     number = listener.fileno()
-    server = TlsServer(listener, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), asyncio.Protocol, lambda _: True)
+    server = TlsServer(listener, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), asyncio.Protocol)
     await asyncio.sleep(0.05)
     server.close()
     pairs = [socket.socketpair() for _ in range(3)]  # of another session, in the same turn of the loop
