@@ -13,6 +13,7 @@ from desk import AS_IN_SCHEMA_7, CONTROL, NODE, Answer, Api, Clock, OpenServer, 
 from sqlalchemy import create_engine, text
 
 from node_abilities import able
+from polar.server.access import tokens
 from polar.server.records.nodes import OLD_KEY_S
 from polar.server.serve import RolloutServer
 from waiting import until
@@ -67,6 +68,16 @@ async def test_both_tokens_are_valid_at_both_servers_during_the_overlap(
     assert [await status(api, NEW) for api in pair] == [200, 200]
     for api in pair:
         await until_refused(api, CONTROL)
+
+
+async def test_a_new_token_is_known_at_once_at_a_server_that_has_just_looked(
+    pair: tuple[Api, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    monkeypatch.setattr(tokens, "LOOK_AFTER_MISS_S", 0.5)
+    assert await status(second, "unknown") == 401
+    await rotate(first, NEW, overlap_s=60)
+    assert await status(second, NEW) == 200
 
 
 async def test_without_overlap_the_old_token_ends_at_once(pair: tuple[Api, Api]) -> None:

@@ -72,7 +72,7 @@ class Access:
         found = await self._state.read(login.find, value)
         if found is None or self._state.clock() >= found.expires:
             return None
-        await self.tokens.refresh(1.0)
+        await self.tokens.keep_fresh()
         return found if self.tokens.is_live("control", found.token) else None
 
     def named(self, request: Request) -> bool:

@@ -24,7 +24,8 @@ from polar.types import TokenKind, TokenRotation, TokenStatus
 log = logging.getLogger("polar.server")
 LOOK_S = 1.0
 LOOK_AFTER_MISS_S = 0.05
-"""An unknown token may be one that another server has just learned of."""
+"""An unknown token may be one that another server has just learned of. The database is asked about unknown ones no
+more often than this."""
 SHOWN = 12
 
 
@@ -119,12 +120,12 @@ class TokenTable:
 
     async def check(self, kind: TokenKind, secret: str) -> str | None:
         """The hash of a valid token; None: it is none."""
-        given = sha256(secret)
-        for old_s in (LOOK_S, LOOK_AFTER_MISS_S):
-            await self.refresh(old_s)
-            if self.is_live(kind, given):
-                return given
-        return None
+        given, asked = sha256(secret), time.monotonic()
+        await self.keep_fresh()
+        if not self.is_live(kind, given):
+            await asyncio.sleep(self._looked + LOOK_AFTER_MISS_S - asked)
+            await self.refresh(asked)
+        return given if self.is_live(kind, given) else None
 
     def is_live(self, kind: TokenKind, given: str) -> bool:
         now = self._state.clock()
@@ -133,13 +134,17 @@ class TokenTable:
             for known, (of, expires) in self._known.items()
         )
 
-    async def refresh(self, old_s: float = 0.0) -> None:
-        """Unless the last look was less than `old_s` ago."""
+    async def keep_fresh(self) -> None:
+        await self.refresh(time.monotonic() - LOOK_S)
+
+    async def refresh(self, since: float = float("inf")) -> None:
+        """Unless the last look began after `since`."""
         async with self._turn:
-            if time.monotonic() - self._looked < old_s:
+            if self._looked > since:
                 return
+            began = time.monotonic()
             if self._configured is not None:
                 await self._state.change(adopt, self._configured)
                 self._configured = None
             self._known = await self._state.read(live_tokens)
-            self._looked = time.monotonic()
+            self._looked = began
