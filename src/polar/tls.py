@@ -96,9 +96,14 @@ def client_context(ca_file: str | os.PathLike[str] | None = None) -> ssl.SSLCont
     return context
 
 
+def cause_of(error: BaseException) -> Any:
+    """The error of the system or of TLS inside one of aiohttp's."""
+    return getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+
+
 def advice(error: BaseException, url: str) -> str:
     """What to do about a failed connection, if TLS is the reason; else empty."""
-    cause: Any = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    cause = cause_of(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         if "expired" in cause.verify_message:
             return "its certificate has expired: renew it at the server"

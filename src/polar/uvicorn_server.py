@@ -16,6 +16,7 @@ from polar.tls import TlsCertificate
 from polar.tls_server import TlsServer
 
 TICK_S = 1.0
+"""Replies bear a date that is renewed so often."""
 ACCEPTED_S = 0.01
 """For a connection that was just being accepted to count among the open ones."""
 

@@ -19,7 +19,7 @@ import orjson
 
 from polar.client.retries import Retrier, Retry, ServerError
 from polar.errors import ConfigError, PolarError
-from polar.tls import CertificateUnusable, advice, client_context
+from polar.tls import CertificateUnusable, advice, cause_of, client_context
 from polar.token_files import config_dir, read_secret
 
 CONNECT_TIMEOUT_S = 10.0
@@ -151,19 +151,13 @@ def _checked(url: str) -> str:
 
 def _why(error: aiohttp.ClientError | OSError) -> str:
     """The system's word for it: aiohttp adds its own terms."""
-    refused = isinstance(_cause(error), ConnectionRefusedError)
+    refused = isinstance(cause_of(error), ConnectionRefusedError)
     return "connection refused" if refused else str(error) or type(error).__name__
 
 
 def _is_final(error: aiohttp.ClientError | OSError) -> bool:
     """The next try would end the same way."""
-    return isinstance(_cause(error), ConnectionRefusedError | ssl.SSLError | socket.gaierror)
-
-
-def _cause(error: aiohttp.ClientError | OSError) -> BaseException:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return error.certificate_error
-    return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return isinstance(cause_of(error), ConnectionRefusedError | ssl.SSLError | socket.gaierror)
 
 
 def detail_of(payload: bytes) -> str:

@@ -64,8 +64,9 @@ async def check_server(server: str, *, with_nodes: bool = True) -> None:
 
 
 def one_reason(error: BaseException) -> str:
-    cause = error.__cause__
-    reason = getattr(cause, "os_error", None) or cause or error
+    from polar.tls import cause_of
+
+    reason = cause_of(error.__cause__ or error)
     number = getattr(reason, "errno", None) or 0
     if number > 0:
         return os.strerror(number)
