@@ -75,6 +75,7 @@ def print_run(folder: Path, groups: dict[str, Sequence[str]], base: Path | None)
     print(
         f"- reward: {mean(first, 'reward'):.3f} in the first {ENDS} steps, {mean(last, 'reward'):.3f} in the last"
     )
+    print(f"- calls a session: {mean(first, 'calls'):.2f} first, {mean(last, 'calls'):.2f} last")
     print(f"- steps without any contrast: {sum(p.metrics['no_contrast'] == 1 for p in steps)} of {len(steps)};")
     print(
         f"  groups without contrast: {mean(first, 'no_contrast'):.0%} first, {mean(last, 'no_contrast'):.0%} last"
@@ -91,22 +92,27 @@ def print_run(folder: Path, groups: dict[str, Sequence[str]], base: Path | None)
     print(
         f"- tokens computed: {computed:.0f}, {computed / whole:.2f} of those in the traces: prefixes are shared\n"
     )
-    before, *_, after = sorted((folder / "evaluations").glob("*.sessions.jsonl"))
-    old, new = tallies(before, groups), tallies(after, groups)
-    first_rates = report_tallies(base, groups) if base else {}
-    columns = [
-        "held-out tasks",
-        "sessions",
-        *(["base"] if base else []),
-        "pass@1 before",
-        "after",
-        "calls if solved",
-    ]
+    print_rates(folder, groups, base)
+
+
+def print_rates(folder: Path, groups: dict[str, Sequence[str]], base: Path | None) -> None:
+    """Of the first and the last evaluation. A run that was cut off has only the first."""
+    paths = sorted((folder / "evaluations").glob("*.sessions.jsonl"))
+    if not paths:
+        print("no evaluation")
+        return
+    found = {"pass@1 before": tallies(paths[0], groups)}
+    if len(paths) > 1:
+        found["after"] = tallies(paths[-1], groups)
+    if base:
+        found = {"base": report_tallies(base, groups)} | found
+    *_, last = found.values()
+    columns = ["held-out tasks", "sessions", *found, "calls if solved"]
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for name in sorted(new, key=lambda name: (name in groups, name == "all", name)):
-        calls = f"{new[name].calls_of_solved / new[name].solved:.1f}" if new[name].solved else "–"
-        rates = [*([first_rates[name]] if base else []), old[name], new[name]]
-        print("| " + " | ".join([name, str(new[name].sessions), *map(str, rates), calls]) + " |")
+    for name in sorted(last, key=lambda name: (name in groups, name == "all", name)):
+        calls = f"{last[name].calls_of_solved / last[name].solved:.1f}" if last[name].solved else "–"
+        rates = [str(rates[name]) for rates in found.values()]
+        print("| " + " | ".join([name, str(last[name].sessions), *rates, calls]) + " |")
 
 
 def main() -> None:

@@ -2,12 +2,14 @@
 # What docs/training.md says about learning tasks of several steps, on one GPU, the most important first:
 #   bash benchmarks/learning_gpu.sh MODEL OUT [STAGE...]
 # MODEL: the safetensors that a vLLM at 127.0.0.1:8000 serves. OUT: results; OUT/log has what the commands print.
-# Stages: warm base base-others seed-N others ablation weights trl (all but the last two, with two seeds).
-# MINUTES: of each seed. `weights` and `trl` need a vLLM that takes weights by IPC (docs/weights.md).
+# Stages: base base-others seed-N others ablation async, and weights, ipc, trl, which need a vLLM that takes weights
+# by IPC (docs/weights.md). Without a stage: all but those three, with two seeds.
+# CONFIG: of the seeds, gpu.toml or joined.toml. MINUTES: of each seed, its last evaluation not counted.
 set -u
 model=$1 out=$2
 shift 2
 minutes=${MINUTES:-9}
+config=${CONFIG:-gpu.toml}
 here=$(cd "$(dirname "$0")/.." && pwd)
 learning=$here/examples/learning
 mkdir -p "$out" && cd "$out" && exec >>log 2>&1
@@ -23,6 +25,16 @@ demonstrations() {
     python3 "$learning/families.py" demonstrated 240 >demonstrated.jsonl
     step polar generate demonstrated.jsonl --out data --split 100/0 --split-by family --attempts 1 \
         --to tokens --config "$learning/demonstrations.toml"
+}
+warm_start() { # SEED
+    step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out "warm-$1" --epochs 2 --seed "$1"
+}
+train() { # NAME CONFIG [flags]
+    step polar train "$2" --config "$learning/vllm_steps.toml" --workers 2 --output "$out/$1" "${@:3}"
+}
+variant() { # NAME STEPS EDIT: a few steps of gpu.toml without evaluation, changed by a sed program
+    sed -e "$3" -e "s/^steps = .*/steps = $2/" -e '/^evaluate/d' "$learning/gpu.toml" >"$1.toml"
+    train "$1" "$1.toml" --model "$out/warm-0"
 }
 others() { # NAME: the weights that the engine has now, without worked examples and through another harness
     evaluate "$1-without-examples" vllm_plain.toml some.jsonl
@@ -44,24 +56,28 @@ trl() { # without network TRL has no attention kernel; PyTorch computes the same
 
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
-[ $# -gt 0 ] || set -- warm base base-others seed-0 seed-1 others ablation
-case " $* " in *" warm "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
+[ $# -gt 0 ] || set -- base base-others seed-0 seed-1 others ablation async
+case " $* " in *" seed-"*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
 for stage in "$@"; do
     case $stage in
-    warm) step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out warm --epochs 2 ;;
     base) evaluate base vllm_steps.toml all.jsonl ;;
     base-others) others base ;;
     seed-*)
-        step polar train "$learning/gpu.toml" --config "$learning/vllm_steps.toml" --workers 2 \
-            --model "$out/warm" --output "$out/$stage" --seed "${stage#seed-}" --minutes "$minutes"
+        warm_start "${stage#seed-}"
+        train "$stage" "$learning/$config" --model "$out/warm-${stage#seed-}" --seed "${stage#seed-}" --minutes "$minutes"
         ;;
     others) others trained ;;
     ablation)
         ablation --builders prefix_merging tree per_request --ahead 1
         ablation --builders prefix_merging tree --ahead 0
         ;;
+    async)
+        variant asynchronous 6 's/^ahead = .*/ahead = 1/'
+        variant synchronous 6 's/^ahead = .*/ahead = 0/'
+        ;;
+    ipc) variant ipc 3 's/^ahead = 1/&\ntransfer = "ipc"/' ;;
     weights)
         step python3 "$here/benchmarks/weight_updates.py" --model "$model" --transfer disk ipc --rounds 3 \
             --json "$out/weights.json"

@@ -253,6 +253,17 @@ def training(index: int) -> Task:
     return made([random.Random(index).choice(levels[index % 4])], index, "train")
 
 
+def training_joined(index: int) -> Task:
+    """Of eight tasks, one has one step, two have two, and five have three. About half of the longest are joined at
+    random, so that no sequence of steps can be learned by heart. A command more than needed costs a little."""
+    one, two, three = (*ONE_STEP, *MORE_ONE_STEP), TWO_STEPS, (*SEVERAL_STEPS, *[any_three] * len(SEVERAL_STEPS))
+    level = (one, two, three, three, three, two, three, three)[index % 8]
+    instance = made([random.Random(index).choice(level)], index, "train")
+    options = instance["evaluator"]["options"]
+    options["commands"] = len(options["checks"])  # every step has a check
+    return instance
+
+
 def demonstrated(index: int) -> Task:
     """What the warm start shows: that a task of one, two or three sentences takes as many commands. None of
     `SEVERAL_STEPS` is shown."""

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.evaluators.workplace import FolderRuntime
+
+from polar.types import Message
 
 FOLDER = Path(__file__).parents[2] / "examples" / "learning"
 SAMPLES = 36
@@ -55,7 +59,7 @@ def held(task: dict[str, Any], folder: Path, steps: list[str]) -> list[bool]:
 
 def some_tasks(families: Any) -> list[dict[str, Any]]:
     """Of training, of the warm start, and held out."""
-    kinds = (families.training, families.demonstrated, families.held_out)
+    kinds = (families.training, families.training_joined, families.demonstrated, families.held_out)
     return [kind(number) for kind in kinds for number in range(SAMPLES)]
 
 
@@ -94,7 +98,7 @@ def test_the_warm_start_shows_no_family_that_is_counted_as_several_steps(familie
 
 
 def test_families_of_transfer_are_never_trained_on(families: Any) -> None:
-    kinds = (families.training, families.demonstrated)
+    kinds = (families.training, families.training_joined, families.demonstrated)
     trained = {kind(number)["metadata"]["family"] for kind in kinds for number in range(500)}
     assert not trained & {family.__name__ for family in families.TRANSFER}
     assert {family.__name__ for family in families.SEVERAL_STEPS} < trained
@@ -118,3 +122,36 @@ def test_the_same_number_is_the_same_task(families: Any) -> None:
 
 def test_held_out_instances_share_no_word_with_training(families: Any) -> None:
     assert not set(families.TRAINING_WORDS) & set(families.HELD_OUT_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("needed", "run", "reward"), [(None, 5, 1.0), (2, 2, 1.0), (2, 1, 1.0), (2, 3, 0.9), (2, 9, 0.7)]
+)
+async def test_commands_more_than_needed_cost_a_little(
+    needed: int | None, run: int, reward: float, tmp_path: Path
+) -> None:
+    score = await checked(tmp_path, ["true", "true"], needed, run)
+    assert score.reward == pytest.approx(reward)
+
+
+async def test_a_solution_of_many_commands_is_worth_more_than_a_short_attempt(tmp_path: Path) -> None:
+    solved = await checked(tmp_path, ["true", "true", "true"], 3, 9)
+    attempted = await checked(tmp_path, ["true", "true", "false"], 3, 3)
+    useless = await checked(tmp_path, ["false"], 1, 9)
+    assert solved.reward > attempted.reward > useless.reward == 0.0
+
+
+async def checked(folder: Path, checks: list[str], needed: int | None, run: int) -> Any:
+    checks_class = of_example("checks").Checks
+    evaluator = checks_class(checks_class.Options(checks=checks, commands=needed))
+    seen = SimpleNamespace(runtime=FolderRuntime(folder), transcript=(Message("user"), *[Message("tool")] * run))
+    return await evaluator.evaluate(seen)
+
+
+def test_tasks_with_a_cost_say_how_many_commands_they_need_and_held_out_ones_have_none(
+    families: Any, script: Any
+) -> None:
+    for number in range(SAMPLES):
+        task = families.training_joined(number)
+        assert task["evaluator"]["options"]["commands"] == len(script.commands(task["instruction"]))
+        assert "commands" not in families.held_out(number)["evaluator"]["options"]

@@ -15,7 +15,8 @@ from polar.types import Strict
 
 class TaskConfig(Strict):
     train: str
-    """A task file, or `module:function`: called with 0, 1, 2, ... it returns a task."""
+    """A task file, or `module:function`: called with 0, 1, 2, ... (other numbers with each `seed`) it returns a
+    task."""
     evaluate: str | None = None
     """The same, for tasks that are never trained on."""
     evaluate_tasks: int = Field(default=64, ge=1)

@@ -15,6 +15,8 @@ from polar.errors import ConfigError
 from polar.types import TaskRequest
 
 TaskMaker = Callable[[int], TaskRequest | Mapping[str, Any]]
+SEED_TASKS = 2**24
+"""Tasks by number that one seed has before those of the next begin."""
 
 
 class TaskStream:
@@ -34,7 +36,7 @@ class TaskStream:
             self._maker = _function(source, folder)
 
     def task(self, number: int, task_id: str, samples: int) -> TaskRequest:
-        task = self._maker(number) if self._maker else self._of_file(number)
+        task = self._maker(self._seed * SEED_TASKS + number) if self._maker else self._of_file(number)
         values = task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task)
         given = {"task_id": task_id, "group_id": task_id, "num_samples": samples}
         metadata = {"source_id": values.get("task_id"), **values.get("metadata", {})}

@@ -30,3 +30,12 @@ def test_a_set_in_git_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = Repository(tmp_path / "set")
     made.commit(tasks__jsonl=LINES)
     assert sorted(sources(TaskStream(f"{made.address}@main", tmp_path))[:3]) == ["a", "b", "c"]
+
+
+def test_each_seed_has_tasks_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "counted_tasks.py").write_text(
+        "def task(n):\n    return {'task_id': str(n), 'instruction': 'count'}\n"
+    )
+    first, other = (sources(TaskStream("counted_tasks:task", tmp_path, seed)) for seed in (0, 1))
+    assert first == list("012345")
+    assert not set(first) & set(other)
