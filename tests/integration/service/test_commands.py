@@ -89,7 +89,7 @@ class TestUp:
     @pytest.mark.check
     async def test_without_tasks_it_serves_until_it_is_stopped(self, bench: ServiceBench) -> None:
         up = bench.start("up", "--host", "127.0.0.2", "--port", "0")
-        await until(lambda: "Ctrl-C stops everything" in output_of(bench))
+        await until(lambda: "Ready for tasks." in output_of(bench))
         assert "http://127.0.0.2:" in output_of(bench)
         bench.address = output_of(bench).partition("rollout server  ")[2].split()[0]
         for name in ("control-token", "node-token"):
@@ -97,8 +97,16 @@ class TestUp:
             assert secret.stat().st_mode & 0o777 == 0o600
             assert secret.read_text() not in bench.logs() + " ".join(bench.ours()), "nowhere to be read"
         async with bench.client() as client:
+            assert [node.alive for node in await client.nodes()] == [True], "`polar submit` would refuse"
             await client.submit(agent_task(task_id="t"))
             assert [e.result.stage async for e in client.results(task_ids=["t"])] == [Stage.COMPLETED]
+        assert await stopped(up, signal.SIGINT) == 0
+        assert bench.ours() == []
+
+    @pytest.mark.check
+    async def test_it_can_be_stopped_while_its_nodes_start(self, bench: ServiceBench) -> None:
+        up = bench.start("up", "--port", "0")
+        await until(lambda: "Starting the nodes" in output_of(bench))
         assert await stopped(up, signal.SIGINT) == 0
         assert bench.ours() == []
 

@@ -59,7 +59,8 @@ async def check_server(server: str, *, with_nodes: bool = True) -> None:
         nodes = await client.nodes()
     if with_nodes and not any(node.alive and not node.draining for node in nodes):
         raise PolarError(
-            f"{server} has no live node to run sessions: start one with `polar gateway --server {server}`"
+            f"{server} has no live node to run sessions: start one with `polar gateway --server {server}`, or "
+            "wait until `polar up` prints that it is ready"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,6 +141,9 @@ async def _serve(layout: Layout) -> None:
     from polar.child_processes import stop_requested
     from polar.cli.output import console
     from polar.cli.service.server import login_advice
+    from polar.cli.service.up_tasks import nodes_are_ready
+    from polar.client import PolarClient, ServerError
+    from polar.runs.running import to_download
     from polar.token_files import config_dir
 
     stop = stop_requested()
@@ -151,6 +154,11 @@ async def _serve(layout: Layout) -> None:
         out.print(f"gateway nodes   {layout.workers}  (runs in {layout.runs_dir})")
         out.print(f"submit          polar submit TASKS --server {address}")
         out.print("Ctrl-C stops everything.")
+        out.print(f"Starting the nodes and engine {layout.config.engine.name}{to_download(layout.config)}")
+        with suppress(ServerError):  # the nodes' logs say why they do not come up
+            async with PolarClient(address) as client:
+                if await nodes_are_ready(client, layout.workers, stop):
+                    out.print("Ready for tasks.")
         await stop.wait()
 
 
@@ -158,7 +166,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
     """Whether it was interrupted."""
 
     from polar.child_processes import ChildCrashed, stop_requested
-    from polar.cli.service.up_tasks import ServedTasks
+    from polar.cli.service.up_tasks import ServedTasks, nodes_are_ready
     from polar.client import PolarClient
     from polar.runs.resume import write_tasks
     from polar.runs.running import prepare_machine, to_download
@@ -174,7 +182,7 @@ async def _run(layout: Layout, paths: RunPaths, tasks: Sequence[TaskRequest], pr
             try:
                 async with service(layout) as address, PolarClient(address) as client:
                     served = ServedTasks(client, tasks, progress, stop)
-                    await served.wait_for_nodes()
+                    await nodes_are_ready(client, 1, stop)
                     run.begin({})
                     progress.phase("")
                     await served.run()

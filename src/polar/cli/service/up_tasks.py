@@ -26,6 +26,17 @@ CANCEL_S = 30.0
 """How long cancelled sessions may take to end."""
 
 
+async def nodes_are_ready(client: PolarClient, count: int, stop: asyncio.Event) -> bool:
+    """When as many nodes are registered. False: a stop was requested before."""
+    while not stop.is_set():
+        if sum(node.alive for node in await client.nodes()) >= count:
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await stop.wait()
+    return False
+
+
 class ServedTasks:
     def __init__(
         self, client: PolarClient, tasks: Sequence[TaskRequest], progress: RunProgress, stop: asyncio.Event
@@ -36,11 +47,6 @@ class ServedTasks:
         self._stop = stop
         self._waited_for = {task.session_id(n) for task in tasks for n in range(task.num_samples)}
         self._ended_at: dict[str, float] = {}
-
-    async def wait_for_nodes(self) -> None:
-        """Until a node is registered, or a stop is requested."""
-        while not self._stop.is_set() and not await self._client.nodes():  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
 
     async def run(self) -> None:
         """Until every session has its result. A requested stop cancels those that have none yet."""
