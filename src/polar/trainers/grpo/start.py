@@ -67,8 +67,9 @@ def check_run(config: TrainConfig, engine: Spec, folder: Path, *, resume: bool) 
     """All that can be found before anything is started. Raises `ConfigError`."""
     check_output(config, resume=resume)
     check_takes_weights(engine, WeightOptions(transfer=config.rollout.transfer))
-    for source in filter(None, (config.tasks.train, config.tasks.evaluate)):
-        TaskStream(source, folder, config.seed, config.tasks.fields).task(0, "first", 1)
+    TaskStream(config.tasks.train, folder, config.seed, config.tasks.fields).task(0, "first", 1)
+    if config.tasks.evaluate is not None:
+        _evaluation_tasks(config.tasks.evaluate, config, folder).task(0, "first", 1)
 
 
 async def train(config: TrainConfig, around: Surroundings) -> TrainState:
@@ -111,5 +112,10 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
 def _held_out(config: TrainConfig, around: Surroundings) -> HeldOut | None:
     if config.tasks.evaluate is None:
         return None
-    stream = TaskStream(config.tasks.evaluate, around.folder, fields=config.tasks.fields)
+    stream = _evaluation_tasks(config.tasks.evaluate, config, around.folder)
     return HeldOut(around.client, stream, config.tasks, config.output)
+
+
+def _evaluation_tasks(source: str, config: TrainConfig, folder: Path) -> TaskStream:
+    """The same for all seeds, so that their rates can be compared."""
+    return TaskStream(source, folder, fields=config.tasks.fields)

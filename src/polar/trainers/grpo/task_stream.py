@@ -25,6 +25,7 @@ class TaskStream:
 
     def __init__(self, source: str, folder: Path, seed: int = 0, fields: Mapping[str, Any] | None = None) -> None:
         """`fields` replace those of every task."""
+        self._source = source
         self._seed = seed
         self._fields = dict(fields or {})
         self._tasks: Sequence[TaskRequest] = ()
@@ -36,11 +37,20 @@ class TaskStream:
             self._maker = _function(source, folder)
 
     def task(self, number: int, task_id: str, samples: int) -> TaskRequest:
-        task = self._maker(self._seed * SEED_TASKS + number) if self._maker else self._of_file(number)
+        task = self._made(self._seed * SEED_TASKS + number) if self._maker else self._of_file(number)
         values = task.model_dump(mode="json") if isinstance(task, TaskRequest) else dict(task)
         given = {"task_id": task_id, "group_id": task_id, "num_samples": samples}
         metadata = {"source_id": values.get("task_id"), **values.get("metadata", {})}
         return check_tasks([values | self._fields | given | {"metadata": metadata}])[0]
+
+    def _made(self, number: int) -> TaskRequest | Mapping[str, Any]:
+        assert self._maker is not None
+        try:
+            return self._maker(number)
+        except Exception as error:  # a user's function may fail in any way
+            raise ConfigError(
+                f"tasks {self._source!r} made no task of the number {number}: {type(error).__name__}: {error}"
+            ) from error
 
     def _of_file(self, number: int) -> TaskRequest:
         """All tasks of the file once in each round, in an order of the round."""

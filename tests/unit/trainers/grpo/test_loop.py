@@ -247,6 +247,13 @@ def test_what_is_wrong_is_found_before_anything_starts(folder: Path) -> None:
         check_run(wrong, Spec(name="torch"), folder, resume=False)
 
 
+def test_evaluation_tasks_are_the_same_for_all_seeds(folder: Path) -> None:
+    (folder / "one_held_out.py").write_text("def task(n):\n    return [{'instruction': 'only'}][n]\n")
+    config = a_config(folder)
+    tasks = config.tasks.model_copy(update={"evaluate": "one_held_out:task"})
+    check_run(config.model_copy(update={"tasks": tasks, "seed": 3}), Spec(name="torch"), folder, resume=False)
+
+
 def test_a_folder_with_a_run_is_not_overwritten(folder: Path) -> None:
     config = a_config(folder)
     with pytest.raises(ConfigError, match="no checkpoint to resume"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.data.test_git_sets import Repository
 
+from polar.errors import ConfigError
 from polar.trainers.grpo.task_stream import TaskStream
 
 LINES = "".join(json.dumps({"task_id": name, "instruction": name}) + "\n" for name in "abc")
@@ -39,3 +40,10 @@ def test_each_seed_has_tasks_of_its_own(tmp_path: Path) -> None:
     first, other = (sources(TaskStream("counted_tasks:task", tmp_path, seed)) for seed in (0, 1))
     assert first == list("012345")
     assert not set(first) & set(other)
+
+
+def test_a_function_that_has_no_task_of_a_number_is_an_error_with_the_number(tmp_path: Path) -> None:
+    (tmp_path / "few_tasks.py").write_text("def task(n):\n    return [{'instruction': 'only'}][n]\n")
+    assert TaskStream("few_tasks:task", tmp_path).task(0, "t0", 1).instruction == "only"
+    with pytest.raises(ConfigError, match="'few_tasks:task' made no task of the number 1: IndexError"):
+        TaskStream("few_tasks:task", tmp_path).task(1, "t1", 1)
