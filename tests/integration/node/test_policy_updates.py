@@ -223,7 +223,7 @@ async def test_the_trainers_snippet_of_the_policy_page(patient: Service) -> None
     assert {result.stage for result in results.values()} == {Stage.COMPLETED}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.check) for seed in (1, 2))])
 async def test_updates_in_a_row_leave_no_generation_across_and_no_session_behind(
     patient: Service, seed: int
 ) -> None:

@@ -133,6 +133,7 @@ def test_sessions_that_ended_never_run_again(project: Path) -> None:
     assert more["all"]["attempts"] == 4 and [runs_of(project, name) for name in ("good", "never")] == [1, 3]
 
 
+@pytest.mark.check
 def test_tasks_are_chosen_as_for_a_run(project: Path) -> None:
     write_tasks(project, *(a_task(project, name, metadata={"repo": f"o/{name}"}) for name in "abc"))
     card = generated(project, "--filter", "metadata.repo=o/[ab]", "--limit", "1")
@@ -156,6 +157,7 @@ def test_ctrl_c_leaves_a_folder_that_can_be_used_and_continued(project: Path) ->
     continued(project, Stage.CANCELLED)
 
 
+@pytest.mark.check
 def test_a_killed_generation_loses_only_the_sessions_under_way(project: Path) -> None:
     interrupted_run(project, signal.SIGKILL, code=-9)
     continued(project, Stage.RUNNING)
@@ -219,6 +221,7 @@ def test_a_folder_of_something_else_is_left_alone(project: Path) -> None:
     assert [path.name for path in (project / "set").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.check
 def test_a_task_that_changed_is_not_mixed_with_its_old_sessions(project: Path) -> None:
     write_tasks(project, a_task(project, "good"))
     generated(project)
