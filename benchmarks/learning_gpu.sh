@@ -27,6 +27,7 @@ demonstrations() {
         --to tokens --config "$learning/demonstrations.toml"
 }
 warm_start() { # SEED
+    [ ! -d "warm-$1" ] || return 0
     step python3 "$here/examples/sft/train.py" data/tokens --model "$model" --out "warm-$1" --epochs 2 --seed "$1"
 }
 train() { # NAME CONFIG [flags]
@@ -34,6 +35,7 @@ train() { # NAME CONFIG [flags]
 }
 variant() { # NAME STEPS EDIT: a few steps of gpu.toml without evaluation, changed by a sed program
     sed -e "$3" -e "s/^steps = .*/steps = $2/" -e '/^evaluate/d' "$learning/gpu.toml" >"$1.toml"
+    warm_start 0
     train "$1" "$1.toml" --model "$out/warm-0"
 }
 others() { # NAME: the weights that the engine has now, without worked examples and through another harness
@@ -57,7 +59,7 @@ trl() { # without network TRL has no attention kernel; PyTorch computes the same
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
 [ $# -gt 0 ] || set -- base base-others seed-0 seed-1 others ablation async
-case " $* " in *" seed-"*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
+case " $* " in *" seed-"* | *" async "* | *" ipc "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
 for stage in "$@"; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ async def _serve(layout: Layout) -> None:
     from polar.runs.running import to_download
     from polar.token_files import config_dir
 
-    stop = stop_requested()
+    stop, began = stop_requested(), time.time()
     async with service(layout) as address:
         out = console()
         out.print(f"rollout server  {address}  (tokens in {config_dir()})")
@@ -157,7 +158,7 @@ async def _serve(layout: Layout) -> None:
         out.print(f"Starting the nodes and engine {layout.config.engine.name}{to_download(layout.config)}")
         with suppress(ServerError):  # the nodes' logs say why they do not come up
             async with PolarClient(address) as client:
-                if await nodes_are_ready(client, layout.workers, stop):
+                if await nodes_are_ready(client, layout.workers, stop, since=began):
                     out.print("Ready for tasks.")
         await stop.wait()
 

@@ -26,10 +26,11 @@ CANCEL_S = 30.0
 """How long cancelled sessions may take to end."""
 
 
-async def nodes_are_ready(client: PolarClient, count: int, stop: asyncio.Event) -> bool:
-    """When as many nodes are registered. False: a stop was requested before."""
+async def nodes_are_ready(client: PolarClient, count: int, stop: asyncio.Event, since: float = 0.0) -> bool:
+    """When as many nodes have registered since that time: those of a killed service look alive for a while.
+    False: a stop was requested before."""
     while not stop.is_set():
-        if sum(node.alive for node in await client.nodes()) >= count:
+        if sum(node.alive and node.registered >= since for node in await client.nodes()) >= count:
             return True
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
