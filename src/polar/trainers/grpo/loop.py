@@ -41,6 +41,8 @@ class Training:
         self._config = config
         self._parts = parts
         self._state = state.model_copy(update={"starts": state.starts + 1})
+        self._evaluated = state.step
+        """The step that was evaluated last. A run that makes no step has nothing to evaluate."""
         self._learned = LearnStats()
         self._watch = GenerationWatch(parts.client)
         self._minutes_before = state.minutes
@@ -58,18 +60,21 @@ class Training:
             self._task,
             per_step=self._config.tasks.groups,
             ahead=rollout.ahead,
+            steps=schedule.steps - self._state.step,
             trained=self._state.all_trained,
         )
         saved = self._state.step
         try:
             async with self._watch, rollouts:
-                while self._state.step < schedule.steps and not self._time_is_up:
+                while not self._is_over:
                     await self._step(rollouts)
-                    last = self._state.step == schedule.steps or self._time_is_up
-                    if self._state.step % schedule.evaluate_every == 0 or last:
+                    if self._state.step % schedule.evaluate_every == 0 and not self._is_over:
                         await self._evaluate()
                     if self._state.step % schedule.save_every == 0:
                         saved = self._save()
+            # Not beside sessions that no step will train on: by now they are cancelled.
+            if self._evaluated != self._state.step:
+                await self._evaluate()
         finally:
             if saved != self._state.step:
                 self._save()
@@ -109,6 +114,7 @@ class Training:
         """Training waits, so all of its sessions are sampled from the same weights."""
         if self._parts.held_out is None:
             return
+        self._evaluated = self._state.step
         name = f"step-{self._state.step:05}"
         figures = await self._parts.held_out.evaluate(name, self._start_id)
         await self._record("eval", figures)
@@ -135,6 +141,8 @@ class Training:
         return (time.monotonic() - self._began) / 60
 
     @property
-    def _time_is_up(self) -> bool:
-        limit = self._config.schedule.minutes
-        return limit is not None and self._minutes >= limit
+    def _is_over(self) -> bool:
+        """After the last step, or when the time is up."""
+        schedule = self._config.schedule
+        time_is_up = schedule.minutes is not None and self._minutes >= schedule.minutes
+        return self._state.step >= schedule.steps or time_is_up

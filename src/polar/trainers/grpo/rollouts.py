@@ -26,7 +26,8 @@ class NumberedGroup:
 
 class Rollouts:
     """Tasks are numbered; `trained` has those that a resumed run has trained on already. Use it as
-    `async with`: at the end, sessions that are still under way are cancelled."""
+    `async with`: at the end, sessions that are still under way are cancelled. No more are started than `steps`
+    batches need."""
 
     def __init__(
         self,
@@ -35,12 +36,15 @@ class Rollouts:
         *,
         per_step: int,
         ahead: int,
+        steps: int,
         trained: Iterable[int] = (),
     ) -> None:
         self._client = client
         self._make_task = make_task
         self._per_step = per_step
         self._ahead = ahead
+        self._wanted = steps * per_step
+        """Groups that are still to be handed out."""
         self._trained = set(trained)
         self._next = 0
         self._under_way: dict[asyncio.Task[NumberedGroup], TaskRequest] = {}
@@ -62,7 +66,8 @@ class Rollouts:
 
     def refill(self) -> None:
         """Starts as many groups as may run before the next batch is trained."""
-        while len(self._under_way) + len(self._finished) < (1 + self._ahead) * self._per_step:
+        most = min(self._wanted, (1 + self._ahead) * self._per_step)
+        while len(self._under_way) + len(self._finished) < most:
             number = self._next
             self._next += 1
             if number not in self._trained:
@@ -78,6 +83,7 @@ class Rollouts:
                 self._finished.append(waiting.result())
         self._finished.sort(key=lambda each: each.number)  # older first: they are stale sooner
         batch, self._finished = self._finished[: self._per_step], self._finished[self._per_step :]
+        self._wanted -= len(batch)
         self._trained.update(each.number for each in batch)
         return batch
 

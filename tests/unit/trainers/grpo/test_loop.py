@@ -17,6 +17,7 @@ from polar.credit.group import Group
 from polar.errors import ConfigError
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, read_state
 from polar.trainers.grpo.config import RolloutConfig, TrainConfig
+from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
 from polar.trainers.grpo.policy_model import PolicyModel
@@ -140,8 +141,26 @@ def a_config(folder: Path, ahead: int = 1, **schedule: object) -> TrainConfig:
     )
 
 
+class FakeHeldOut:
+    """Keeps how many tasks of the service were cancelled when each evaluation began."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self.evaluations: list[str] = []
+        self.cancelled_before: list[int] = []
+
+    async def evaluate(self, name: str, run_id: str) -> dict[str, float]:
+        self.evaluations.append(name)
+        self.cancelled_before.append(len(self._service.cancelled))
+        return {"pass@1": 0.5}
+
+
 def a_training(
-    config: TrainConfig, folder: Path, service: FakeService, state: TrainState | None = None
+    config: TrainConfig,
+    folder: Path,
+    service: FakeService,
+    state: TrainState | None = None,
+    held_out: FakeHeldOut | None = None,
 ) -> Training:
     checkpoints = Checkpoints(config.output, config.schedule.keep)
     latest = checkpoints.latest()
@@ -150,7 +169,7 @@ def a_training(
         updates=cast("WeightUpdates", service),
         learner=Learner(config, PolicyModel(str(latest or config.model), "cpu")),
         tasks=TaskStream(config.tasks.train, folder),
-        held_out=None,
+        held_out=cast("HeldOut | None", held_out),
         records=Records(config.output),
         checkpoints=checkpoints,
     )
@@ -185,13 +204,41 @@ async def test_a_resumed_run_skips_no_task_and_repeats_none(folder: Path) -> Non
     assert latest is not None
     trained = read_state(latest).all_trained
     assert len(trained) == 4
-    assert first.cancelled, "sessions that were under way at the end are cancelled"
     state = await a_training(a_config(folder, steps=4), folder, second).run()
     assert second.pushed[0] == "2", "the engine gets the checkpoint first"
     assert state.all_trained[:8] == list(range(8))
     numbers = [int(str(task.task_id).rsplit("-", 1)[1]) for task in second.submitted]
     assert not set(numbers) & set(trained)
     assert not {task.task_id for task in first.submitted} & {task.task_id for task in second.submitted}
+
+
+async def test_no_session_is_started_that_no_step_trains_on(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder, ahead=2, steps=4)
+    await a_training(config, folder, service).run()
+    assert len(service.submitted) == 4 * config.tasks.groups
+    assert not service.cancelled
+
+
+async def test_the_last_evaluation_waits_for_no_training_session(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the time is up, sessions of further steps are under way. They are cancelled before it."""
+    service = FakeService()
+    held_out = FakeHeldOut(service)
+    monkeypatch.setattr(Training, "_minutes", property(lambda _: len(service.pushed) - 1.0))  # one a step
+    await a_training(a_config(folder, steps=50, minutes=2), folder, service, held_out=held_out).run()
+    assert held_out.evaluations == ["step-00000", "step-00002"]
+    assert held_out.cancelled_before == [0, 4]
+
+
+async def test_every_step_is_evaluated_once(folder: Path) -> None:
+    service = FakeService()
+    held_out = FakeHeldOut(service)
+    config = a_config(folder, steps=4, evaluate_every=2)
+    await a_training(config, folder, service, held_out=held_out).run()
+    assert held_out.evaluations == ["step-00000", "step-00002", "step-00004"]
+    await a_training(config, folder, service, held_out=held_out).run()
+    assert len(held_out.evaluations) == 3, "a finished run that is resumed has nothing to evaluate"
 
 
 async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
