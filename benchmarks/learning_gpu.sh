@@ -33,8 +33,8 @@ warm_start() { # SEED
 train() { # NAME CONFIG [flags]
     step polar train "$2" --config "$learning/vllm_steps.toml" --workers 2 --output "$out/$1" "${@:3}"
 }
-variant() { # NAME STEPS EDIT: a few steps of gpu.toml without evaluation, changed by a sed program
-    sed -e "$3" -e "s/^steps = .*/steps = $2/" -e '/^evaluate/d' "$learning/gpu.toml" >"$1.toml"
+variant() { # NAME STEPS EDIT: a few steps of CONFIG without evaluation, changed by a sed program
+    sed -e "$3" -e "s/^steps = .*/steps = $2/" -e '/^evaluate/d' "$learning/$config" >"$1.toml"
     warm_start 0
     train "$1" "$1.toml" --model "$out/warm-0"
 }
@@ -59,7 +59,7 @@ trl() { # without network TRL has no attention kernel; PyTorch computes the same
 python3 "$learning/families.py" held_out 600 >all.jsonl
 head -n 96 all.jsonl >some.jsonl # 8 of each family
 [ $# -gt 0 ] || set -- base base-others seed-0 seed-1 others ablation async
-case " $* " in *" seed-"* | *" async "* | *" ipc "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
+case " $* " in *" seed-"* | *" async "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.
 until curl -sf -m 2 -o /dev/null http://127.0.0.1:8000/health; do sleep 1; done
 for stage in "$@"; do
@@ -79,7 +79,11 @@ for stage in "$@"; do
         variant asynchronous 6 's/^ahead = .*/ahead = 1/'
         variant synchronous 6 's/^ahead = .*/ahead = 0/'
         ;;
-    ipc) variant ipc 3 's/^ahead = 1/&\ntransfer = "ipc"/' ;;
+    ipc) # what is tried is the transfer: no warm start
+        { grep -v '^evaluate' "$learning/one_step.toml" && printf '\n[rollout]\ntransfer = "ipc"\n'; } |
+            sed -e 's/^groups = .*/groups = 8/' -e 's/^samples = .*/samples = 8/' -e 's/^steps = .*/steps = 4/' >ipc.toml
+        step polar train ipc.toml --config "$learning/vllm.toml" --workers 2 --output "$out/ipc" --model "$model"
+        ;;
     weights)
         step python3 "$here/benchmarks/weight_updates.py" --model "$model" --transfer disk ipc --rounds 3 \
             --json "$out/weights.json"

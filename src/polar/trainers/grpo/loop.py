@@ -41,19 +41,17 @@ class Training:
         self._config = config
         self._parts = parts
         self._state = state.model_copy(update={"starts": state.starts + 1})
-        self._evaluated = state.step
-        """The step that was evaluated last. A run that makes no step has nothing to evaluate."""
         self._learned = LearnStats()
         self._watch = GenerationWatch(parts.client)
         self._minutes_before = state.minutes
         self._began = time.monotonic()
 
     async def run(self) -> TrainState:
-        """Until the last step, or until the time is up. At the end, also after an error or Ctrl-C, it saves the
-        state of the last finished step."""
+        """Until the last step, or until the time is up. Then, also after an error or Ctrl-C, it saves the state of
+        the last finished step, and evaluates that: what is evaluated is safe, however long it takes."""
         schedule, rollout = self._config.schedule, self._config.rollout
         await self._push()
-        if schedule.evaluate_first and self._state.step == 0:
+        if self._evaluation_is_due:
             await self._evaluate()
         rollouts = Rollouts(
             self._parts.client,
@@ -68,16 +66,16 @@ class Training:
             async with self._watch, rollouts:
                 while not self._is_over:
                     await self._step(rollouts)
-                    if self._state.step % schedule.evaluate_every == 0 and not self._is_over:
-                        await self._evaluate()
                     if self._state.step % schedule.save_every == 0:
                         saved = self._save()
-            # Not beside sessions that no step will train on: by now they are cancelled.
-            if self._evaluated != self._state.step:
-                await self._evaluate()
+                    if self._evaluation_is_due and not self._is_over:
+                        await self._evaluate()
         finally:
             if saved != self._state.step:
                 self._save()
+        # Not beside sessions that no step will train on: by now they are cancelled.
+        if self._state.step and self._state.evaluated != self._state.step:
+            await self._evaluate()
         return self._state
 
     async def _step(self, rollouts: Rollouts) -> None:
@@ -114,10 +112,11 @@ class Training:
         """Training waits, so all of its sessions are sampled from the same weights."""
         if self._parts.held_out is None:
             return
-        self._evaluated = self._state.step
         name = f"step-{self._state.step:05}"
         figures = await self._parts.held_out.evaluate(name, self._start_id)
         await self._record("eval", figures)
+        self._state = self._state.model_copy(update={"evaluated": self._state.step})
+        self._parts.checkpoints.note(self._state)
 
     async def _record(self, phase: Phase, figures: dict[str, float]) -> None:
         point = self._parts.records.add(phase, self._state.step, figures)
@@ -130,6 +129,13 @@ class Training:
 
     def _task(self, number: int) -> TaskRequest:
         return self._parts.tasks.task(number, f"{self._start_id}-{number}", self._config.tasks.samples)
+
+    @property
+    def _evaluation_is_due(self) -> bool:
+        """Not a second time, after a resume."""
+        schedule, step = self._config.schedule, self._state.step
+        wanted = step % schedule.evaluate_every == 0 if step else schedule.evaluate_first
+        return wanted and self._state.evaluated != step
 
     @property
     def _start_id(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_model import save_tiny_model
 
-from polar.client import PolarClient
+from polar.client import PolarClient, ServerError
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
 from polar.errors import ConfigError
@@ -142,16 +142,23 @@ def a_config(folder: Path, ahead: int = 1, **schedule: object) -> TrainConfig:
 
 
 class FakeHeldOut:
-    """Keeps how many tasks of the service were cancelled when each evaluation began."""
+    """Keeps how many tasks of the service were cancelled, and what was saved, when each evaluation began."""
 
-    def __init__(self, service: FakeService) -> None:
+    def __init__(self, service: FakeService, config: TrainConfig, *, breaks_at: str = "") -> None:
         self._service = service
+        self._checkpoints = Checkpoints(config.output, config.schedule.keep)
+        self._breaks_at = breaks_at
         self.evaluations: list[str] = []
         self.cancelled_before: list[int] = []
+        self.saved_before: list[str] = []
 
     async def evaluate(self, name: str, run_id: str) -> dict[str, float]:
+        latest = self._checkpoints.latest()
         self.evaluations.append(name)
         self.cancelled_before.append(len(self._service.cancelled))
+        self.saved_before.append(latest.name if latest else "")
+        if name == self._breaks_at:
+            raise ServerError("the evaluation broke off", status=500)
         return {"pass@1": 0.5}
 
 
@@ -224,21 +231,39 @@ async def test_the_last_evaluation_waits_for_no_training_session(
 ) -> None:
     """When the time is up, sessions of further steps are under way. They are cancelled before it."""
     service = FakeService()
-    held_out = FakeHeldOut(service)
+    config = a_config(folder, steps=50, minutes=2)
+    held_out = FakeHeldOut(service, config)
     monkeypatch.setattr(Training, "_minutes", property(lambda _: len(service.pushed) - 1.0))  # one a step
-    await a_training(a_config(folder, steps=50, minutes=2), folder, service, held_out=held_out).run()
+    await a_training(config, folder, service, held_out=held_out).run()
     assert held_out.evaluations == ["step-00000", "step-00002"]
     assert held_out.cancelled_before == [0, 4]
 
 
 async def test_every_step_is_evaluated_once(folder: Path) -> None:
     service = FakeService()
-    held_out = FakeHeldOut(service)
     config = a_config(folder, steps=4, evaluate_every=2)
+    held_out = FakeHeldOut(service, config)
     await a_training(config, folder, service, held_out=held_out).run()
     assert held_out.evaluations == ["step-00000", "step-00002", "step-00004"]
     await a_training(config, folder, service, held_out=held_out).run()
     assert len(held_out.evaluations) == 3, "a finished run that is resumed has nothing to evaluate"
+
+
+@pytest.mark.parametrize(("save_every", "breaks_at"), [(100, "step-00004"), (2, "step-00002")])
+async def test_an_evaluation_that_broke_off_is_made_after_a_resume(
+    folder: Path, save_every: int, breaks_at: str
+) -> None:
+    """However it ended: the step was saved before the evaluation began."""
+    service = FakeService()
+    config = a_config(folder, steps=4, save_every=save_every, evaluate_every=2, evaluate_first=False)
+    broken = FakeHeldOut(service, config, breaks_at=breaks_at)
+    with pytest.raises(ServerError, match="broke off"):
+        await a_training(config, folder, service, held_out=broken).run()
+    assert broken.saved_before[-1] == breaks_at
+    resumed = FakeHeldOut(service, config)
+    state = await a_training(config, folder, service, held_out=resumed).run()
+    assert resumed.evaluations[0] == breaks_at
+    assert (state.step, state.evaluated) == (4, 4)
 
 
 async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
