@@ -1,9 +1,9 @@
 """Credit: from the rewards of a group of sessions to an advantage for each trainable token.
 
 The baseline is taken over sessions, never over traces: a session that was split into ten traces is still one
-sample of the policy, and must not weigh more than its neighbour. Only trainable sessions count
-(`SessionResult.trainable`): infrastructure's failures are left out, an agent's own failure is in with its reward
-of 0.0. A group without contrast, or of one session, teaches nothing: its advantages are 0.
+sample of the policy, and must not weigh more than its neighbour. `SessionResult.in_baseline` says which sessions
+count: infrastructure's failures are left out, an agent's own failure is in with its reward of 0.0, also if none of
+its tokens can be trained on. A group without contrast, or of one session, teaches nothing: its advantages are 0.
 
 Auxiliary calls, such as titles, get no credit: builders drop their tokens unless told otherwise
 (`trainable_kinds`).
@@ -15,7 +15,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -64,26 +64,30 @@ class Baseline(NamedTuple):
         return (reward - self.centre) * self.scale
 
 
-def baselines(rewards: Sequence[float], estimator: Estimator = "grpo") -> list[Baseline]:
-    """One for each session of a group, from the rewards of all."""
-    size = len(rewards)
-    if size < 2 or math.isclose(max(rewards), min(rewards), rel_tol=1e-9, abs_tol=1e-12):
-        # Not `==`: by a deviation that is only rounding, GRPO would divide.
-        return [Baseline(reward, 0.0) for reward in rewards]
-    total = math.fsum(rewards)
+def baselines(sessions: Sequence[Sequence[float]], estimator: Estimator = "grpo") -> list[Baseline]:
+    """One for each session of a group, from the rewards of its tokens; one value stands for equal ones."""
+    _check_known("estimator", estimator, get_args(Estimator))
+    means = [_mean(rewards) for rewards in sessions]
+    if len(sessions) < 2 or not _differ(sessions):
+        return [Baseline(mean, 0.0) for mean in means]
+    size, total = len(means), math.fsum(means)
     mean = total / size
     if estimator == "rloo":
-        return [Baseline((total - reward) / (size - 1), 1.0) for reward in rewards]
+        return [Baseline((total - own) / (size - 1), 1.0) for own in means]
     if estimator == "grpo":
-        deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / size)
-        return [Baseline(mean, 1 / deviation)] * size
+        return [Baseline(mean, 1 / _deviation(sessions, mean))] * size
     return [Baseline(mean, 1.0)] * size
 
 
 def advantages(rewards: Sequence[float], estimator: Estimator = "grpo") -> list[float]:
     """One for each session of a group."""
-    of_sessions = baselines(rewards, estimator)
+    of_sessions = baselines([[reward] for reward in rewards], estimator)
     return [baseline.advantage(reward) for baseline, reward in zip(of_sessions, rewards, strict=True)]
+
+
+def has_contrast(sessions: Sequence[Sequence[float]]) -> bool:
+    """Whether a group teaches anything. Takes what `baselines` takes."""
+    return any(baseline.scale for baseline in baselines(sessions))
 
 
 def credit(group: Iterable[FinishedSession], estimator: Estimator = "grpo") -> list[CreditedTrace]:
@@ -94,40 +98,61 @@ def credit(group: Iterable[FinishedSession], estimator: Estimator = "grpo") -> l
     it covers. The baseline is then over each session's mean reward per trainable token, which is the plain rule
     where all rewards of a session are equal.
     """
-    sessions = [session for session in group if session.result.trainable]
-    rewarded = [_rewarded(session) for session in sessions]
-    means = [_mean_reward(session.result, traces) for session, traces in zip(sessions, rewarded, strict=True)]
+    sessions = [session for session in group if session.result.in_baseline]
+    of_sessions = baselines([token_rewards(session) for session in sessions], estimator)
     return [
         CreditedTrace(trace, _advantages(trace, rewards, baseline))
-        for traces, baseline in zip(rewarded, baselines(means, estimator), strict=True)
-        for trace, rewards in traces
+        for session, baseline in zip(sessions, of_sessions, strict=True)
+        for trace, rewards in _rewarded(session)
     ]
 
 
-def session_rewards(group: Iterable[FinishedSession]) -> list[float]:
-    """What `credit` compares: one value for each session that may be trained on."""
-    return [_mean_reward(session.result, _rewarded(session)) for session in group if session.result.trainable]
+def compared_rewards(group: Iterable[FinishedSession]) -> list[list[float]]:
+    """What `credit` compares: the rewards of the tokens of each session that counts."""
+    return [token_rewards(session) for session in group if session.result.in_baseline]
+
+
+def token_rewards(session: FinishedSession) -> list[float]:
+    """Of its trainable tokens. If they are all equal, or if there is no such token, a single value."""
+    found = [reward for trace, rewards in _rewarded(session) for reward in compress(rewards, trace.loss_mask)]
+    if not found:
+        return [session.result.reward or 0.0]
+    return found[:1] if min(found) == max(found) else found
 
 
 def token_weights(
     batch: Sequence[CreditedTrace], mean: LossMean = "session", longest: int | None = None
 ) -> list[float]:
     """The weight of each trainable token, by trace: a loss is the sum of weight × token loss over the batch.
+    A trace without such a token weighs nothing.
 
     The weights of a session add up to the same whether its tokens stand in one trace or in many. `longest`:
     trainable tokens of the longest session that the limits allow, for `constant`; the longest of the batch if not
     given."""
+    _check_known("mean", mean, get_args(LossMean))
     tokens_of = dict[str, int]()
     for item in batch:
-        session_id = item.trace.session_id
-        tokens_of[session_id] = tokens_of.get(session_id, 0) + item.trace.trainable_tokens
+        if item.trace.trainable_tokens:
+            session_id = item.trace.session_id
+            tokens_of[session_id] = tokens_of.get(session_id, 0) + item.trace.trainable_tokens
     if not tokens_of:
-        return []
+        return [0.0] * len(batch)
+    weights = {name: 1 / _share(tokens, tokens_of, mean, longest) for name, tokens in tokens_of.items()}
+    return [weights[item.trace.session_id] if item.trace.trainable_tokens else 0.0 for item in batch]
+
+
+def _share(tokens: int, tokens_of: Mapping[str, int], mean: LossMean, longest: int | None) -> int:
+    """What the loss of each token of a session with so many `tokens` is divided by."""
     if mean == "token":
-        return [1 / sum(tokens_of.values())] * len(batch)
+        return sum(tokens_of.values())
     if mean == "constant":
-        return [1 / (len(tokens_of) * (longest or max(tokens_of.values())))] * len(batch)
-    return [1 / (len(tokens_of) * tokens_of[item.trace.session_id]) for item in batch]
+        return len(tokens_of) * (longest or max(tokens_of.values()))
+    return len(tokens_of) * tokens
+
+
+def _check_known(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")
 
 
 class _RewardedTrace(NamedTuple):
@@ -156,13 +181,22 @@ def _token_rewards(trace: Trace, of_trace: float, of_calls: Mapping[str, float])
     return rewards
 
 
-def _mean_reward(result: SessionResult, traces: Sequence[_RewardedTrace]) -> float:
-    """Of a session, over its trainable tokens; without any, its own reward. A single value is returned as it is,
-    so that equal sessions of different lengths have exactly equal means."""
-    trainable = [reward for trace, rewards in traces for reward in compress(rewards, trace.loss_mask)]
-    if not trainable:
-        return result.reward or 0.0
-    return trainable[0] if min(trainable) == max(trainable) else math.fsum(trainable) / len(trainable)
+def _mean(values: Sequence[float]) -> float:
+    """A single value stays as it is, so that equal sessions of different lengths have exactly equal means."""
+    return values[0] if len(values) == 1 else math.fsum(values) / len(values)
+
+
+def _differ(sessions: Sequence[Sequence[float]]) -> bool:
+    """Not `==`: by a deviation that is only rounding, GRPO would divide."""
+    lowest, highest = min(map(min, sessions)), max(map(max, sessions))
+    return not math.isclose(highest, lowest, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _deviation(sessions: Sequence[Sequence[float]], mean: float) -> float:
+    """Of the tokens' rewards from the group's mean; each session counts once, however many tokens it has. So no
+    advantage grows without bound where sessions are equal on average and their steps are not."""
+    squares = [_mean([(reward - mean) ** 2 for reward in rewards]) for rewards in sessions]
+    return math.sqrt(math.fsum(squares) / len(squares))
 
 
 def _advantages(trace: Trace, rewards: array[float], baseline: Baseline) -> array[float]:

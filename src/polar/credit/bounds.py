@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 
 import msgspec
@@ -72,4 +73,8 @@ def within_bounds(
         trace = truncated(trace, max_tokens)
     if trace is None or not trace.trainable_tokens:
         return None
-    return item if trace is item.trace else CreditedTrace(trace, item.advantages[: len(trace.response_ids)])
+    if trace is item.trace:
+        return item
+    advantages = item.advantages[: len(trace.response_ids)]
+    kept = (one if trained else 0.0 for one, trained in zip(advantages, trace.loss_mask, strict=True))
+    return CreditedTrace(trace, array("d", kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
@@ -10,17 +11,18 @@ from polar.credit.advantages import (
     CreditedTrace,
     Estimator,
     FinishedSession,
-    baselines,
+    compared_rewards,
     credit,
-    session_rewards,
+    has_contrast,
 )
+from polar.types import Trace
 
 if TYPE_CHECKING:
     import numpy
 
 
 class TrainingRow(TypedDict):
-    """One trace as arrays. The last four have one value per completion id."""
+    """One trace as arrays. The last five have one value per completion id."""
 
     session_id: str
     group: str
@@ -36,6 +38,8 @@ class TrainingRow(TypedDict):
     """float32: when the token was sampled."""
     advantages: numpy.ndarray[Any, Any]
     """float32; 0.0 where the mask is 0."""
+    versions: numpy.ndarray[Any, Any]
+    """int32: of the policy that sampled the token; −1 where the mask is 0, or the version is no whole number."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -48,14 +52,14 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def rewards(self) -> list[float]:
-        """Of the sessions that may be trained on; an agent's own failure counts with 0.0. With process rewards it
-        is the mean over a session's trainable tokens."""
-        return session_rewards(self.sessions)
+        """Of the sessions in the baseline; an agent's own failure counts with 0.0. With process rewards it is the
+        mean over a session's trainable tokens."""
+        return [statistics.fmean(rewards) for rewards in compared_rewards(self.sessions)]
 
     @property
     def has_contrast(self) -> bool:
         """Whether the rewards differ. Without that the group teaches nothing: all advantages are 0."""
-        return any(baseline.scale for baseline in baselines(self.rewards))
+        return has_contrast(compared_rewards(self.sessions))
 
     def solved(self, at: float = 1.0) -> int:
         """Sessions with at least this reward. One without a reward is not solved, whoever caused that."""
@@ -84,4 +88,15 @@ def training_row(credited: CreditedTrace) -> TrainingRow:
         mask=arrays["mask"],
         logprobs=arrays["logprobs"],
         advantages=numpy.array(credited.advantages, numpy.float32),
+        versions=numpy.where(arrays["mask"], numpy.array(_versions(trace), numpy.int32), -1),
     )
+
+
+def _versions(trace: Trace) -> list[int]:
+    versions = [-1] * len(trace.response_ids)
+    for span in trace.spans:
+        for part in span.versions:
+            if part.version.isdecimal():
+                start = span.start + part.start
+                versions[start : start + part.length] = [int(part.version)] * part.length
+    return versions

@@ -164,8 +164,15 @@ class SessionResult(Strict):
     @computed_field
     @property
     def trainable(self) -> bool:
-        """Whether its reward may go into a baseline and its traces into a batch."""
+        """Whether its traces may go into a batch."""
         return not self.untrainable_reason
+
+    @property
+    def in_baseline(self) -> bool:
+        """Whether its reward is compared with those of its group: also if it sampled and no token of it can be
+        trained on, as when its only reply never ended. That is what the policy did."""
+        without_tokens = self.untrainable_reason == "no_trainable_tokens" and self.statistics.sampled_tokens > 0
+        return self.trainable or without_tokens
 
     @computed_field
     @property

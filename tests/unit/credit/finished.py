@@ -33,10 +33,21 @@ def a_trace(session_id: str, tokens: int, reward: float | None, call_id: str = "
 
 
 def session(
-    name: str, reward: float | None, traces: int = 1, tokens: int = 2, *, failure: Failure | None = None
+    name: str,
+    reward: float | None,
+    traces: int = 1,
+    tokens: int = 2,
+    *,
+    failure: Failure | None = None,
+    aborted: int = 0,
 ) -> FinishedSession:
-    """Each trace is one call, `<name>.<number>`."""
-    statistics = TrajectoryStatistics(traces=traces, trainable_tokens=traces * tokens)
+    """Each trace is one call, `<name>.<number>`. `aborted`: sampled tokens that no trace has."""
+    statistics = TrajectoryStatistics(
+        traces=traces,
+        sampled_tokens=traces * tokens + aborted,
+        trainable_tokens=traces * tokens,
+        dropped={"aborted": aborted} if aborted else {},
+    )
     counts = {"sampled_tokens": traces * tokens, "trainable_tokens": traces * tokens, "dropped_tokens": 0}
     digests = {"calls_digest": "0", "traces_digest": "0"}
     certificate = Certificate.model_validate(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from polar.credit.bounds import oldest_age, truncated, without_stale
+from array import array
+
+import msgspec
+
+from polar.credit.advantages import CreditedTrace
+from polar.credit.bounds import oldest_age, truncated, within_bounds, without_stale
 from polar.types import PolicySpan, Span, Trace, logprobs, loss_mask, token_ids
 
 TRACE = Trace(
@@ -46,3 +51,14 @@ def test_a_version_that_is_not_known_is_too_old() -> None:
     assert without_stale(TRACE, {"v2": 0}, max_age=99).trainable_tokens == 1
     assert oldest_age(TRACE, {"v2": 0}) is None
     assert oldest_age(TRACE, {"v1": 3, "v2": 0}) == 3
+
+
+def test_a_token_that_is_masked_has_no_advantage() -> None:
+    versions = (PolicySpan("1", 0, 1), PolicySpan("5", 1, 1))
+    trace = msgspec.structs.replace(TRACE, spans=(Span("a", 0, 2, "1"), Span("b", 3, 2, "", versions)))
+    item = CreditedTrace(trace, array("d", [0.5, 0.5, 0.0, 0.5, 0.5]))
+    kept = within_bounds(item, max_age=2, version="5")
+    assert kept is not None
+    assert kept.advantages.tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
+    both = within_bounds(item, max_age=9, max_tokens=3, version="5")
+    assert both is not None and both.advantages.tolist() == [0.5]

@@ -10,7 +10,10 @@ import pytest
 from finished import a_trace, session
 
 from polar.credit.advantages import CreditedTrace, FinishedSession, advantages, credit, token_weights
+from polar.credit.bounds import without_stale
 from polar.types import Failure, Score, Span, Trace, Trajectory, logprobs, loss_mask, token_ids
+
+PLAIN = session("plain", 1.0)
 
 
 def by_session(credited: Sequence[CreditedTrace]) -> dict[str, list[float]]:
@@ -99,22 +102,44 @@ def judged(finished: FinishedSession, score: Score) -> FinishedSession:
         # Over session means of 0.5 and 0.0.
         ("mean", 0.0, {"second": 1.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
         ("rloo", 0.0, {"second": 1.0}, [0.0, 0.0, 0.0, 1.0, 1.0]),
-        ("grpo", 0.0, {"second": 1.0}, [-1.0, -1.0, 0.0, 3.0, 3.0]),
+        # All tokens' rewards deviate by 0.433 from 0.25, each session counting once.
+        ("grpo", 0.0, {"second": 1.0}, [-0.57735, -0.57735, 0.0, 1.73205, 1.73205]),
         # A process reward replaces the session's on its own tokens; the others keep the session's.
         ("mean", 1.0, {"first": 0.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
         # Both calls judged: the session's own reward is on no token.
         ("mean", 9.0, {"first": 0.0, "second": 1.0}, [-0.25, -0.25, 0.0, 0.75, 0.75]),
         # The same value for each call as for the session is the plain rule.
         ("mean", 1.0, {"first": 1.0, "second": 1.0}, [0.5, 0.5, 0.0, 0.5, 0.5]),
-        # Means of 0.0 and 0.0: no contrast between the sessions, so nothing is taught.
-        ("grpo", 0.0, {"first": 1.0, "second": -1.0}, [0.0] * 5),
+        # Means of 0.0 and 0.0: the sessions are equal, their steps are not.
+        ("grpo", 0.0, {"first": 1.0, "second": -1.0}, [1.41421, 1.41421, 0.0, -1.41421, -1.41421]),
+        ("mean", 0.0, {"first": 1.0, "second": -1.0}, [1.0, 1.0, 0.0, -1.0, -1.0]),
+        ("grpo", 0.0, {"first": 0.0, "second": 0.0}, [0.0] * 5),
     ],
 )
 def test_rewards_of_calls(
     estimator: Any, reward: float, call_rewards: dict[str, float], expected: list[float]
 ) -> None:
     credited = credit([stepped("s", reward, call_rewards), session("other", 0.0)], estimator)
-    assert credited[0].advantages.tolist() == pytest.approx(expected)
+    assert credited[0].advantages.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("other", [0.5, 0.501, 0.51])
+def test_close_sessions_with_different_steps_get_no_huge_advantages(other: float) -> None:
+    """Means of 0.5 and nearly 0.5: the deviation of the means alone would make a step worth thousands."""
+    credited = credit([stepped("s", 0.0, {"second": 1.0}), session("other", other)])
+    assert credited[0].advantages.tolist() == pytest.approx([-1.41, -1.41, 0.0, 1.41, 1.41], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (advantages, [1, 0], "unknown estimator 'sesion'; known: grpo, rloo"),
+        (token_weights, credit([PLAIN]), "unknown mean 'sesion'; known: session, token"),
+    ],
+)
+def test_a_misspelled_name_is_refused_with_the_known_ones(function: Any, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(given, "sesion")
 
 
 def test_a_judged_call_in_several_traces_still_makes_one_sample_of_its_session() -> None:
@@ -138,6 +163,16 @@ def test_a_session_without_traces_is_in_the_baseline_if_it_is_trainable() -> Non
     assert by_session(credit([bare, session("zero", 0.0)])) == {"zero": [-1.0]}
     gone = session("gone", None)._replace(trajectory=None)
     assert by_session(credit([gone, session("zero", 0.0)])) == {"zero": [0.0]}
+
+
+def test_a_policy_that_never_ends_its_reply_lowers_the_baseline() -> None:
+    """The reply was aborted when the time was up: none of its tokens can be trained on, and its reward is 0.0."""
+    own = Failure.model_validate({"where": "harness", "type": "TimedOut", "message": "late", "agent": True})
+    endless = session("endless", 0.0, traces=0, failure=own, aborted=500)
+    assert endless.result.untrainable_reason == "no_trainable_tokens"
+    assert by_session(credit([endless, session("solved", 1.0)])) == {"solved": [1.0]}
+    nothing = session("nothing", 0.0, traces=0, failure=own)  # it sampled nothing: that is not the policy's doing
+    assert by_session(credit([nothing, session("solved", 1.0)])) == {"solved": [0.0]}
 
 
 def test_a_session_that_infrastructure_failed_is_out_with_its_process_rewards() -> None:
@@ -166,3 +201,10 @@ def test_sessions_of_different_lengths_weigh_the_same_by_session_and_by_length_o
     assert token_weights(batch, "token") == pytest.approx([1 / 40, 1 / 40])
     assert token_weights(batch, "constant", longest=100) == pytest.approx([1 / 200, 1 / 200])
     assert token_weights([], "session") == []
+
+
+@pytest.mark.parametrize("mean", ["session", "token", "constant"])
+def test_a_trace_whose_tokens_are_all_masked_weighs_nothing(mean: Any) -> None:
+    masked = CreditedTrace(without_stale(a_trace("old", 2, 0.0), {}, 0), array("d", [0.0] * 3))
+    assert token_weights([masked], mean) == [0.0]
+    assert token_weights([masked, *batch_of(PLAIN)], mean)[0] == 0.0

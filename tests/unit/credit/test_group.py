@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
 import pytest
 from finished import session
 
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
 from polar.credit.pass_rates import mean_pass_at_k, mean_pass_hat_k
-from polar.types import Failure, Score
+from polar.types import Failure, PolicySpan, Score, Span, Trajectory
 
 GONE = Failure(where="engine", type="Gone", message="gone")
 
@@ -46,7 +47,20 @@ def test_its_rows_are_arrays() -> None:
     assert row["prompt_ids"].tolist() == [1] and row["completion_ids"].tolist() == [2, 2, 3]
     assert row["mask"].tolist() == [1, 1, 0] and row["logprobs"].tolist() == [-0.5, -0.5, 0.0]
     assert (row["advantages"].tolist(), str(row["advantages"].dtype)) == ([1.0, 1.0, 0.0], "float32")
+    assert row["versions"].tolist() == [-1, -1, -1]  # no whole number
     assert group_of(1.0, 0.0).rows("mean")[1]["advantages"].tolist() == [-0.5, -0.5, 0.0]
+
+
+def test_each_token_of_a_row_has_the_version_that_sampled_it() -> None:
+    pytest.importorskip("numpy")
+    finished = session("s", 1.0)
+    [trace] = finished.traces
+    span = Span("c", 0, 2, "", (PolicySpan("3", 0, 1), PolicySpan("4", 1, 1)))
+    versioned = msgspec.structs.replace(trace, spans=(span,))
+    group = Group(
+        "t", (finished._replace(trajectory=Trajectory("s", "b", traces=(versioned,))), session("o", 0.0))
+    )
+    assert group.rows()[0]["versions"].tolist() == [3, 4, -1]
 
 
 def test_rows_without_numpy_name_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

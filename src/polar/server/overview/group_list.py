@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from polar.credit.advantages import baselines
+from polar.credit.advantages import has_contrast
 from polar.server.overview.outcomes import mean
 from polar.server.records.tables import among, groups, outcomes
 from polar.types import GroupContrast, GroupListPage, GroupView
@@ -73,5 +73,5 @@ def _view(row: Row[Any], rewards: Sequence[float | None]) -> GroupView:
         rewards=tuple(rewards),
         mean=centre,
         spread=None if centre is None else math.sqrt(sum((one - centre) ** 2 for one in known) / len(known)),
-        contrast=any(baseline.scale for baseline in baselines(known)),
+        contrast=has_contrast([[reward] for reward in known]),
     )
