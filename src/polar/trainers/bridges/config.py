@@ -15,6 +15,8 @@ from polar.types import CallKind, Strict, TaskRequest
 
 TASK_FIELD = "polar"
 """The column or metadata key of a data row that holds fields of its task."""
+SYSTEM_ROLES = ("system", "developer")
+TEXT_PARTS = ("text", "input_text")
 
 
 class BridgeConfig(Strict):
@@ -54,11 +56,26 @@ class BridgeConfig(Strict):
 
 
 def instruction_of(prompt: Any) -> str:
-    """A prompt as trainers have it, a text or chat messages, as the text that a harness is asked."""
+    """A prompt as trainers have it, a text or chat messages, as the text that a harness is asked. A system message
+    comes before the user's: a harness has a system prompt of its own."""
     if isinstance(prompt, str):
         return prompt
     messages = cast("Sequence[Any]", prompt) if isinstance(prompt, Sequence) else ()
-    asked = [str(message.get("content") or "") for message in messages if message.get("role") == "user"]
-    if not asked:
-        raise ConfigError(f"a prompt is a text, or messages of which one is the user's: {str(messages)[:80]!r}")
-    return asked[-1]
+    roles = [str(message.get("role")) for message in messages]
+    if roles.count("user") != 1 or roles[-1] != "user" or not {*roles} <= {"user", *SYSTEM_ROLES}:
+        raise ConfigError(
+            "a prompt is a text, or one message of the user, after system messages if any: a harness begins a "
+            f"conversation and cannot continue one; this prompt has messages of {', '.join(roles) or 'nobody'}"
+        )
+    return "\n\n".join(text for message in messages if (text := _text_of(message.get("content"))))
+
+
+def _text_of(content: Any) -> str:
+    """Of a message: a text, or parts of text as OpenAI's and Anthropic's APIs have them."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [cast("Mapping[str, Any]", part) for part in cast("Sequence[Any]", content)]
+    other = [str(part.get("type")) for part in parts if part.get("type") not in TEXT_PARTS]
+    if other:
+        raise ConfigError(f"a prompt is text; this one has parts of the type {', '.join(other)}")
+    return "\n".join(str(part.get("text") or "") for part in parts)

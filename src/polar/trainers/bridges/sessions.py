@@ -2,13 +2,17 @@
 
 A session gives one or more traces. Trainers that take one row take the main trace; those that take several get the
 main trace last, because they look for the reward there. A session that may not be trained on gives none, and the
-reason; it never becomes a reward of 0.
+reason; it never becomes a reward of 0. One that is in the baseline all the same (`SessionResult.in_baseline`)
+keeps its reward.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from itertools import compress
 from typing import Any, Protocol
 
 import msgspec
@@ -34,6 +38,8 @@ class GroupClient(Protocol):
         after: int = 0,
     ) -> AsyncGenerator[Group]: ...
 
+    async def cancel_task(self, task_id: str) -> int: ...
+
     async def policy(self) -> Policy: ...
 
     async def set_policy_version(self, version: str | int) -> Policy: ...
@@ -54,8 +60,7 @@ class SessionTraces(msgspec.Struct, frozen=True):
     traces: tuple[CreditedTrace, ...] = ()
     """What may be trained on, the main trace last. Empty: the session is left out."""
     left_out: str = ""
-    """Why there are no traces: an `UntrainableReason`, or `out_of_bounds` for tokens that are too many or too old.
-    In baselines that Polar computes the latter still count; the others do not."""
+    """Why there are no traces: an `UntrainableReason`, or `out_of_bounds`: its tokens are too many or too old."""
 
     @property
     def main(self) -> CreditedTrace:
@@ -93,8 +98,10 @@ def sessions_of(group: Group, config: BridgeConfig, version: str = "") -> list[S
 
 
 def advantage_of(item: CreditedTrace) -> float:
-    """The one advantage of a trace, for trainers that take no more: that of its first trainable token."""
-    return item.advantages[item.trace.loss_mask.index(1)]
+    """The one advantage of a trace, for trainers that take no more: the mean over its trainable tokens, which
+    differ only with process rewards."""
+    of_tokens = list(compress(item.advantages, item.trace.loss_mask))
+    return of_tokens[0] if min(of_tokens) == max(of_tokens) else math.fsum(of_tokens) / len(of_tokens)
 
 
 def main_trace(traces: Sequence[CreditedTrace]) -> CreditedTrace:
@@ -106,14 +113,19 @@ def main_trace(traces: Sequence[CreditedTrace]) -> CreditedTrace:
 
 async def run_groups(client: GroupClient, tasks: Sequence[TaskRequest]) -> list[Group]:
     """Submits the tasks and waits for all of their sessions. Gives the groups in the order of the tasks, each with
-    the sessions of its task alone."""
+    the sessions of its task alone. If it is cancelled, so are the sessions that have not ended."""
     if not tasks:
         return []
     submitted = await client.submit_many(tasks)
     found: dict[str, Group] = {}
-    async with aclosing(client.groups(task_ids=[status.task_id for status in submitted])) as groups:
-        async for group in groups:
-            found[group.group_id] = group
+    try:
+        async with aclosing(client.groups(task_ids=[status.task_id for status in submitted])) as groups:
+            async for group in groups:
+                found[group.group_id] = group
+    except asyncio.CancelledError:
+        unfinished = [status.task_id for status in submitted if _group_of(status) not in found]
+        await asyncio.shield(_cancel(client, unfinished))
+        raise
     missing = [status.task_id for status in submitted if _group_of(status) not in found]
     if missing:
         raise PolarError(f"the server ended without the groups of {', '.join(missing[:5])}: were they cancelled?")
@@ -125,6 +137,12 @@ async def run_session(client: GroupClient, config: BridgeConfig, task: TaskReque
     (group,) = await run_groups(client, [task])
     (session,) = sessions_of(group, config, (await client.policy()).version)
     return session
+
+
+async def _cancel(client: GroupClient, task_ids: Sequence[str]) -> None:
+    for task_id in task_ids:
+        with suppress(PolarError):  # a server that is gone cannot be told
+            await client.cancel_task(task_id)
 
 
 def _group_of(status: TaskStatus) -> str:

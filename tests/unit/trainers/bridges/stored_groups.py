@@ -101,6 +101,7 @@ class StoredClient:
         self._of: dict[str, Group] = {}
         self._version = version
         self.submitted: list[TaskRequest] = []
+        self.cancelled: list[str] = []
         self.versions: list[str] = []
         """What the policy was set to; `paused` and `resumed` between them."""
 
@@ -133,6 +134,10 @@ class StoredClient:
     ) -> AsyncGenerator[Group]:
         for name in reversed(sorted(task_ids or ())):  # as they complete, not as they were submitted
             yield self._of[name]
+
+    async def cancel_task(self, task_id: str) -> int:
+        self.cancelled.append(task_id)
+        return 1
 
     async def group(self, group_id: str) -> GroupStatus:
         size = len(self._of[group_id].sessions)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from array import array
+
 import pytest
 from stored_groups import GONE, StoredClient, a_group, a_session, a_trace
 
+from polar.credit.advantages import CreditedTrace
 from polar.credit.group import Group
 from polar.errors import ConfigError, PolarError
 from polar.trainers.bridges.config import BridgeConfig, instruction_of
 from polar.trainers.bridges.packages import PackageMissing, load
-from polar.trainers.bridges.sessions import main_trace, run_groups, sessions_of
+from polar.trainers.bridges.sessions import advantage_of, main_trace, run_groups, sessions_of
 from polar.types import Failure, Stage
 
+USER = {"role": "user", "content": "Do it."}
 CONFIG = BridgeConfig(task={"harness": "pi", "evaluator": "session_completion"})
 
 
@@ -89,6 +94,30 @@ async def test_groups_come_in_the_order_of_the_tasks() -> None:
     assert await run_groups(client, []) == []
 
 
+async def test_what_has_not_ended_is_cancelled_at_the_server_when_a_trainer_stops() -> None:
+    waiting = asyncio.Event()
+
+    class Slow(StoredClient):
+        async def groups(self, **_: object):  # type: ignore[override]
+            yield self._of["a"]
+            waiting.set()
+            await asyncio.Event().wait()
+
+    client = Slow(a_group("a", 1.0), a_group("b", 1.0))
+    running = asyncio.create_task(run_groups(client, [CONFIG.task_for("one"), CONFIG.task_for("two")]))
+    await waiting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert client.cancelled == ["b"]
+
+
+def test_the_advantage_of_a_trace_is_the_mean_of_its_tokens() -> None:
+    """The evaluator judged its calls one by one: advantages of -0.5, 0.5 and 0.5."""
+    judged = CreditedTrace(a_trace("t-0"), array("d", [-0.5, 0.5, 0.5, 0.0]))
+    assert advantage_of(judged) == pytest.approx(1 / 6)
+
+
 async def test_a_group_that_never_comes_is_an_error() -> None:
     class Forgetful(StoredClient):
         async def groups(self, **_: object):  # type: ignore[override]
@@ -102,13 +131,26 @@ async def test_a_group_that_never_comes_is_an_error() -> None:
 def test_a_row_becomes_a_task() -> None:
     own = {"polar": {"task_id": "row-7", "files": {"a.txt": "1"}, "harness": "codex"}}
     task = CONFIG.task_for([{"role": "system", "content": "s"}, {"role": "user", "content": "Do it."}], own, 4)
-    assert (task.instruction, task.num_samples, task.harness.name) == ("Do it.", 4, "codex")
+    assert (task.instruction, task.num_samples, task.harness.name) == ("s\n\nDo it.", 4, "codex")
     assert (task.task_id, task.metadata, task.files) == (None, {"row": "row-7"}, {"a.txt": "1"})
 
 
+def test_parts_of_text_are_joined() -> None:
+    parts = [{"type": "input_text", "text": "Do it."}, {"type": "text", "text": "Now."}]
+    assert instruction_of([{"role": "user", "content": parts}]) == "Do it.\nNow."
+
+
 def test_what_is_no_prompt_is_refused() -> None:
-    with pytest.raises(ConfigError, match="messages of which one is the user's"):
-        instruction_of([{"role": "system", "content": "s"}])
+    for prompt in (
+        [{"role": "system", "content": "s"}],
+        [],
+        None,
+        [USER, {"role": "assistant", "content": "a"}, USER],
+    ):
+        with pytest.raises(ConfigError, match="one message of the user"):
+            instruction_of(prompt)
+    with pytest.raises(ConfigError, match="parts of the type image_url"):
+        instruction_of([{"role": "user", "content": [{"type": "image_url"}]}])
     with pytest.raises(ConfigError, match="remove group_id"):
         CONFIG.task_for("x", {"polar": {"group_id": "g"}})
 
