@@ -253,7 +253,7 @@ groups = Table(
     Column("max_running", Integer),  # null: any number
     Column("enough", Integer),  # at so many usable sessions the others are cancelled; null: never
     Column("on_enough", Text, nullable=False, server_default="cancel"),
-    Column("unfetched", Integer, nullable=False, server_default="0"),  # sessions whose result no client has
+    Column("unfetched", Integer, nullable=False, server_default="0"),  # whose result or upload no client has
 )
 GROUPS_NEWEST = Index("groups_newest", groups.c.number, unique=True)
 GROUPS_FETCHED = Index("groups_fetched", groups.c.cursor, sqlite_where=IS_FETCHED, postgresql_where=IS_FETCHED)
@@ -289,7 +289,7 @@ uploads = Table(
     Column("blob_key", Text),  # in the blob store; null: the blob is in this database
     Column("size_bytes", BigInteger, nullable=False, server_default="0"),  # as stored; 0: retention removed it
     Column("at", Float),  # when it came; null only while migrating
-    Column("fetched", Float),  # as the result's
+    Column("fetched", Float),  # as the result's; after a page of groups null until it is read
 )
 UPLOADS_KEY = Index("uploads_key", uploads.c.blob_key, unique=True)
 UPLOADS_STORED = Index("uploads_stored", uploads.c.at, sqlite_where=IS_STORED, postgresql_where=IS_STORED)

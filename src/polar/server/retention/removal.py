@@ -36,8 +36,8 @@ from polar.server.state import Change
 
 DAY_S = 86400.0
 GRACE_S = 600.0
-"""A result and its upload stay so long after the result was fetched, however old they are: its traces are asked
-for next."""
+"""A result and its upload stay so long after either was fetched, however old they are: traces are asked for next,
+or calls."""
 SESSIONS_AT_ONCE = 100
 GROUPS_AT_ONCE = 50
 EVENTS_AT_ONCE = 2000
@@ -81,7 +81,11 @@ def _old_groups(now: float, days: float, unfetched: bool) -> Select[Any, Any, An
         .join(results, results.c.session_id == callbacks.c.session_id)
         .where(of_group, callbacks.c.due.is_not(None))
     )
-    just_fetched = select(results.c.cursor).where(of_group, results.c.fetched > now - GRACE_S)
+    just_fetched = (
+        select(results.c.cursor)
+        .outerjoin(uploads, uploads.c.session_id == results.c.session_id)
+        .where(of_group, or_(results.c.fetched > now - GRACE_S, uploads.c.fetched > now - GRACE_S))
+    )
     query = (
         select(groups.c.group_id, groups.c.cursor, groups.c.sessions)
         .join(outcomes, outcomes.c.cursor == groups.c.cursor)

@@ -37,8 +37,11 @@ class GroupRoutes:
 
     async def done(self, request: Request, wanted: Selection) -> GroupPage:
         """Groups of which every session has its result, in the order in which they were done, with their results.
-        A POST, because thousands of ids do not fit in a URL."""
+        A POST, because thousands of ids do not fit in a URL. Retention keeps the traces of these groups until they
+        are read, or until a client asks for the groups that come after."""
         selected = await self._state.read(_selected, wanted)
+        if wanted.after:
+            self._state.defer(fetched.mark_groups_before, wanted.after, wanted.limit, selected)
 
         async def look() -> groups.GroupRows:
             return await self._state.read(groups.done_after, wanted.after, wanted.limit, selected)
