@@ -27,7 +27,7 @@ def selection(
             group_ids=None if group_ids is None else tuple(dict.fromkeys(group_ids)),
         )
     except ValidationError as error:
-        raise ConfigError(f"these cannot be followed: {_problems(error)}") from error
+        raise ConfigError(f"these cannot be followed: {_too_many(error) or _problems(error)}") from error
 
 
 def batches(points: Iterable[TrainingPoint | Mapping[str, Any]]) -> Iterator[TrainingReport]:
@@ -65,6 +65,19 @@ def _checked(task: Mapping[str, Any]) -> TaskRequest:
         return TaskRequest.model_validate(task)
     except ValidationError as error:
         raise ConfigError(f"not a task: {_problems(error)}") from error
+
+
+def _too_many(error: ValidationError) -> str:
+    """Empty: there are not too many."""
+    for one in error.errors():
+        if one["type"] == "too_long":
+            length = one.get("ctx", {})
+            return (
+                f"{length['actual_length']} {one['loc'][0]}, and the server takes {length['max_length']} at once; "
+                "follow parts of them one after the other, submit the tasks with a group_id and follow that, or "
+                "follow everything from a cursor: after=..., without ids"
+            )
+    return ""
 
 
 def _problems(error: ValidationError) -> str:

@@ -168,13 +168,14 @@ class PolarClient:
 
         Ends after the last group of the tasks and groups given; with neither it is endless. To continue later or
         in another process, pass the `cursor` of the last group as `after`. A group that gains a task after it was
-        done comes again, whole, when that task is done. `allow_gap`: as in `results`."""
+        done comes again, whole, when that task is done. `allow_gap`: as in `results`, and a session whose traces
+        retention has removed comes with its result alone; else that is a `ServerError` with status 410 too."""
         wanted = selection(task_ids, group_ids, GROUPS_PER_PAGE, allow_gap)
 
         async def page(cursor: int) -> GroupPage:
             return await self._select("/v1/groups/query", GroupPage, wanted, cursor)
 
-        async with aclosing(follow_groups(page, self.trajectory, after)) as found:
+        async with aclosing(follow_groups(page, self.trajectory, after, allow_gap=allow_gap)) as found:
             async for group in found:
                 yield group
 

@@ -55,6 +55,8 @@ class FakeRollout:
         """Taken one by one by the requests that come."""
         self.fail_trajectories: int | None = None
         """A status to answer every request for a trajectory with."""
+        self.removed: set[str] = set()
+        """Sessions whose uploads retention has removed."""
         self.seen: list[str] = []
         """Method and path with its query, of every request."""
         self.headers: list[dict[str, str]] = []
@@ -212,7 +214,10 @@ class FakeRollout:
     async def _trajectory(self, request: web.Request) -> web.Response:
         if self.fail_trajectories is not None:
             return refusal(self.fail_trajectories, "out of order")
-        upload = self.uploads.get(request.match_info["name"])
+        name = request.match_info["name"]
+        if name in self.removed:
+            return refusal(410, f"retention has removed the upload of {name}")
+        upload = self.uploads.get(name)
         return blob(upload and upload.trajectory)
 
     async def _results(self, request: web.Request) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from fake_rollout import TOKEN, FakeRollout
@@ -11,6 +12,7 @@ from fake_rollout import TOKEN, FakeRollout
 from polar.client import PolarClient, ServerError, SyncPolarClient
 from polar.client.groups import GROUPS_PER_PAGE, TRAJECTORIES_AT_ONCE, follow_groups
 from polar.credit.group import Group
+from polar.errors import ConfigError
 from polar.types import FinishedGroup, GroupPage, SessionResult, Stage, TaskRequest, Trajectory
 
 
@@ -147,6 +149,52 @@ async def test_a_server_that_fails_at_a_trajectory_is_an_error(url: str, rollout
             with pytest.raises(ServerError, match="out of order") as caught:
                 await anext(groups)
             assert caught.value.status == 403
+
+
+async def test_a_group_that_lost_traces_is_named_with_the_way_past_it(
+    client: PolarClient, rollout: FakeRollout
+) -> None:
+    for name in ("old", "new"):
+        await submit(client, name)
+        await finish(rollout, f"{name}-0", f"{name}-1")
+    rollout.removed = {"old-1"}
+    with pytest.raises(ServerError) as caught:
+        await anext(client.groups())
+    assert caught.value.status == 410
+    for part in ("group 'old'", "removed the upload of old-1", "after=2 ", "allow_gap=True"):
+        assert part in str(caught.value)
+    assert (await anext(client.groups(after=2))).group_id == "new"
+
+
+async def test_who_bears_gaps_gets_the_results_and_the_traces_that_are_left(
+    client: PolarClient, rollout: FakeRollout
+) -> None:
+    for name in ("old", "part", "new"):
+        await submit(client, name)
+        await finish(rollout, f"{name}-0", f"{name}-1")
+    rollout.removed = {"old-0", "old-1", "part-1"}
+    names = ["old", "part", "new"]
+    found = [group async for group in client.groups(task_ids=names, allow_gap=True)]
+    assert [group.group_id for group in found] == names
+    assert members(found[1]) == ["part-0", "part-1"]
+    has_traces = [[session.trajectory is not None for session in group.sessions] for group in found]
+    assert has_traces == [[False, False], [True, False], [True, True]]
+
+
+async def test_bearing_gaps_hides_no_other_failure(url: str, rollout: FakeRollout) -> None:
+    async with PolarClient(url, TOKEN) as client:
+        await submit(client, "a", 1)
+        await finish(rollout, "a-0")
+        rollout.fail_trajectories = 403
+        with pytest.raises(ServerError, match="out of order"):
+            await anext(client.groups(allow_gap=True))
+
+
+@pytest.mark.parametrize("ids", ["task_ids", "group_ids"])
+async def test_more_ids_than_a_request_takes_are_refused_with_the_way_out(client: PolarClient, ids: str) -> None:
+    many: dict[str, Any] = {ids: [f"t{number}" for number in range(10_001)]}
+    with pytest.raises(ConfigError, match=rf"10001 {ids}, .*10000 at once.*parts.*group_id.*after="):
+        await anext(client.groups(**many))
 
 
 async def test_a_program_without_an_event_loop_reads_the_same(url: str, rollout: FakeRollout) -> None:
