@@ -74,6 +74,20 @@ def planned(
     return made
 
 
+def without_training(tasks: Sequence[TaskRequest]) -> StoredTasks:
+    """The tasks without what serves a trainer: a group that ends its other sessions when it has enough, the end of
+    sessions at an update of the policy, and the delivery of results. Each would change what is measured, or tell a
+    trainer of sessions that it did not ask for."""
+    return StoredTasks(map(_measured, tasks), set_origin(tasks))
+
+
+def _measured(task: TaskRequest) -> TaskRequest:
+    bound = task.staleness
+    unset = {name: TaskRequest.model_fields[name].default for name in ("enough", "on_enough", "callback_url")}
+    marked = None if bound is None else bound.model_copy(update={"action": "mark"})
+    return task.model_copy(update={**unset, "staleness": marked})
+
+
 def label_of(task: TaskRequest) -> EvalLabel:
     """Of a task that `planned` made, or of any other."""
     found = task.metadata.get(METADATA_KEY)

@@ -18,6 +18,8 @@ Panel = tuple[str, Callable[[VariantReport], Estimate | None]]
 
 def check_plot(path: Path) -> None:
     """Raises `PolarError` for what would fail after hours of evaluation."""
+    if path.is_dir():
+        raise PolarError(f"{path} is a folder: name a file for the plot, such as {path / 'rates.png'}")
     if path.suffix not in FORMATS:
         raise PolarError(f"{path}: a plot is one of {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():

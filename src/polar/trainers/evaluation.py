@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from polar.credit.intervals import RESAMPLES, Estimate, mean_over_tasks, paired_difference, wilson_estimate
 from polar.credit.pass_rates import pass_at_k, pass_hat_k
-from polar.types import SessionResult, Strict
+from polar.types import SessionResult, Stage, Strict
 
 
 class EvalSettings(Strict):
@@ -22,7 +22,7 @@ class EvalSettings(Strict):
 
     ks: tuple[int, ...] = Field(default=(1,), min_length=1)
     """The k of pass@k and pass^k. A rate is over the tasks that have at least k sessions."""
-    solved_at: float = 1.0
+    solved_at: FiniteFloat = 1.0
     """A session is solved if its reward is at least this."""
     seed: int = 0
     """Of the bootstrap."""
@@ -117,6 +117,8 @@ class EvalReport(Strict):
     differences: tuple[PolicyDifference, ...] = ()
     runs: dict[str, str] = {}
     """The stored run of each policy."""
+    not_ended: dict[str, int] = {}
+    """Of each policy whose evaluation broke off: its sessions that have no outcome, and so are in no rate."""
 
 
 def evaluate(
@@ -130,6 +132,12 @@ def evaluate(
     print(report.variants[0].at(1).pass_at)
     """
     return report_of([VariantResults(variant or Variant(), results)], settings)
+
+
+def cancelled_by_client(result: SessionResult) -> bool:
+    """Ctrl-C or `polar cancel` ended it, not the server and not an update of the policy. In an evaluation that
+    broke off, such a session has no outcome: `polar run --resume` runs it again."""
+    return result.stage is Stage.CANCELLED and not result.cancel_reason and not result.broken_off_stale
 
 
 def report_of(variants: Sequence[VariantResults], settings: EvalSettings | None = None) -> EvalReport:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polar.errors import ConfigError
-from polar.trainers.eval_plan import label_of, planned, read_spec, variants_of
-from polar.types import SessionResult, Spec, Stage, TaskRequest
+from polar.trainers.eval_plan import label_of, planned, read_spec, variants_of, without_training
+from polar.types import SessionResult, Spec, Stage, Staleness, TaskRequest
 
 TASK = TaskRequest(
     task_id="add", instruction="Add.", harness=Spec(name="shell", options={"command": "true"}), group_id="sums"
@@ -17,6 +17,27 @@ def test_without_overrides_a_task_keeps_its_id_and_plugins() -> None:
     (task,) = planned([TASK], [], [])
     assert (task.task_id, task.harness, task.group_id) == ("add", TASK.harness, None)
     assert label_of(task).model_dump() == {"task": "add", "harness": "shell", "runtime": "local"}
+
+
+def test_what_serves_a_trainer_is_left_out_of_an_evaluation() -> None:
+    """Sessions are cancelled neither because others are enough nor because the policy was updated."""
+    given = {
+        "enough": 2,
+        "on_enough": "queued",
+        "callback_url": "http://127.0.0.1:9",
+        "staleness": Staleness(max_updates=3),
+    }
+    (task,) = without_training([TASK.model_copy(update=given)])
+    assert (task.enough, task.on_enough, task.callback_url) == (None, "cancel", None)
+    assert task.staleness == Staleness(max_updates=3, action="mark")
+    assert without_training([TASK]) == [TASK]
+
+
+def test_a_task_of_several_harnesses_keeps_its_delivery() -> None:
+    """`polar submit --harness` plans with the same function, for a trainer."""
+    url = "http://127.0.0.1:9"
+    (task,) = planned([TASK.model_copy(update={"callback_url": url})], [Spec(name="pi")], [])
+    assert task.callback_url == url
 
 
 def test_each_harness_and_runtime_gets_a_task_of_its_own() -> None:

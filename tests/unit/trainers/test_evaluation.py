@@ -12,6 +12,7 @@ from polar.trainers.evaluation import (
     TaskTally,
     Variant,
     VariantResults,
+    cancelled_by_client,
     evaluate,
     report_of,
 )
@@ -45,6 +46,26 @@ def test_an_infrastructure_failure_counts_as_not_solved_and_is_shown_apart() -> 
     assert report.of_judged is not None and report.of_judged.value == 2 / 3
     assert report.mean_reward == pytest.approx(2 / 3)
     assert report.tasks == (TaskTally(task="a", sessions=5, solved=2, infrastructure=1, unjudged=1),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "by_client"),
+    [
+        ({"stage": Stage.CANCELLED}, True),
+        ({"stage": Stage.CANCELLED, "cancel_reason": "its group has 2 trainable sessions; enough is 2"}, False),
+        ({"stage": Stage.CANCELLED, "failure": Failure(where="policy", type="Stale", message="3 updates")}, False),
+        ({"stage": Stage.FAILED, "failure": ENGINE_LOST}, False),
+        ({"stage": Stage.COMPLETED}, False),
+    ],
+)
+def test_who_cancelled_a_session_is_known(fields: dict[str, object], by_client: bool) -> None:
+    assert cancelled_by_client(result("a", 0, None).model_copy(update=fields)) is by_client
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf")])
+def test_a_threshold_is_a_number(limit: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        EvalSettings(solved_at=limit)
 
 
 def test_solved_is_a_reward_of_at_least_the_threshold() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.options import JsonOption, SamplesOption, checked_config
+from polar.cli.options import JsonOption, SamplesOption, again, checked_config
+from polar.cli.runs.eval_call import EvalCall
 
 if TYPE_CHECKING:
-    from polar.cli.runs.eval_runs import PolicyRun
-    from polar.config import Config
+    from polar.cli.runs.eval_runs import EvaluatedPolicies, PolicyRun
     from polar.trainers.evaluation import EvalReport, EvalSettings
     from polar.types import TaskRequest
 
@@ -50,108 +50,118 @@ def evaluate(  # noqa: PLR0913 - each is an option of the command
     Every session counts: one that failed through infrastructure is not solved,
     and is shown apart. Rates have 95 % intervals from a bootstrap over tasks. The
     sessions are kept as a run, with the report in its eval.json. Exit codes are
-    those of `polar run`.
+    those of `polar run`. After Ctrl-C the report is over the sessions that have
+    ended, and the commands that run the rest are printed.
+
+    The policy is the engine of the config: local weights, an inference server, or
+    any endpoint of OpenAI's or Anthropic's API (engine `endpoint`).
+
+        polar eval tasks.toml --samples 8 -k 1,8
+        polar eval tasks.toml --config base.toml --against trained.toml
+        polar eval --compare base=RUN trained=RUN
     """
+    call = EvalCall(
+        tasks=tuple(tasks),
+        config=config,
+        against=tuple(against or ()),
+        harness=tuple(harness or ()),
+        runtime=tuple(runtime or ()),
+        samples=samples,
+        k=k,
+        solved_at=solved_at,
+        seed=seed,
+        server=server or None,
+        server_is_given=_is_given(ctx, "server"),
+    )
+    _evaluate(call, ctx.obj, compare=compare, plot=plot, json=json)
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    """Not by its environment variable."""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _evaluate(call: EvalCall, runs_dir: Path | None, *, compare: bool, plot: Path | None, json: bool) -> None:
     from polar.cli.runs.eval_report import print_report
-    from polar.cli.runs.eval_runs import end_evaluation, stored_policy
+    from polar.cli.runs.eval_runs import end_evaluation
     from polar.trainers.eval_plot import check_plot, write_plot
 
     if plot is not None:
         check_plot(plot)
-    wanted = {"solved_at": solved_at, "seed": seed}
-    if compare:
-        _refuse_with_compare(config=config, against=against, harness=harness, runtime=runtime)
-        policies = [stored_policy(each, ctx.obj) for each in tasks]
-        settings = _settings(k, wanted, policies=policies)
-    else:
-        todo = _tasks(tasks, samples, harness or [], runtime or [], fresh=server is not None)
-        settings = _settings(k, wanted, tasks=todo)
-        policies = _run_policies(ctx.obj, _configs(config, against or [], server), todo, server, quiet=json)
-    report = _report(policies, settings)
+    policies, settings = _compared(call, runs_dir) if compare else _run(call, runs_dir, quiet=json)
+    report, polar = _report(policies.done, settings), again(runs_dir)
     if not compare:
-        for policy in policies:
+        for policy in policies.done:
             policy.keep(report)
-    print_report(report, policies, json=json)
+    print_report(report, policies.done, polar, json=json)
     if plot is not None:
         write_plot(report, plot)
-    end_evaluation(policies)
+    end_evaluation(policies, [] if compare else call.next_steps(policies.done, polar))
 
 
-def _refuse_with_compare(**given: Any) -> None:
+def _compared(call: EvalCall, runs_dir: Path | None) -> tuple[EvaluatedPolicies, EvalSettings]:
+    from polar.cli.runs.eval_runs import EvaluatedPolicies, stored_policy
     from polar.errors import ConfigError
 
+    given = {name: getattr(call, name) for name in ("config", "against", "harness", "runtime", "samples")}
+    given["server"] = call.server_is_given
     if named := [f"--{name}" for name, value in given.items() if value]:
         raise ConfigError(f"--compare runs nothing, so {', '.join(named)} would have no effect; leave it out")
+    policies = [stored_policy(each, runs_dir) for each in call.tasks]
+    samples = [task.num_samples for policy in policies for task, _ in policy.sessions]
+    return EvaluatedPolicies(policies), _settings(call, samples, "the most samples of a task in these runs")
 
 
-def _tasks(
-    files: list[str], samples: int | None, harnesses: list[str], runtimes: list[str], *, fresh: bool
-) -> Sequence[TaskRequest]:
+def _run(call: EvalCall, runs_dir: Path | None, *, quiet: bool) -> tuple[EvaluatedPolicies, EvalSettings]:
+    from polar.cli.runs.eval_runs import check_start, run_each
+    from polar.errors import ConfigError
+
+    if call.server is not None and (call.config is not None or call.against):
+        where = (
+            "" if call.server_is_given else f"POLAR_SERVER names the server {call.server}: unset it to run here; "
+        )
+        raise ConfigError(f"{where}the nodes of a server have their own config: leave --config and --against out")
+    configs = {name: checked_config(file) for name, file in call.configs.items()}
+    tasks = _tasks(call)
+    settings = _settings(
+        call, [task.num_samples for task in tasks], "the most samples of a task; --samples changes them"
+    )
+    for name, config in list(configs.items())[1:]:
+        check_start(name, config, tasks, quiet=quiet)
+    return run_each(configs, runs_dir, tasks, call.server, quiet=quiet), settings
+
+
+def _tasks(call: EvalCall) -> Sequence[TaskRequest]:
     from polar.errors import ConfigError
     from polar.runs.running import tasks_of
     from polar.store.paths import new_run_id
-    from polar.trainers.eval_plan import planned, read_spec
+    from polar.trainers.eval_plan import planned, read_spec, without_training
 
-    if len(files) != 1:
+    if len(call.tasks) != 1:
         raise ConfigError("give one task file; --compare takes several stored runs")
-    specs = [[read_spec(text) for text in each] for each in (harnesses, runtimes)]
-    return planned(tasks_of(files[0], samples), *specs, suffix=new_run_id() if fresh else "")
+    specs = [[read_spec(text) for text in each] for each in (call.harness, call.runtime)]
+    tasks = without_training(tasks_of(call.tasks[0], call.samples))
+    return planned(tasks, *specs, suffix="" if call.server is None else new_run_id())
 
 
-def _configs(config: Path | None, against: list[Path], server: str | None) -> dict[str, Config]:
-    """By the policy's name. The server's nodes have configs of their own."""
-    from polar.errors import ConfigError
+def _settings(call: EvalCall, samples: Sequence[int], what_is_most: str) -> EvalSettings:
+    """`samples`: of each task."""
+    from math import isfinite
 
-    if server is not None and (config is not None or against):
-        raise ConfigError("the nodes of a server have their own config: leave --config and --against out")
-    files = [config, *against]
-    names = [file.stem if file is not None else "server" if server else "policy" for file in files]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"two configs have the same name ({', '.join(names)}), which names the policy: rename one"
-        )
-    return {name: checked_config(file) for name, file in zip(names, files, strict=True)}
-
-
-def _settings(
-    k: str | None, wanted: dict[str, Any], *, tasks: Sequence[TaskRequest] | None = None, policies: Any = ()
-) -> EvalSettings:
     from polar.errors import ConfigError
     from polar.trainers.evaluation import EvalSettings
 
-    numbers = [task.num_samples for task in tasks or ()]
-    numbers += [task.num_samples for policy in policies for task, _ in policy.sessions]
-    fewest = min(numbers, default=1)
+    if not isfinite(call.solved_at):
+        raise ConfigError(f"--solved-at {call.solved_at}: write a number, such as 0.5")
+    most = max(samples, default=1)
     try:
-        ks = sorted({int(each) for each in k.split(",")}) if k else sorted({1, fewest})
+        ks = sorted({int(each) for each in call.k.split(",")}) if call.k else sorted({1, min(samples, default=1)})
     except ValueError as error:
-        raise ConfigError(f"-k {k}: write numbers, such as 1,4,8") from error
-    if ks[0] < 1 or ks[-1] > fewest:
-        raise ConfigError(f"-k {k}: each k is from 1 to {fewest}, the samples of a task; --samples changes them")
-    return EvalSettings(ks=tuple(ks), **wanted)
-
-
-def _run_policies(
-    runs_dir: Path | None,
-    configs: dict[str, Config],
-    tasks: Sequence[TaskRequest],
-    server: str | None,
-    *,
-    quiet: bool,
-) -> list[PolicyRun]:
-    """One after the other; the user's interrupt ends them all."""
-    from polar.cli.runs.eval_runs import run_at_server, run_here
-
-    done: list[PolicyRun] = []
-    for name, config in configs.items():
-        folder = runs_dir or config.runs_dir
-        if server is not None:
-            done.append(run_at_server(name, config, folder, tasks, server, quiet=quiet))
-        else:
-            done.append(run_here(name, config, folder, tasks, quiet=quiet))
-        if done[-1].interrupted:
-            break
-    return done
+        raise ConfigError(f"-k {call.k}: write numbers, such as 1,4,8") from error
+    if ks[0] < 1 or ks[-1] > most:
+        raise ConfigError(f"-k {call.k}: each k is from 1 to {most}, {what_is_most}")
+    return EvalSettings(ks=tuple(ks), solved_at=call.solved_at, seed=call.seed)
 
 
 def _report(policies: list[PolicyRun], settings: EvalSettings) -> EvalReport:
@@ -160,4 +170,5 @@ def _report(policies: list[PolicyRun], settings: EvalSettings) -> EvalReport:
 
     variants = [each for policy in policies for each in variants_of(policy.name, policy.sessions)]
     runs = {policy.name: policy.paths.run_id for policy in policies}
-    return report_of(variants, settings).model_copy(update={"runs": runs})
+    not_ended = {policy.name: policy.not_ended for policy in policies if policy.not_ended}
+    return report_of(variants, settings).model_copy(update={"runs": runs, "not_ended": not_ended})

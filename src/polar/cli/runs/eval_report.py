@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from polar.cli.output import console, number, print_json, print_table, visible
+from polar.cli.options import CommandForm
+from polar.cli.output import console, counted, number, one_line, print_json, print_table, visible
 from polar.cli.runs.eval_runs import REPORT, PolicyRun
-from polar.cli.runs.summary import left_out_lines
+from polar.cli.runs.progress import REASON_LENGTH
+from polar.cli.runs.summary import left_out_of_mean
 from polar.credit.intervals import Estimate
 from polar.trainers.evaluation import EvalReport, PolicyDifference, Variant, VariantReport
 
+SHOWN_REASONS = 5
 
-def print_report(report: EvalReport, policies: Sequence[PolicyRun], *, json: bool) -> None:
+
+def print_report(report: EvalReport, policies: Sequence[PolicyRun], polar: CommandForm, *, json: bool) -> None:
     if json:
         print_json(report.model_dump(mode="json"))
         return
-    if not report.variants:
-        console().print("no session has ended")
-        return
-    _print_rates(report)
-    if report.differences:
-        console().print()
-        _print_differences(report.differences)
     out = console()
-    out.print()
-    for line in (*_notes(report), *left_out_lines([result for each in policies for _, result in each.sessions])):
-        out.print(line)
+    if not report.variants:
+        out.print("no session has ended")
+    else:
+        _print_rates(report)
+        if report.differences:
+            out.print()
+            _print_differences(report.differences)
+        out.print()
+        for line in (*_notes(report), *_no_reward(policies), *_infrastructure(policies, polar)):
+            out.print(line, soft_wrap=True)
+    for line in _runs(policies):
+        out.print(line, soft_wrap=True)
+
+
+def _no_reward(policies: Sequence[PolicyRun]) -> Iterator[str]:
+    results = [result for policy in policies for _, result in policy.sessions]
+    if reasons := left_out_of_mean(results):
+        yield (
+            f"{sum(reasons.values())} of {len(results)} sessions have no reward: {counted(reasons)}. They count "
+            "as not solved, and are not in the mean reward"
+        )
+
+
+def _infrastructure(policies: Sequence[PolicyRun], polar: CommandForm) -> Iterator[str]:
+    """Each reason once, the most frequent first, with a session to look at."""
+    commands = defaultdict[str, list[str]](list)
     for policy in policies:
-        if len(policy.sessions) < policy.planned:
-            missing = policy.planned - len(policy.sessions)
-            out.print(f"policy {visible(policy.name)}: {missing} sessions have not ended and are in no rate")
+        for _, result in policy.sessions:
+            if result.failure is not None and result.failed_by_infrastructure:
+                reason = one_line(f"{result.failure.where}: {result.failure.message}", REASON_LENGTH)
+                commands[reason].append(polar(f"show {result.session_id} --run {policy.paths.run_id}"))
+    shown = sorted(commands.items(), key=lambda item: -len(item[1]))
+    for reason, [first, *more] in shown[:SHOWN_REASONS]:
+        yield f"{1 + len(more)} failed through infrastructure: {reason}. `{first}` shows {'one' if more else 'it'}"
+    if len(shown) > SHOWN_REASONS:
+        yield f"and {len(shown) - SHOWN_REASONS} more reasons of infrastructure failures"
+
+
+def _runs(policies: Sequence[PolicyRun]) -> Iterator[str]:
+    for policy in policies:
+        if policy.not_ended:
+            yield f"policy {visible(policy.name)}: {policy.not_ended} sessions have not ended and are in no rate"
         kept = f", report in {policy.paths.root / REPORT}" if (policy.paths.root / REPORT).exists() else ""
-        out.print(f"policy {visible(policy.name)}: run {policy.paths.run_id}{kept}")
+        yield f"policy {visible(policy.name)}: run {policy.paths.run_id}{kept}"
 
 
 def _print_rates(report: EvalReport) -> None:
@@ -79,9 +112,9 @@ def _notes(report: EvalReport) -> Iterator[str]:
     estimates += [each.pass_at for each in report.differences]
     paired = ", paired by task" if report.differences else ""
     yield (
-        f"solved: reward of at least {settings.solved_at:g}; every session counts. In brackets 95 % intervals: "
-        f"bootstrap over tasks{paired} (seed {settings.seed}, {settings.resamples} draws), because samples of one "
-        "task are not independent"
+        f"solved: reward of at least {settings.solved_at:g}; every session that has ended counts. In brackets "
+        f"95 % intervals: bootstrap over tasks{paired} (seed {settings.seed}, {settings.resamples} draws), "
+        "because samples of one task are not independent"
     )
     if any(estimate.method != "bootstrap" for estimate in estimates):
         yield "*: all tasks have the same rate, so the interval is Wilson's (Newcombe's), each task as one sample"

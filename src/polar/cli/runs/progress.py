@@ -30,6 +30,8 @@ FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 60.0
 WINDOW_S = 60.0
 """Over which the model's speed is measured."""
+REASON_LENGTH = 300
+"""Characters of a reason in the line of a session. One of infrastructure has its cause at the end."""
 
 
 class PhasedBar:
@@ -111,6 +113,7 @@ class RunProgress(PhasedBar):
         self._counts: Callable[[], CallCounts] | None = None
         self.waits = ""
         """Why a rollout server has given no node the next session; shown while none is under way."""
+        self._outage = ""
         self._task = self._bar.add_task("", total=self._total, completed=len(earlier), below=self._state)
 
     @property
@@ -135,6 +138,12 @@ class RunProgress(PhasedBar):
         else:
             self._stage_of.pop(session_id, None)
 
+    def note_outage(self, why: str) -> None:
+        """`why`: nothing is known of the sessions at a rollout server; empty: it answers. A change is printed."""
+        if bool(why) != bool(self._outage):
+            self.console.print(why or "the server answers again", style="yellow")
+        self._outage = why
+
     def finished(self, result: SessionResult) -> None:
         self._results.append(result)
         self._bar.advance(self._task)
@@ -152,6 +161,8 @@ class RunProgress(PhasedBar):
         return f"{len(self._results)}/{self._total} done  {self._state()}"
 
     def _state(self) -> str:
+        if self._outage:
+            return one_line(self._outage, REASON_LENGTH)
         waits = f"waits: {self.waits}" if self.waits and not self._stage_of else ""
         return "  ".join(filter(None, (self._stages(), self._pace(), self._left(), one_line(waits, 200))))
 
@@ -220,7 +231,7 @@ def _line(result: SessionResult) -> str:
     if result.ended_by:
         parts.append(f"ended by {result.ended_by}")
     if result.cancel_reason:
-        parts.append(one_line(result.cancel_reason, 90))
+        parts.append(one_line(result.cancel_reason, REASON_LENGTH))
     if result.failure is not None:
-        parts.append(one_line(f"{result.failure.where}: {result.failure.message}", 90))
+        parts.append(one_line(f"{result.failure.where}: {result.failure.message}", REASON_LENGTH))
     return "  ".join(parts)

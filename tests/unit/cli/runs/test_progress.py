@@ -50,6 +50,17 @@ def test_why_a_server_gives_sessions_to_no_node_is_said_until_one_begins() -> No
     assert "waits" not in progress.words()
 
 
+def test_a_server_that_does_not_answer_is_shown_instead_of_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = RunProgress([TASK])
+    progress.finished(ended(0))
+    for _ in range(2):
+        progress.note_outage("the server does not answer")
+    assert progress.words() == "1/20 done  the server does not answer"
+    progress.note_outage("")
+    assert progress.words().endswith("left")
+    assert capsys.readouterr().err.splitlines()[1:] == ["the server does not answer", "the server answers again"]
+
+
 def test_a_session_that_the_server_cancelled_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress([TASK])
     progress.finished(ended(0, stage=Stage.CANCELLED, cancel_reason="group sums has enough sessions"))
