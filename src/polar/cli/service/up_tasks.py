@@ -9,7 +9,6 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from polar.cli.output import one_line
-from polar.cli.service.remote_progress import watch_tasks
 from polar.client import ServerError
 from polar.runs.served import keep_session
 from polar.types import Event, Stage
@@ -110,10 +109,3 @@ class ServedTasks:
         for task in self._tasks:
             with suppress(ServerError):
                 await self._client.cancel_task(str(task.task_id))
-
-
-class TasksElsewhere(ServedTasks):
-    """At a server that has been running for long: its events would begin with its very first."""
-
-    async def _watch(self) -> None:
-        await watch_tasks(self._client, [str(task.task_id) for task in self._tasks], self._progress)

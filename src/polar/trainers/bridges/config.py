@@ -65,7 +65,7 @@ def instruction_of(prompt: Any) -> str:
     if roles.count("user") != 1 or roles[-1] != "user" or not {*roles} <= {"user", *SYSTEM_ROLES}:
         raise ConfigError(
             "a prompt is a text, or one message of the user, after system messages if any: a harness begins a "
-            f"conversation and cannot continue one; this prompt has messages of {', '.join(roles) or 'nobody'}"
+            f"conversation and cannot continue one; this prompt has messages of {', '.join(roles) or 'no role'}"
         )
     return "\n\n".join(text for message in messages if (text := _text_of(message.get("content"))))
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from polar.client.bodies import with_id
 from polar.credit.advantages import CreditedTrace
 from polar.credit.bounds import within_bounds
 from polar.credit.group import Group
@@ -116,15 +117,17 @@ async def run_groups(client: GroupClient, tasks: Sequence[TaskRequest]) -> list[
     the sessions of its task alone. If it is cancelled, so are the sessions that have not ended."""
     if not tasks:
         return []
-    submitted = await client.submit_many(tasks)
+    named = [with_id(task)[0] for task in tasks]
+    submitted: list[TaskStatus] = []
     found: dict[str, Group] = {}
     try:
+        submitted = await client.submit_many(named)
         async with aclosing(client.groups(task_ids=[status.task_id for status in submitted])) as groups:
             async for group in groups:
                 found[group.group_id] = group
     except asyncio.CancelledError:
         unfinished = [status.task_id for status in submitted if _group_of(status) not in found]
-        await asyncio.shield(_cancel(client, unfinished))
+        await asyncio.shield(_cancel(client, unfinished if submitted else [str(task.task_id) for task in named]))
         raise
     missing = [status.task_id for status in submitted if _group_of(status) not in found]
     if missing:

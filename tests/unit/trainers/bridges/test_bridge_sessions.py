@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from typing import Any
 
 import pytest
 from stored_groups import GONE, StoredClient, a_group, a_session, a_trace
@@ -110,6 +111,24 @@ async def test_what_has_not_ended_is_cancelled_at_the_server_when_a_trainer_stop
     with pytest.raises(asyncio.CancelledError):
         await running
     assert client.cancelled == ["b"]
+
+
+async def test_what_was_being_submitted_is_cancelled_too() -> None:
+    submitting = asyncio.Event()
+
+    class Slow(StoredClient):
+        async def submit_many(self, tasks: Any) -> Any:
+            self.submitted += tasks
+            submitting.set()
+            await asyncio.Event().wait()
+
+    client = Slow()
+    running = asyncio.create_task(run_groups(client, [CONFIG.task_for("one")]))
+    await submitting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert client.cancelled == [client.submitted[0].task_id]
 
 
 def test_the_advantage_of_a_trace_is_the_mean_of_its_tokens() -> None:
