@@ -12,9 +12,11 @@ from polar.trainers.grpo.config import TrainConfig
 
 
 def credited_batch(groups: Sequence[Group], config: TrainConfig, version: int) -> list[CreditedTrace]:
-    """Every trace that can be trained on at this version of the weights."""
+    """Every trace that can be trained on at this version of the weights. Groups without contrast teach nothing and
+    are left out; in the others a trace without an advantage still counts in a mean over tokens."""
     bounds: dict[str, Any] = {"max_tokens": config.compute.max_tokens, "max_age": config.rollout.max_age}
-    credited = (item for group in groups for item in group.credited(config.loss.estimator))
+    teaching = [group for group in groups if group.has_contrast]
+    credited = (item for group in teaching for item in group.credited(config.loss.estimator))
     return [kept for item in credited if (kept := within_bounds(item, **bounds, version=str(version))) is not None]
 
 

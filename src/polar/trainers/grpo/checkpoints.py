@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
+from polar.errors import PolarError
 from polar.trainers.grpo.learner import Learner
 from polar.types import Strict
 
@@ -30,6 +32,8 @@ class TrainState(Strict):
     """Spent on training so far."""
     evaluated: int | None = None
     """The step that was evaluated last."""
+    tasks: str = ""
+    """Identity of the training tasks: with others, the numbers above would be other tasks. Empty: not known."""
 
     def with_trained(self, numbers: list[int]) -> TrainState:
         """Written short: a run of thousands of steps has trained on all of the first tasks."""
@@ -60,11 +64,22 @@ class Checkpoints:
         target = self._folder / f"step-{state.step:05}"
         part = self._folder / f".{target.name}"
         shutil.rmtree(part, ignore_errors=True)
-        learner.model.save(part)
-        torch.save(learner.state(), part / OPTIMIZER_FILE)
-        (part / STATE_FILE).write_text(state.model_dump_json(indent=1))
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
+        try:
+            learner.model.save(part)
+            torch.save(learner.state(), part / OPTIMIZER_FILE)
+            (part / STATE_FILE).write_text(state.model_dump_json(indent=1))
+            shutil.rmtree(target, ignore_errors=True)
+            part.rename(target)
+        except (
+            OSError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise PolarError(
+                f"the checkpoint of step {state.step} cannot be saved in {self._folder}: {error}. Free space "
+                "there; --resume continues from the last one that was saved"
+            ) from error
         for old in self._complete()[: -self._keep]:
             shutil.rmtree(old)
         return target
@@ -78,7 +93,8 @@ class Checkpoints:
             part.replace(file)
 
     def _complete(self) -> list[Path]:
-        return sorted(path.parent for path in self._folder.glob(f"step-*/{STATE_FILE}"))
+        found = (path.parent for path in self._folder.glob(f"step-*/{STATE_FILE}"))
+        return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
 
 
 def read_state(checkpoint: Path) -> TrainState:

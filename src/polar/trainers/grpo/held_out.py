@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from polar.client import PolarClient
+from polar.errors import PolarError
 from polar.trainers.evaluation import EvalReport, EvalSettings, Variant, VariantResults, report_of
 from polar.trainers.grpo.config import TaskConfig
-from polar.trainers.grpo.rollouts import cancel_tasks
+from polar.trainers.grpo.rollouts import cancel_tasks, commonest_failure
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.types import SessionResult, TaskRequest
 
@@ -36,17 +38,24 @@ class HeldOut:
         self._config = config
         self._folder = output / "evaluations"
 
-    async def evaluate(self, name: str, run_id: str) -> dict[str, float]:
-        """`name`: of this evaluation. The report is kept under it; returns its figures."""
+    async def evaluate(
+        self, name: str, run_id: str, on_progress: Callable[[int, int], None] = lambda _, __: None
+    ) -> dict[str, float]:
+        """`name`: of this evaluation. The report is kept under it; returns its figures. `on_progress`: sessions
+        that have ended, and all. Raises `PolarError` if no session of it has a reward."""
+        wanted = self._config.evaluate_tasks
+        count = wanted if self._stream.size is None else min(wanted, self._stream.size)
         tasks = [
             self._stream.task(number, f"{run_id}-{name}-{number}", self._config.evaluate_samples)
-            for number in range(self._config.evaluate_tasks)
+            for number in range(count)
         ]
         try:
-            results = await self._results(tasks)
+            results = await self._results(tasks, on_progress)
         except BaseException:
-            await cancel_tasks(self._client, tasks)
+            await cancel_tasks(self._client, [str(task.task_id) for task in tasks])
             raise
+        if all(result.reward is None for result in results):
+            raise PolarError(f"no session of the evaluation {name} has a reward: {commonest_failure(results)}")
         numbers = {str(task.task_id): number for number, task in enumerate(tasks)}
         rows = sorted(
             (_row(tasks, numbers[result.task_id], result) for result in results), key=lambda row: row.number
@@ -56,10 +65,17 @@ class HeldOut:
         self._keep(name, report, rows)
         return figures_of(report) | _by_family(rows)
 
-    async def _results(self, tasks: list[TaskRequest]) -> list[SessionResult]:
+    async def _results(
+        self, tasks: list[TaskRequest], on_progress: Callable[[int, int], None]
+    ) -> list[SessionResult]:
         submitted = await self._client.submit_many(tasks)
-        entries = self._client.results(task_ids=[status.task_id for status in submitted])
-        return [entry.result async for entry in entries]
+        sessions = sum(task.num_samples for task in tasks)
+        results: list[SessionResult] = []
+        on_progress(0, sessions)
+        async for entry in self._client.results(task_ids=[status.task_id for status in submitted]):
+            results.append(entry.result)
+            on_progress(len(results), sessions)
+        return results
 
     @property
     def _settings(self) -> EvalSettings:

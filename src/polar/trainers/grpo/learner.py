@@ -31,8 +31,9 @@ class LearnStats:
     skipped_updates: int = 0
     """Left out because the gradient was not finite."""
     gap: float = 0.0
-    """|captured − recomputed logprob|, before the step's first update: what engine and trainer differ in, and what
-    off-policy sampling adds."""
+    """|captured − recomputed logprob| of the first update's traces, so before the step has changed the weights:
+    what engine and trainer differ in, and what off-policy sampling adds."""
+    gap_targets: int = 0
     entropy: float = 0.0
     """−logprob of the sampled tokens, an estimate of the policy's entropy."""
     clipped: float = 0.0
@@ -41,10 +42,11 @@ class LearnStats:
     learning_rate: float = 0.0
 
     def means(self) -> dict[str, float]:
-        per_target = {"gap", "entropy", "clipped"}
-        divisor = max(1, self.targets)
         values = {f.name: float(getattr(self, f.name)) for f in fields(self)}
-        return {name: value / divisor if name in per_target else value for name, value in values.items()}
+        values["gap"] /= max(1.0, values.pop("gap_targets"))
+        for name in ("entropy", "clipped"):
+            values[name] /= max(1, self.targets)
+        return values
 
 
 class Learner:
@@ -61,12 +63,12 @@ class Learner:
         self._random = random.Random(config.seed)
 
     def learn(self, step: int, batch: Sequence[CreditedTrace]) -> LearnStats:
-        """Traces without an advantage teach nothing and are left out."""
-        useful = [item for item in batch if any(item.advantages)]
+        """One optimizer update for each part of the batch. Traces without an advantage have no gradient and are
+        not computed; they count in the mean."""
         stats = LearnStats(learning_rate=self._learning_rate(step))
         for group in self._optimizer.param_groups:
             group["lr"] = stats.learning_rate
-        for part in self._parts(useful):
+        for part in self._parts(list(batch)):
             self._update(part, stats)
         return stats
 
@@ -93,7 +95,11 @@ class Learner:
 
     def _update(self, batch: list[CreditedTrace], stats: LearnStats) -> None:
         compute, weights = self._config.compute, token_weights(batch, self._config.loss.mean)
-        sequences = [training_sequence(item, weight) for item, weight in zip(batch, weights, strict=True)]
+        sequences = [
+            training_sequence(item, weight)
+            for item, weight in zip(batch, weights, strict=True)
+            if any(item.advantages)
+        ]
         self._optimizer.zero_grad(set_to_none=True)
         for pack in packs(sequences, compute.pack_tokens, share=compute.share_prefixes):
             self._backward(pack, stats)
@@ -116,7 +122,9 @@ class Learner:
         loss.backward()
         stats.loss += float(loss.detach())
         stats.clipped += float(clipped)
-        stats.gap += float((new.detach() - old).abs().sum())
+        if stats.updates + stats.skipped_updates == 0:
+            stats.gap += float((new.detach() - old).abs().sum())
+            stats.gap_targets += len(pack.target_ids)
         stats.entropy -= float(new.detach().sum())
         stats.targets += len(pack.target_ids)
         stats.traces += pack.traces
@@ -132,9 +140,17 @@ class Learner:
         gain = torch.minimum(ratio * advantage, bounded * advantage)
         return -(weight * gain).sum(), (bounded * advantage < ratio * advantage).sum()
 
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups
+
     def state(self) -> dict[str, Any]:
         return {"optimizer": self._optimizer.state_dict(), "random": self._random.getstate()}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """What the config says of the optimizer stays."""
+        configured = [{name: value for name, value in group.items() if name != "params"} for group in self._groups]
         self._optimizer.load_state_dict(state["optimizer"])
+        for group, values in zip(self._groups, configured, strict=True):
+            group.update(values)
         self._random.setstate(state["random"])

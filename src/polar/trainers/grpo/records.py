@@ -3,10 +3,13 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
+
+from pydantic import ValidationError
 
 from polar.types import TrainingPoint
 
@@ -26,8 +29,10 @@ class Records:
 
     def add(self, phase: Phase, step: int, metrics: dict[str, float]) -> TrainingPoint:
         point = TrainingPoint(phase=phase, step=step, at=time.time(), metrics=metrics)
-        with self._path.open("a") as file:
-            file.write(point.model_dump_json() + "\n")
+        with self._path.open("a+b") as file:
+            if not _ends_a_line(file):  # a kill or a full disk cut it off
+                file.write(b"\n")
+            file.write(point.model_dump_json().encode() + b"\n")
         if self._board is not None:
             for name, value in metrics.items():
                 self._board.add_scalar(f"{phase}/{name}", value, step, walltime=point.at)
@@ -41,11 +46,27 @@ class Records:
 
 
 def read_points(output: Path) -> list[TrainingPoint]:
-    """Of a run, in order. Where a step was done again after a resume, only the later point stands."""
+    """Of a run, in order. Where a step was done again after a resume, only the later point stands; a line that was
+    cut off is left out."""
     path = output / METRICS_FILE
-    lines = path.read_text().splitlines() if path.exists() else []
-    points = (TrainingPoint.model_validate_json(line) for line in lines)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    points = (point for line in lines if (point := _point(line)) is not None)
     return list({(point.phase, point.step): point for point in points}.values())
+
+
+def _point(line: bytes) -> TrainingPoint | None:
+    """None: the line was cut off."""
+    try:
+        return TrainingPoint.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def _tensorboard(output: Path) -> Any:

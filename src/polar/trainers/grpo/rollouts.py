@@ -4,6 +4,8 @@ generation is meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -11,10 +13,18 @@ from dataclasses import dataclass
 from polar.client import PolarClient, ServerError
 from polar.credit.group import Group
 from polar.errors import PolarError
-from polar.types import TaskRequest
+from polar.types import SessionResult, TaskRequest
 
+LOGGER = logging.getLogger("polar.trainers")
 LOOK_S = 0.25
 """Between two looks at the server."""
+MOST_TRIES = 3
+"""Of a task that loses all of its sessions. Then it is left out."""
+CANCEL_S = 10.0
+"""How long the server may take to cancel what is under way. One that is gone does not hold up a checkpoint."""
+
+MakeTask = Callable[[int, int], TaskRequest]
+"""Takes the number of a task and of the try, from 0."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +32,27 @@ class NumberedGroup:
     number: int
     """Of its task in the task stream."""
     group: Group
+    tried: int = 0
+    """Tries before this one."""
+
+    @property
+    def lost(self) -> bool:
+        """No session of it says anything about the policy."""
+        return not self.group.rewards
 
 
 class Rollouts:
     """Tasks are numbered; `trained` has those that a resumed run has trained on already. Use it as
     `async with`: at the end, sessions that are still under way are cancelled. No more are started than `steps`
-    batches need."""
+    batches need.
+
+    A task that loses all of its sessions is tried again. If as many tasks in a row are lost as a step takes, what
+    is wrong is not theirs, and `batch` raises `PolarError`."""
 
     def __init__(
         self,
         client: PolarClient,
-        make_task: Callable[[int], TaskRequest],
+        make_task: MakeTask,
         *,
         per_step: int,
         ahead: int,
@@ -49,6 +69,7 @@ class Rollouts:
         self._next = 0
         self._under_way: dict[asyncio.Task[NumberedGroup], TaskRequest] = {}
         self._finished: list[NumberedGroup] = []
+        self._lost_in_a_row = 0
 
     async def __aenter__(self) -> Rollouts:
         self.refill()
@@ -58,7 +79,7 @@ class Rollouts:
         for waiting in self._under_way:
             waiting.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        await cancel_tasks(self._client, self._under_way.values())
+        await cancel_tasks(self._client, [str(task.task_id) for task in self._under_way.values()])
 
     @property
     def trained(self) -> list[int]:
@@ -71,35 +92,74 @@ class Rollouts:
             number = self._next
             self._next += 1
             if number not in self._trained:
-                task = self._make_task(number)
-                self._under_way[asyncio.create_task(self._sample(number, task))] = task
+                self._start(number)
 
-    async def batch(self) -> list[NumberedGroup]:
-        """The next groups that have finished, as many as a step trains on."""
+    async def batch(self, on_progress: Callable[[int], None] = lambda _: None) -> list[NumberedGroup]:
+        """The next groups that have finished, as many as a step trains on. `on_progress`: how many there are."""
         while len(self._finished) < self._per_step:
+            on_progress(len(self._finished))
             done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             for waiting in done:
                 del self._under_way[waiting]
-                self._finished.append(waiting.result())
+                self._take(waiting.result())
+            self.refill()
         self._finished.sort(key=lambda each: each.number)  # older first: they are stale sooner
         batch, self._finished = self._finished[: self._per_step], self._finished[self._per_step :]
         self._wanted -= len(batch)
         self._trained.update(each.number for each in batch)
         return batch
 
-    async def _sample(self, number: int, task: TaskRequest) -> NumberedGroup:
+    def _start(self, number: int, tried: int = 0) -> None:
+        task = self._make_task(number, tried)
+        self._under_way[asyncio.create_task(self._sample(number, tried, task))] = task
+
+    def _take(self, found: NumberedGroup) -> None:
+        if not found.lost:
+            self._lost_in_a_row = 0
+            self._finished.append(found)
+            return
+        self._lost_in_a_row += 1
+        results = [session.result for session in found.group.sessions]
+        why = f"all sessions of task {found.number} are lost: {commonest_failure(results)}"
+        if self._lost_in_a_row >= max(MOST_TRIES, self._per_step):
+            raise PolarError(f"{self._lost_in_a_row} tasks in a row gave nothing to train on; {why}")
+        if found.tried + 1 < MOST_TRIES:
+            LOGGER.warning("%s; it is tried again", why)
+            self._start(found.number, found.tried + 1)
+        else:
+            LOGGER.warning("%s; after %d tries it is left out", why, MOST_TRIES)
+            self._trained.add(found.number)
+
+    async def _sample(self, number: int, tried: int, task: TaskRequest) -> NumberedGroup:
         submitted = await self._client.submit(task)
         async with aclosing(self._client.groups(task_ids=[submitted.task_id])) as groups:
             async for group in groups:
-                return NumberedGroup(number, group)
+                return NumberedGroup(number, group, tried)
         raise ServerError(f"task {submitted.task_id} ended without a group", status=500)
 
 
-async def cancel_tasks(client: PolarClient, tasks: Iterable[TaskRequest]) -> None:
+def commonest_failure(results: Iterable[SessionResult]) -> str:
+    """Of sessions that say nothing about the policy: why most of them do not."""
+    reasons = Counter(
+        f"{result.failure.where}: {result.failure.message}" if result.failure else str(result.untrainable_reason)
+        for result in results
+    )
+    [(reason, _)] = reasons.most_common(1) or [("it has none", 0)]
+    return reason
+
+
+async def cancel_tasks(client: PolarClient, task_ids: Iterable[str]) -> None:
     """Also those that may not have reached the server. A server that is gone must not hide an earlier error."""
-    for task in tasks:
-        with suppress(PolarError):
-            await client.cancel_task(str(task.task_id))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CANCEL_S):
+            await asyncio.gather(*map(client.cancel_task, task_ids), return_exceptions=True)
+
+
+async def cancel_earlier(client: PolarClient, run_id: str) -> None:
+    """What earlier starts of a run have left at the server, because they were killed: nobody waits for it."""
+    known = await client.tasks()
+    left = [status.task_id for status in known if status.task_id.startswith(f"{run_id}-") and not status.done]
+    await cancel_tasks(client, left)
 
 
 class GenerationWatch:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from polar.trainers.weights import (
 from polar.trainers.weights.probe import probe_ids
 from polar.types import Spec, TrainingPoint
 
+LOCK = ".lock"
 CONFIG_FILE = "train.json"
 """The config that the run was last started with."""
 
@@ -48,6 +50,8 @@ class Surroundings:
     """Of the config file: task files and modules are found beside it."""
     resume: bool = False
     on_point: Callable[[TrainingPoint], None] = lambda _: None
+    on_progress: Callable[[str], None] = lambda _: None
+    """Gets a line on what the run is doing, again and again."""
 
 
 def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
@@ -65,11 +69,42 @@ def check_output(config: TrainConfig, *, resume: bool) -> Path | None:
 
 def check_run(config: TrainConfig, engine: Spec, folder: Path, *, resume: bool) -> None:
     """All that can be found before anything is started. Raises `ConfigError`."""
-    check_output(config, resume=resume)
+    checkpoint = check_output(config, resume=resume)
     check_takes_weights(engine, WeightOptions(transfer=config.rollout.transfer))
-    TaskStream(config.tasks.train, folder, config.seed, config.tasks.fields).task(0, "first", 1)
+    tasks = TaskStream(config.tasks.train, folder, config.seed, config.tasks.fields)
+    tasks.task(0, "first", 1)
+    if checkpoint is not None:
+        check_tasks_of(read_state(checkpoint), tasks, checkpoint)
     if config.tasks.evaluate is not None:
         _evaluation_tasks(config.tasks.evaluate, config, folder).task(0, "first", 1)
+
+
+def check_tasks_of(state: TrainState, tasks: TaskStream, checkpoint: Path) -> None:
+    """Raises `ConfigError` if the numbers of the run's tasks would be other tasks now."""
+    if state.tasks and state.tasks != tasks.identity:
+        raise ConfigError(
+            f"this run trains on {state.tasks}, and now it would be {tasks.identity}: tasks would be skipped or "
+            "trained on twice. Resume with the same tasks and seed, or begin a new run with "
+            f"--output FOLDER --model {checkpoint}"
+        )
+
+
+@contextmanager
+def held_output(output: Path) -> Generator[None]:
+    """Keeps a second trainer out of the folder: both would write the same files and use the same service."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        lock = (output / LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"--output {output} cannot be written: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another `polar train` works in {output}: wait until it has ended, or give another --output"
+            ) from error
+        yield
 
 
 async def train(config: TrainConfig, around: Surroundings) -> TrainState:
@@ -82,7 +117,9 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     state = TrainState(run_id=f"train-{time.strftime('%m%d-%H%M%S')}-{config.seed}")
     if checkpoint is not None:
         state = read_state(checkpoint)
+        check_tasks_of(state, tasks, checkpoint)
         load_learner_state(learner, checkpoint)
+    state = state.model_copy(update={"tasks": tasks.identity})
     records = Records(config.output, around.on_point)
     (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
     dtype = config.compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
@@ -98,6 +135,7 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
         held_out=_held_out(config, around),
         records=records,
         checkpoints=Checkpoints(config.output, config.schedule.keep),
+        on_progress=around.on_progress,
     )
     try:
         await updates.begin(model.weights())
@@ -105,7 +143,7 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     finally:
         await target.close()
         records.close()
-        with suppress(ImportError):  # a plot is not worth an error; matplotlib comes with the extra
+        with suppress(ImportError, OSError):  # a plot is not worth an error; matplotlib comes with the extra
             plot_run(read_points(config.output), config.output / "curves.png", state.run_id)
 
 

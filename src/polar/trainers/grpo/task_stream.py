@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +31,24 @@ class TaskStream:
         self._fields = dict(fields or {})
         self._tasks: Sequence[TaskRequest] = ()
         self._maker: TaskMaker | None = None
-        path = Path(source) if is_git_address(source) else folder / source
-        if is_git_address(source) or path.exists() or ":" not in source:
-            self._tasks = read_tasks(path)
+        self._path = Path(source) if is_git_address(source) else folder / source
+        if is_git_address(source) or self._path.exists() or ":" not in source:
+            self._tasks = read_tasks(self._path)
         else:
             self._maker = _function(source, folder)
+
+    @property
+    def size(self) -> int | None:
+        """How many different tasks there are; None: a function makes them."""
+        return None if self._maker else len(self._tasks)
+
+    @property
+    def identity(self) -> str:
+        """Equal for streams whose numbers are the same tasks."""
+        if self._maker is not None:
+            return f"{self._source}, seed {self._seed}"
+        digest = hashlib.sha256(self._path.read_bytes() if self._path.is_file() else b"")
+        return f"{self._source} ({len(self._tasks)} tasks, {digest.hexdigest()[:12]}), seed {self._seed}"
 
     def task(self, number: int, task_id: str, samples: int) -> TaskRequest:
         task = self._made(self._seed * SEED_TASKS + number) if self._maker else self._of_file(number)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_model import save_tiny_model
 
+from polar.errors import PolarError
 from polar.trainers.grpo.checkpoints import STATE_FILE, Checkpoints, TrainState, read_state
 from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.learner import Learner
@@ -52,3 +53,26 @@ def test_trained_tasks_are_remembered_exactly() -> None:
     state = TrainState(run_id="r").with_trained([0, 1, 2, 5, 9])
     assert (state.trained_below, state.trained) == (3, (5, 9))
     assert state.all_trained == [0, 1, 2, 5, 9]
+
+
+def test_a_save_that_fails_names_the_folder_and_leaves_the_last_one(
+    tmp_path: Path, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "out", keep=2)
+    kept = checkpoints.save(learner, TrainState(run_id="r", step=1))
+
+    def full(*_: object) -> None:
+        raise RuntimeError("PytorchStreamWriter failed writing file: file write failed")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(PolarError, match=r"step 2 cannot be saved in .*checkpoints: .*Free space there; --resume"):
+        checkpoints.save(learner, TrainState(run_id="r", step=2))
+    assert [path.name for path in kept.parent.iterdir()] == ["step-00001"]
+
+
+def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path, learner: Learner) -> None:
+    checkpoints = Checkpoints(tmp_path / "out", keep=2)
+    for step in (99_999, 100_000):
+        checkpoints.save(learner, TrainState(run_id="r", step=step))
+    latest = checkpoints.latest()
+    assert latest is not None and latest.name == "step-100000"

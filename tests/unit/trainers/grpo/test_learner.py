@@ -83,6 +83,34 @@ def test_masked_tokens_and_traces_without_advantage_are_not_trained_on(folder: P
     assert stats.traces == 4
 
 
+def test_a_trace_without_an_advantage_counts_in_the_mean(folder: Path) -> None:
+    """The middle one of three rewards has an advantage of exactly 0 or, where the mean is rounded, nearly so."""
+
+    def norm(middle: float) -> float:
+        learner = a_learner(folder, optimizer={"max_grad_norm": 1e9})
+        ends = [
+            a_credited([1, 2], [3, 4 + place], advantage=sign, session_id=str(sign), group_id="g")
+            for place, sign in enumerate((1.0, -1.0))
+        ]
+        between = a_credited([1, 2], [5, 6], advantage=middle, session_id="m", group_id="g")
+        return learner.learn(0, [*ends, between]).grad_norm
+
+    assert norm(0.0) == pytest.approx(norm(1e-9), rel=1e-4)
+
+
+def test_the_gap_is_that_before_the_first_update(folder: Path) -> None:
+    """Captured by the model itself, it is rounding, however much the first update changes for the second."""
+    exact = a_learner(folder)
+    recorded = [
+        a_credited([1, 2, 3], [token], old=[logprob(exact, a_credited([1, 2, 3], [token]))], group_id=str(token))
+        for token in (4, 5)
+    ]
+    learner = a_learner(folder, optimizer={"updates": 2, "learning_rate": 0.1, "warmup_steps": 0})
+    stats = learner.learn(0, recorded)
+    assert stats.updates == 2
+    assert stats.means()["gap"] == pytest.approx(0.0, abs=1e-5)
+
+
 def test_a_clipped_token_has_no_gradient(folder: Path) -> None:
     """Its ratio has left the bounds on the side that its advantage asks for."""
     learner = a_learner(folder)
@@ -115,3 +143,13 @@ def test_a_resumed_learner_makes_the_same_step(folder: Path, tmp_path: Path) -> 
     resumed.learn(1, batch())
     for one, other in zip(straight.model.module.parameters(), resumed.model.module.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
+def test_the_config_decides_about_the_optimizer_after_a_resume_too(folder: Path, tmp_path: Path) -> None:
+    first = a_learner(folder)
+    first.learn(0, batch())
+    saved = Checkpoints(tmp_path, keep=1).save(first, TrainState(run_id="r", step=1))
+    resumed = a_learner(saved, optimizer={"weight_decay": 0.3, "betas": [0.5, 0.6]})
+    load_learner_state(resumed, saved)
+    [group] = resumed.state()["optimizer"]["param_groups"]
+    assert (group["weight_decay"], tuple(group["betas"])) == (0.3, (0.5, 0.6))

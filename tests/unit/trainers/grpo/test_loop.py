@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.waiting import until
 from tiny_model import save_tiny_model
 
 from polar.client import PolarClient, ServerError
 from polar.credit.advantages import FinishedSession
 from polar.credit.group import Group
-from polar.errors import ConfigError
+from polar.errors import ConfigError, PolarError
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, read_state
 from polar.trainers.grpo.config import RolloutConfig, TrainConfig
 from polar.trainers.grpo.held_out import HeldOut
@@ -22,12 +23,13 @@ from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
 from polar.trainers.grpo.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
-from polar.trainers.grpo.start import check_output, check_run
+from polar.trainers.grpo.start import check_output, check_run, held_output
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights import WeightUpdates
 from polar.types import (
     Certificate,
     Drain,
+    Failure,
     Policy,
     Score,
     SessionResult,
@@ -63,8 +65,13 @@ class FakeService:
         self.second_push = asyncio.Event()
         self._versions: dict[str, str] = {}
         self.hang_after: int | None = None
+        self.failing: set[int] = set()
+        """Numbers of tasks whose sessions fail through infrastructure at their first try."""
+        self.always_failing: set[int] = set()
 
     async def submit(self, task: TaskRequest) -> TaskStatus:
+        if any(known.task_id == task.task_id for known in self.submitted):
+            raise ServerError(f"a task {task.task_id!r} already exists", status=409)
         self.submitted.append(task)
         self._versions[str(task.task_id)] = self.version
         return cast("TaskStatus", task)
@@ -76,6 +83,13 @@ class FakeService:
         task = next(task for task in self.submitted if task.task_id == task_id)
         sessions = tuple(self._session(task, index) for index in range(task.num_samples))
         yield Group(task_id, sessions)
+
+    async def tasks(self) -> list[TaskStatus]:
+        """Those of a killed start are not done."""
+        return [
+            TaskStatus(task_id=str(task.task_id), num_samples=2, submitted=0.0, stages={}, done=False)
+            for task in self.submitted
+        ]
 
     async def drain(self) -> Drain:
         return Drain(policy=Policy(), generating=3, unheard=())
@@ -94,6 +108,9 @@ class FakeService:
             self.second_push.set()
 
     def _session(self, task: TaskRequest, index: int) -> FinishedSession:
+        number, tried = number_of(task), "-try" in str(task.task_id)
+        if number in self.always_failing or (number in self.failing and not tried):
+            return FinishedSession(a_lost_result(task, index), None)
         name, reward = f"{task.task_id}-{index}", float(index % 2)
         version = self._versions[str(task.task_id)]
         trace = Trace(
@@ -119,6 +136,21 @@ class FakeService:
             certificate=Certificate.model_validate(certificate | {"calls_digest": "0", "traces_digest": "0"}),
         )
         return FinishedSession(result, Trajectory(session_id=name, builder="b", traces=(trace,)))
+
+
+def number_of(task: TaskRequest) -> int:
+    return int(str(task.task_id).rsplit("-", 1)[1])
+
+
+def a_lost_result(task: TaskRequest, index: int) -> SessionResult:
+    return SessionResult(
+        session_id=f"{task.task_id}-{index}",
+        task_id=str(task.task_id),
+        index=index,
+        attempt=1,
+        stage=Stage.FAILED,
+        failure=Failure(where="runtime", type="Gone", message="the disk is full"),
+    )
 
 
 @pytest.fixture
@@ -152,7 +184,7 @@ class FakeHeldOut:
         self.cancelled_before: list[int] = []
         self.saved_before: list[str] = []
 
-    async def evaluate(self, name: str, run_id: str) -> dict[str, float]:
+    async def evaluate(self, name: str, run_id: str, on_progress: object) -> dict[str, float]:
         latest = self._checkpoints.latest()
         self.evaluations.append(name)
         self.cancelled_before.append(len(self._service.cancelled))
@@ -168,6 +200,7 @@ def a_training(
     service: FakeService,
     state: TrainState | None = None,
     held_out: FakeHeldOut | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Training:
     checkpoints = Checkpoints(config.output, config.schedule.keep)
     latest = checkpoints.latest()
@@ -179,6 +212,7 @@ def a_training(
         held_out=cast("HeldOut | None", held_out),
         records=Records(config.output),
         checkpoints=checkpoints,
+        on_progress=on_progress,
     )
     state = state or (read_state(latest) if latest else TrainState(run_id="r"))
     return Training(config, parts, state)
@@ -214,8 +248,7 @@ async def test_a_resumed_run_skips_no_task_and_repeats_none(folder: Path) -> Non
     state = await a_training(a_config(folder, steps=4), folder, second).run()
     assert second.pushed[0] == "2", "the engine gets the checkpoint first"
     assert state.all_trained[:8] == list(range(8))
-    numbers = [int(str(task.task_id).rsplit("-", 1)[1]) for task in second.submitted]
-    assert not set(numbers) & set(trained)
+    assert not set(map(number_of, second.submitted)) & set(trained)
     assert not {task.task_id for task in first.submitted} & {task.task_id for task in second.submitted}
 
 
@@ -264,6 +297,96 @@ async def test_an_evaluation_that_broke_off_is_made_after_a_resume(
     state = await a_training(config, folder, service, held_out=resumed).run()
     assert resumed.evaluations[0] == breaks_at
     assert (state.step, state.evaluated) == (4, 4)
+
+
+async def test_starts_that_ended_before_a_checkpoint_keep_out_of_the_way_of_the_next(folder: Path) -> None:
+    """Their tasks are at the server. The next ones have other ids, and what is left is cancelled."""
+    service, config = FakeService(), a_config(folder, steps=1)
+    service.hang_after = 0
+    for _ in range(2):
+        running = asyncio.create_task(a_training(config, folder, service).run())
+        before = len(service.submitted)
+        await until(lambda: len(service.submitted) == before + 2)  # noqa: B023 - it is awaited here
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    service.cancelled.clear()
+    service.hang_after = None
+    left = {str(task.task_id) for task in service.submitted}
+    state = await a_training(config, folder, service).run()
+    assert state.step == 1
+    assert set(service.cancelled) == left
+
+
+async def test_a_task_that_loses_all_of_its_sessions_is_tried_again(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder, steps=2)
+    service.failing = {1}
+    state = await a_training(config, folder, service).run()
+    assert state.all_trained == [0, 1, 2, 3]
+    assert [number_of(task) for task in service.submitted].count(1) == 2
+    assert [point.metrics["left_out"] for point in read_points(config.output)] == [0.0, 0.0]
+
+
+async def test_a_task_that_is_always_lost_is_left_out_and_another_takes_its_place(folder: Path) -> None:
+    service, config = FakeService(), a_config(folder, steps=2)
+    service.always_failing = {1}
+    state = await a_training(config, folder, service).run()
+    assert state.all_trained == [0, 1, 2, 3, 4]
+    assert [number_of(task) for task in service.submitted].count(1) == 3
+    assert [point.metrics["sessions"] for point in read_points(config.output)] == [4.0, 4.0]
+
+
+async def test_a_run_whose_sessions_are_all_lost_ends_with_the_reason(folder: Path) -> None:
+    service = FakeService()
+    service.always_failing = set(range(100))
+    with pytest.raises(PolarError, match=r"3 tasks in a row .* runtime: the disk is full"):
+        await a_training(a_config(folder), folder, service).run()
+    assert not Checkpoints(folder / "out", 1).latest(), "no task counts as trained"
+
+
+async def test_a_step_is_in_the_records_whatever_became_of_its_push(folder: Path) -> None:
+    class Refusing(FakeService):
+        async def push(self, weights: Mapping[str, torch.Tensor], version: str) -> None:
+            if version == "2":
+                raise PolarError("the engine is gone")
+            await super().push(weights, version)
+
+    config = a_config(folder)
+    with pytest.raises(PolarError, match="the engine is gone"):
+        await a_training(config, folder, Refusing()).run()
+    latest = Checkpoints(config.output, 1).latest()
+    assert latest is not None and read_state(latest).step == 2
+    assert [point.step for point in read_points(config.output)] == [1, 2]
+
+
+async def test_a_step_that_breaks_off_in_its_middle_is_not_saved(folder: Path) -> None:
+    """Its first update has changed the weights already. The checkpoint before it stands."""
+    config = a_config(folder, steps=5, save_every=1)
+    training = a_training(config, folder, FakeService())
+    learner = training._parts.learner
+    learn = learner.learn
+
+    def failing(step: int, batch: Any) -> Any:
+        learned = learn(step, batch)
+        if step == 2:
+            raise RuntimeError("CUDA out of memory")
+        return learned
+
+    learner.learn = failing
+    with pytest.raises(RuntimeError, match="out of memory"):
+        await training.run()
+    latest = Checkpoints(config.output, 1).latest()
+    assert latest is not None and read_state(latest).step == 2
+    saved = PolicyModel(str(latest), "cpu").weights()
+    assert any(not torch.equal(saved[name], now) for name, now in learner.model.weights().items())
+
+
+async def test_a_run_says_what_it_does(folder: Path) -> None:
+    lines: list[str] = []
+    config = a_config(folder, steps=1, ahead=0)
+    training = a_training(config, folder, FakeService(), on_progress=lines.append)
+    await training.run()
+    assert lines[0] == "step 1: 0 of 2 groups sampled"
+    assert lines[-3] == "step 1: learning"
 
 
 async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
@@ -334,3 +457,28 @@ def test_a_folder_with_a_run_is_not_overwritten(folder: Path) -> None:
     Checkpoints(config.output, 1).save(learner, TrainState(run_id="r", step=7))
     with pytest.raises(ConfigError, match="step-00007: continue it with --resume"):
         check_output(config, resume=False)
+
+
+def test_a_run_is_not_resumed_with_other_tasks(folder: Path) -> None:
+    """Its numbers would be other tasks: some would be skipped, others trained on twice."""
+    config = a_config(folder)
+    identity = TaskStream("tasks.toml", folder).identity
+    state = TrainState(run_id="r", step=7, tasks=identity)
+    Checkpoints(config.output, 1).save(Learner(config, PolicyModel(config.model, "cpu")), state)
+    check_run(config, Spec(name="torch"), folder, resume=True)
+    with pytest.raises(ConfigError, match=r"now it would be .*seed 3: .*skipped or.*--model .*step-00007"):
+        check_run(config.model_copy(update={"seed": 3}), Spec(name="torch"), folder, resume=True)
+    (folder / "tasks.toml").write_text(TASKS.replace("Do 4.", "Do it."))
+    with pytest.raises(ConfigError, match="Resume with the same tasks and seed"):
+        check_run(config, Spec(name="torch"), folder, resume=True)
+
+
+def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
+    with held_output(tmp_path / "out"):
+        with pytest.raises(ConfigError, match="another `polar train` works in"), held_output(tmp_path / "out"):
+            pass
+    with held_output(tmp_path / "out"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"), held_output(tmp_path / "file" / "out"):
+        pass

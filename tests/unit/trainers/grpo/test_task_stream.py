@@ -47,3 +47,13 @@ def test_a_function_that_has_no_task_of_a_number_is_an_error_with_the_number(tmp
     assert TaskStream("few_tasks:task", tmp_path).task(0, "t0", 1).instruction == "only"
     with pytest.raises(ConfigError, match="'few_tasks:task' made no task of the number 1: IndexError"):
         TaskStream("few_tasks:task", tmp_path).task(1, "t1", 1)
+
+
+def test_streams_are_told_apart_by_what_their_numbers_mean(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(LINES)
+    identity = TaskStream("tasks.jsonl", tmp_path).identity
+    assert identity == TaskStream("tasks.jsonl", tmp_path).identity
+    assert identity != TaskStream("tasks.jsonl", tmp_path, seed=1).identity
+    path.write_text(LINES + json.dumps({"task_id": "d", "instruction": "d"}) + "\n")
+    assert identity != TaskStream("tasks.jsonl", tmp_path).identity
