@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import orjson
 from pydantic import Field, SecretStr
 
+from polar.builders.drops import PLAIN
 from polar.client import PolarClient
 from polar.client.client import DEFAULT_URL
 from polar.credit.advantages import Estimator
 from polar.errors import ConfigError
-from polar.types import CallKind, Strict, TaskRequest
+from polar.types import CallKind, Sampling, Strict, TaskRequest
 
 TASK_FIELD = "polar"
 """The column or metadata key of a data row that holds fields of its task."""
@@ -45,14 +47,37 @@ class BridgeConfig(Strict):
 
         The server gives it an id, because a row comes back in every epoch. An id of the row's own stays in the
         metadata as `row`."""
-        own = cast("Mapping[str, Any]", (fields or {}).get(TASK_FIELD) or {})
-        values: dict[str, Any] = {"instruction": instruction_of(prompt)} | self.task | dict(own)
+        own = _own_fields((fields or {}).get(TASK_FIELD))
+        values: dict[str, Any] = {"instruction": instruction_of(prompt)} | self.task | own
         values["num_samples"] = samples
         if row := values.pop("task_id", None):
             values["metadata"] = {**values.get("metadata", {}), "row": row}
         if values.pop("group_id", None):
             raise ConfigError("a bridge compares the samples of one row; remove group_id from its task")
         return TaskRequest.model_validate(values)
+
+
+def with_sampling(task: TaskRequest, params: Mapping[str, Any], *, training: bool) -> TaskRequest:
+    """The task with a trainer's own sampling parameters, named as for vLLM, unless the task has `sampling`."""
+    if "sampling" in task.model_fields_set:
+        return task
+    given = {name: params[name] for name in (*PLAIN, "max_tokens", "stop") if params.get(name) is not None}
+    if "top_k" in given:
+        given["top_k"] = max(0, int(given["top_k"]))  # -1 is all tokens, too
+    sampling = Sampling.model_validate(given)
+    asked = [f"{name} {value:g}" for name in PLAIN if (value := getattr(sampling, name)) != PLAIN[name]]
+    if training and asked:
+        raise ConfigError(
+            f"the trainer samples with {', '.join(asked)}, and such tokens cannot be trained on: in its "
+            "configuration set temperature and top_p to 1, top_k to -1 and min_p to 0. If the engine's logprobs "
+            "are processed, give the tasks a `sampling` of their own instead"
+        )
+    return task.model_copy(update={"sampling": sampling})
+
+
+def _own_fields(value: Any) -> dict[str, Any]:
+    """Fields as a mapping, or as JSON in one text: a column of a data set has one type for all of its rows."""
+    return orjson.loads(value) if isinstance(value, str) else dict(cast("Mapping[str, Any]", value or {}))
 
 
 def instruction_of(prompt: Any) -> str:

@@ -71,6 +71,10 @@ class SessionTraces(msgspec.Struct, frozen=True):
     def reward(self) -> float:
         return self.result.reward or 0.0
 
+    def is_compared(self, *, evaluation: bool = False) -> bool:
+        """Whether its reward is compared with those of its group. An evaluation takes every verdict."""
+        return self.result.in_baseline or (evaluation and self.result.reward is not None)
+
     @property
     def was_cut(self) -> bool:
         """A limit ended it, not the agent: of time, calls, tokens, or of the trainer's sequence length."""

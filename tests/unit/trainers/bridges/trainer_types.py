@@ -4,8 +4,10 @@ as published in the versions that docs/trainers.md names."""
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -107,6 +109,10 @@ class VerlOutput(BaseModel):
 
 
 def provide_verl(patch: pytest.MonkeyPatch) -> None:
-    if not is_installed("verl.experimental.agent_loop.agent_loop"):
-        names = {"AgentLoopOutput": VerlOutput, "AgentLoopMetrics": VerlMetrics}
-        provide(patch, "verl.experimental.agent_loop.agent_loop", **names)
+    module = "verl.experimental.agent_loop.agent_loop"
+    if is_installed(module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it imports warns of what it uses
+            import_module(module)
+    else:
+        provide(patch, module, AgentLoopOutput=VerlOutput, AgentLoopMetrics=VerlMetrics)
