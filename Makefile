@@ -14,7 +14,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # The only extra that is pinned here: another version may be a build for GPUs, of several gigabytes.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo train demo-sft test check lint docs harnesses e2e bench fidelity clean runtimes bubblewrap docker slurm podman apptainer image
+# verl and verifiers hold back packages that the tests want newer, so they have an environment of their own.
+TRAINERS_VENV ?= .venv-trainers
+TEST_TOOLS := 'pytest>=9.0' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' 'hypothesis>=6.115' 'psycopg[binary]>=3.2'
+
+.PHONY: demo train demo-sft test check trainers lint docs harnesses e2e bench fidelity clean runtimes bubblewrap docker slurm podman apptainer image
 
 demo: $(VENV)/.demo  ## four small tasks, six samples each: a real harness on a real model, no GPU
 	$(BIN)/polar demo
@@ -30,6 +34,9 @@ test: $(VENV)/.dev  ## what a change must pass: minutes on two cores; a real har
 
 check: $(VENV)/.train  ## the same and what is long or needs containers, PostgreSQL (`make runtimes`), six harnesses, torch
 	$(PYTEST) $(TESTS) --cov
+
+trainers: $(TRAINERS_VENV)/.ready  ## the bridges on the real verl and verifiers; the first run installs about 2.5 GB
+	$(TRAINERS_VENV)/bin/python -m pytest tests/unit/trainers/bridges
 
 lint: $(VENV)/.train
 	$(BIN)/ruff format --check .
@@ -83,7 +90,7 @@ image: $(VENV)/.dev  ## polar-base, from Debian packages; rebuilt when its recip
 	@$(BIN)/polar image build
 
 clean:
-	rm -rf $(VENV) build polar-runs polar-sft .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(TRAINERS_VENV) build polar-runs polar-sft .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -102,4 +109,11 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 $(VENV)/.train: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,renderers,swe,dev,train,trl,ray]'
+	@touch $@
+
+# In one step with torch, so that no requirement brings another build of it.
+$(TRAINERS_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(TORCH) -e '.[embedded,verl,verifiers]' $(TEST_TOOLS)
 	@touch $@

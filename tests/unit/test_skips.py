@@ -13,7 +13,12 @@ TESTS = Path(__file__).parent.parent
 CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
-from skips import Skips
+from skips import Skips, leave_out
+
+def pytest_ignore_collect(collection_path, config):
+    if collection_path.name == "test_other.py":
+        leave_out(config, collection_path, "verl")
+        return True
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "check: long")
@@ -67,3 +72,14 @@ def test_in_ci_only_the_kernel_is_a_reason(tmp_path: Path) -> None:
 def test_where_all_was_run_it_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, "-k", "passes")
     assert done.stdout.splitlines()[-1] == "Every test of this selection was run."
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "parallel"])
+def test_a_file_that_lacks_its_package_is_named_and_no_failure_in_ci(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_other.py").write_text("import verl")
+    done = run(tmp_path, "-k", "passes", *workers, ci="true")
+    assert done.returncode == 0, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Not run: test_other.py (needs verl). `make trainers` runs those that need")
