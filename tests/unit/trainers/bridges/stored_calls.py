@@ -9,8 +9,20 @@ from stored_groups import a_session
 from polar.builders.prefix_merging import PrefixMerging
 from polar.credit.advantages import FinishedSession
 from polar.tokens.sequences import digest_of
-from polar.types import Call, CallTimes, Message, Tool, ToolCall, logprobs, token_ids
+from polar.types import (
+    Call,
+    CallTimes,
+    Failure,
+    Message,
+    Tool,
+    ToolCall,
+    TrajectoryStatistics,
+    logprobs,
+    token_ids,
+)
 
+EXITED = Failure.model_validate({"where": "harness", "type": "Exited", "message": "exit code 1", "agent": True})
+"""The agent's own failure: its reward of 0.0 counts."""
 PROMPT, REPLY, RESULT, LAST = [1, 2, 3], [10, 11], [4, 5], [12, 13, 14]
 
 
@@ -63,3 +75,10 @@ def session_calls() -> list[Call]:
 def called_session(reward: float = 1.0) -> FinishedSession:
     trajectory = PrefixMerging(PrefixMerging.Options()).build("t-0", session_calls())
     return a_session("t-0", reward, *trajectory.traces)
+
+
+def untaught_session() -> FinishedSession:
+    """An agent that failed with a reward of 0.0; it sampled, and none of its tokens may be trained on."""
+    failed = a_session("t-0", 0.0, failure=EXITED, statistics=TrajectoryStatistics(calls=4, sampled_tokens=8))
+    assert failed.result.in_baseline and not failed.result.trainable
+    return FinishedSession(failed.result, None)

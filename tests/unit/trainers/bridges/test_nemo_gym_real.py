@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from unittest.mock import MagicMock
 
+import aiohttp
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from nemo_gym.openai_utils import NeMoGymResponse
+from pydantic import ValidationError
 from stored_calls import LAST, REPLY
 from stored_groups import StoredClient, a_group
-from test_nemo_gym_bridge import CONFIG, TOKENS, a_body, a_client
+from test_nemo_gym_bridge import CONFIG, TOKENS, a_body, a_client, an_untaught_client
+from waiting import until
 
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.nemo_gym import agent_class, run_request
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
+PARTS = [
+    {"role": "developer", "content": "Be brief.", "type": "message"},
+    {"role": "user", "content": [{"type": "input_text", "text": "Do it."}], "type": "message"},
+]
 
 
-def served(monkeypatch: pytest.MonkeyPatch, client: StoredClient) -> TestClient:
-    """The agent's own web application."""
+def application(
+    monkeypatch: pytest.MonkeyPatch, client: StoredClient, gym: dict[str, Any] | None = None, **fields: Any
+) -> FastAPI:
+    """The agent's own web application. `gym`: Gym's global configuration. `fields`: of the agent's."""
     monkeypatch.setattr(BridgeConfig, "client", lambda _: client)
     made = agent_class()
     config_type = made.model_fields["config"].annotation
-    config = config_type(
-        name="polar", host="127.0.0.1", port=1, entrypoint="app.py", polar={"task": {"harness": "pi"}}
-    )
-    agent = made.model_construct(config=config, server_client=MagicMock(global_config_dict={}))
-    return TestClient(agent.setup_webserver())
+    values = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py", "polar": {"task": {"harness": "pi"}}}
+    config = config_type(name="polar", **(values | fields))
+    return made.model_construct(
+        config=config, server_client=MagicMock(global_config_dict=gym or {})
+    ).setup_webserver()
+
+
+def served(
+    monkeypatch: pytest.MonkeyPatch, client: StoredClient, gym: dict[str, Any] | None = None, **fields: Any
+) -> TestClient:
+    return TestClient(application(monkeypatch, client, gym, **fields))
 
 
 async def test_gym_reads_the_answer_with_token_ids_on_its_items() -> None:
@@ -50,6 +70,15 @@ def test_the_agent_server_answers_a_run(monkeypatch: pytest.MonkeyPatch) -> None
     assert [item["generation_token_ids"] for item in trained] == [REPLY, LAST]
 
 
+def test_a_prompt_of_parts_after_a_developers_message_is_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = a_client()
+    body = a_body()
+    body["responses_create_params"]["input"] = PARTS
+    with served(monkeypatch, client) as http:
+        assert http.post("/run", json=body).status_code == 200
+    assert client.submitted[0].instruction == "Be brief.\n\nDo it."
+
+
 def test_a_failed_run_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(monkeypatch, StoredClient(a_group("t", None))) as http:
         lost = http.post("/run", json=a_body())
@@ -62,3 +91,65 @@ def test_a_failed_run_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(monkeypatch, Away()) as http:
         away = http.post("/run", json=a_body())
     assert (away.status_code, away.json()["_ng_failure_class"]) == (200, "polar_server")
+
+
+def test_a_wrong_row_does_not_end_the_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gym's `raise_for_status` ends the collection of all rows at any other status."""
+    with served(monkeypatch, a_client()) as http:
+        reply = http.post("/run", json=a_body(polar={"file": {"a": "b"}}))
+    assert reply.status_code == 200, reply.text
+    answer = reply.json()
+    assert (answer["_ng_failure_class"], answer["_ng_failure_terminal"]) == ("polar_row", True)
+    assert "polar.file" in answer["error"]
+
+
+def test_a_masked_answer_passes_gyms_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(monkeypatch, an_untaught_client()) as http:
+        answer = http.post("/run", json=a_body()).json()
+    assert answer["reward"] == 0.0 and "_ng_failure_class" not in answer
+    assert answer["mask_sample"] and answer["instance_config"] == {"mask_sample": True}
+
+
+def test_a_wrong_configuration_is_an_error_when_the_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationError, match="ulr"):
+        served(monkeypatch, a_client(), polar={"ulr": "http://127.0.0.1:8700"})
+
+
+@asynccontextmanager
+async def listening(app: FastAPI) -> AsyncGenerator[str]:
+    """The application in a real web server, as Gym runs it."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(20):
+            await until(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def test_a_collection_that_stops_cancels_its_sessions_at_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    class Long(StoredClient):
+        async def groups(self, **_: Any) -> AsyncGenerator[Any]:  # type: ignore[override]
+            under_way.set()
+            await asyncio.Event().wait()
+            yield
+
+        async def cancel_task(self, task_id: str) -> int:
+            cancelled.set()
+            return await super().cancel_task(task_id)
+
+    client = Long(a_group("t", 1.0))
+    async with listening(application(monkeypatch, client)) as url, aiohttp.ClientSession() as http:
+        asking = asyncio.create_task(http.post(f"{url}/run", json=a_body()))
+        async with asyncio.timeout(20):
+            await under_way.wait()
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            await cancelled.wait()
+    assert client.cancelled == ["t"]
