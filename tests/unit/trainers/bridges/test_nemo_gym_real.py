@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from stored_calls import LAST, REPLY
 from stored_groups import StoredClient, a_group
 from test_nemo_gym_bridge import CONFIG, TOKENS, a_body, a_client, an_untaught_client
-from waiting import until
 
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.nemo_gym import agent_class, run_request
+from waiting import until
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
 PARTS = [
