@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.openai_utils import NeMoGymResponse
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 from stored_calls import LAST, REPLY
 from stored_groups import StoredClient, a_group
 from test_nemo_gym_bridge import CONFIG, TOKENS, a_body, a_client, an_untaught_client
+from test_trainer_examples import AGENT, GYM, gym_rows
 
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig
@@ -153,3 +157,25 @@ async def test_a_collection_that_stops_cancels_its_sessions_at_the_server(monkey
                 await asking
             await cancelled.wait()
     assert client.cancelled == ["t"]
+
+
+def test_gym_reads_the_example_and_serves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `gym env start` does it from the example's folder."""
+    monkeypatch.chdir(GYM)
+    monkeypatch.syspath_prepend(AGENT)
+    path = str((AGENT / "configs/polar_agent.yaml").relative_to(GYM))
+    start = GlobalConfigDictParserConfig(
+        initial_global_config_dict=DictConfig({"config_paths": [path]}), skip_load_from_cli=True
+    )
+    parsed = GlobalConfigDictParser().parse(start)
+    made = importlib.import_module("app").PolarAgent
+    server: Any = OmegaConf.to_container(parsed.polar_agent.responses_api_agents.polar_agent, resolve=True)
+    config = made.model_fields["config"].annotation.model_validate({**server, "name": "polar_agent"})
+    client = a_client()
+    monkeypatch.setattr(BridgeConfig, "client", lambda _: client)
+    agent = made.model_construct(config=config, server_client=MagicMock(global_config_dict=parsed))
+    with TestClient(agent.setup_webserver()) as http:
+        answer = http.post("/run", json=gym_rows()[1]).json()
+    assert answer["reward"] == 0.5
+    (task,) = client.submitted
+    assert task.files == {"x.txt": "kept\n"} and task.budgets.max_calls == 6 and task.harness.name == "pi"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from stored_calls import LAST, PROMPT, REPLY, RESULT, called_session, session_calls, untaught_session
 from stored_groups import StoredClient, a_group
+from test_trainer_examples import PRIME
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.episode import Episode
 from verifiers.v1.serve.client import EnvClient
@@ -233,3 +234,14 @@ async def test_a_session_that_a_budget_ended_is_truncated(
     ended = FinishedSession(ended.result.model_copy(update={"ended_by": budget}), ended.trajectory)
     (trace,) = (await played(an_environment(monkeypatch, client_of(ended)))).traces
     assert trace.stop_condition == stop and trace.is_truncated
+
+
+async def test_the_example_is_loaded_and_run_by_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PRIME)
+    client = CallsClient(a_group("a", 1.0), a_group("b", 1.0))
+    monkeypatch.setattr(BridgeConfig, "client", lambda _: client)
+    env = load_environment(resolve_env_config({"taskset": {"id": "polar-words"}}))
+    episodes = [await env.run_slot(slot, CONTEXT) for task in env.taskset for slot in env.slots(task)]
+    assert [episode.ok for episode in episodes] == [True, True]
+    assert [task.files for task in client.submitted] == [{}, {"x.txt": "kept\n"}]
+    assert all(task.evaluator and task.evaluator.name == "test_on_output" for task in client.submitted)
