@@ -6,9 +6,11 @@ length (`token_budget=0`)."""
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,12 +32,13 @@ from polar.credit.group import Group
 from polar.engines.torch.engine import TorchEngine, TorchOptions
 from polar.errors import PolarError
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
+from polar.trainers.bridges import trl_async as trl_async_bridge
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.sessions import sessions_of
 from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
 from polar.trainers.bridges.trl_weights import EngineTransfer
 from polar.types import Spec, Stage, TaskRequest
-from waiting import HANG_S, blocked_until
+from waiting import HANG_S, blocked_until, until
 
 pytestmark = [pytest.mark.check, pytest.mark.filterwarnings("ignore")]
 
@@ -91,6 +94,18 @@ def test_a_new_version_reaches_the_server_while_the_worker_runs() -> None:
     assert client.versions == ["0", "resumed", "2", "resumed"]
 
 
+def test_a_version_ends_a_pause_also_while_no_worker_runs() -> None:
+    client = StoredClient()
+    worker = RolloutWorker(CONFIG, tasks(0, 2), groups_at_once=1, connect=lambda: client)
+    worker.update_model_version(1)
+    assert client.versions == ["1", "resumed"]
+    worker.start()
+    blocked_until(lambda: not _alive(worker))
+    worker.update_model_version(2)
+    assert client.versions == ["1", "resumed", "2", "resumed"]
+    worker.stop()
+
+
 def test_a_worker_that_has_failed_or_has_no_more_tasks_says_so() -> None:
     class Broken(StoredClient):
         async def submit_many(self, tasks: Any) -> Any:
@@ -106,10 +121,109 @@ def test_a_worker_that_has_failed_or_has_no_more_tasks_says_so() -> None:
         worker.stop()
 
 
-def test_a_worker_without_news_is_unhealthy() -> None:
-    worker = RolloutWorker(CONFIG, tasks(1, 2), connect=StoredClient)
-    with pytest.raises(PolarError, match="no group has finished"):
-        worker.check_health(-1.0)
+class Unending(StoredClient):
+    """Sessions that run for as long as the test."""
+
+    def __init__(self, *groups: Group) -> None:
+        super().__init__(*groups)
+        self.looks = 0
+        self.waits = threading.Event()
+
+    async def policy(self) -> Any:
+        self.looks += 1
+        return await super().policy()
+
+    async def groups(self, **_: Any) -> AsyncGenerator[Group]:
+        self.waits.set()
+        await asyncio.Event().wait()
+        yield Group("never", ())
+
+
+def test_a_worker_whose_sessions_take_long_is_healthy_while_the_server_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trl_async_bridge, "LOOK_S", 0.01)
+    client = Unending(a_group("g0", 1.0, 0.0))
+    worker = RolloutWorker(CONFIG, tasks(1, 2), groups_at_once=1, connect=lambda: client)
+    worker.start()
+    began = time.monotonic()
+    blocked_until(lambda: client.looks > 2)
+    before = client.looks
+    blocked_until(lambda: client.looks > before)
+    worker.check_health(time.monotonic() - began)
+    worker.stop()
+
+
+def test_a_worker_whose_server_does_not_answer_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Unending):
+        async def policy(self) -> Any:
+            if self.submitted:
+                self.looks += 1
+                raise PolarError("no connection")
+            return await super().policy()
+
+    monkeypatch.setattr(trl_async_bridge, "LOOK_S", 0.01)
+    client = Silent(a_group("g0", 1.0, 0.0))
+    worker = RolloutWorker(CONFIG, tasks(1, 2), groups_at_once=1, connect=lambda: client)
+    worker.start()
+    began = time.monotonic()
+    blocked_until(lambda: client.looks > 2)
+    with pytest.raises(PolarError, match="the rollout server has not answered for"):
+        worker.check_health(time.monotonic() - began)
+    worker.stop()
+
+
+def test_a_worker_that_stops_cancels_its_sessions(caplog: pytest.LogCaptureFixture) -> None:
+    client = Unending(a_group("g0", 1.0, 0.0))
+    worker = RolloutWorker(CONFIG, tasks(1, 2), groups_at_once=1, connect=lambda: client)
+    worker.start()
+    blocked_until(client.waits.is_set)
+    worker.stop()
+    assert client.cancelled == ["g0"]
+    worker.check_health(1000.0)
+    assert caplog.records == []
+
+
+def test_a_worker_that_is_between_two_groups_when_it_stops_does_not_miss_tasks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trl_async_bridge, "FULL_PAUSE_S", HANG_S)
+
+    class Stopping(StoredClient):
+        async def submit_many(self, tasks: Any) -> Any:
+            threading.Thread(target=worker.stop).start()
+            await until(worker._stopping.is_set)  # pyright: ignore[reportPrivateUsage]
+            return await super().submit_many(tasks)
+
+    worker = RolloutWorker(
+        CONFIG, tasks(9, 2), groups_at_once=1, connect=lambda: Stopping(a_group("g0", 1.0, 0.0))
+    )
+    worker.start()
+    worker.stop()
+    worker.check_health(1000.0)
+    assert caplog.records == []
+
+
+def test_a_worker_that_loses_every_session_says_why() -> None:
+    client = StoredClient(*(a_group(f"g{n}", None, None) for n in range(50)))
+    worker = RolloutWorker(CONFIG, tasks(50, 2), groups_at_once=2, connect=lambda: client)
+    worker.start()
+    blocked_until(lambda: not _alive(worker))
+    lost = r"the last 6 groups have lost all of their sessions \(infrastructure: the engine is gone\).*task g5"
+    with pytest.raises(PolarError, match=lost):
+        worker.check_health(1000.0)
+    worker.stop()
+    assert len(client.submitted) <= 8, "those under way when it gave up, and no more"
+
+
+def test_groups_that_are_lost_now_and_then_end_nothing() -> None:
+    client = StoredClient(*(a_group(f"g{n:02}", *([None] * 2 if n % 3 else [1.0, 0.0])) for n in range(30)))
+    worker = RolloutWorker(CONFIG, tasks(30, 2), groups_at_once=1, connect=lambda: client)
+    worker.start()
+    blocked_until(lambda: not _alive(worker))
+    with pytest.raises(PolarError, match="no more tasks"):
+        worker.check_health(1000.0)
+    assert worker.rollout_buffer.qsize() == 20
 
 
 def _alive(worker: RolloutWorker) -> bool:
@@ -174,11 +288,57 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path) -> None:
     assert not torch.equal(weights(trainer.model), before)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 3 and all(numpy.isfinite(losses))
-    # Before the worker starts TRL has synchronised once; then after each step.
+    # Once before the worker starts, then after each step.
     assert client.versions == [each for n in "1234" for each in ("paused", n, "resumed")]
     with pytest.raises(queue.Empty):
         worker.metrics_queue.get_nowait()
         worker.metrics_queue.get_nowait()
+
+
+class FailsSecond(NoTransfer):
+    """The first update is before training."""
+
+    sent = 0
+
+    def send_weights(self, iterator: Any) -> None:
+        self.sent += 1
+        if self.sent == 2:
+            raise RuntimeError("NCCL timed out")
+        super().send_weights(iterator)
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_failed_update_of_trl_leaves_no_pause(tmp_path: Path) -> None:
+    client = StoredClient(*(split_group(f"g{n}") for n in range(40)))
+    worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
+    transfer = DrainedTransfer(FailsSecond(), CONFIG, lambda: client)
+    trainer = a_trainer(Path(saved(tmp_path / "model")), worker, transfer, rows=3, generations=2)
+    with pytest.raises(RuntimeError, match="NCCL timed out"):
+        trainer.train()
+    assert client.versions == ["paused", "1", "resumed", "paused", "resumed"]
+
+
+def test_an_update_that_trl_breaks_off_leaves_no_pause() -> None:
+    """As when another rank fails while this one waits for it."""
+    client = StoredClient()
+    transfer = DrainedTransfer(NoTransfer(), CONFIG, lambda: client)
+    transfer.pause()
+    transfer.destroy()
+    transfer.destroy()
+    assert client.versions == ["paused", "resumed"]
+
+
+def test_a_pause_that_cannot_be_lifted_is_named_and_hides_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(StoredClient):
+        async def resume(self) -> Any:
+            raise PolarError("the server is gone")
+
+    transfer = DrainedTransfer(FailsSecond(), CONFIG, Gone)
+    transfer.send_weights(iter(()))
+    transfer.pause()
+    with pytest.raises(RuntimeError, match="NCCL timed out"):
+        transfer.send_weights(iter(()))
+    assert "still paused, because the server is gone; `polar resume`" in caplog.text
 
 
 def test_an_update_over_a_real_server_leaves_no_reply_of_two_policies(

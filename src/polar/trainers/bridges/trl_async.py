@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
@@ -27,6 +27,10 @@ from polar.types import TaskRequest
 
 LOGGER = logging.getLogger("polar.trainers")
 FULL_PAUSE_S = 0.05
+LOOK_S = 1.0
+"""How often the server is asked for a sign of life: sessions may run for longer than TRL waits for one."""
+MOST_LOSSES = 3
+"""Groups in a row that each place under way may lose; more is no accident."""
 
 
 class RolloutWorker:
@@ -52,11 +56,15 @@ class RolloutWorker:
         self._groups_at_once = groups_at_once
         self._connect = connect or config.client
         self._version = 0
+        self._announced = False
         self._group_number = 0
+        self._lost_in_a_row = 0
+        """Groups without a row to train on."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last_sign = time.monotonic()
+        """Of the server: when it last answered."""
 
     def start(self) -> None:
         """Called by TRL after its first weight sync."""
@@ -66,18 +74,18 @@ class RolloutWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends what is under way; sessions that run already go on at the server, and are not read."""
+        """Ends what is under way: its sessions are cancelled at the server."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def update_model_version(self, model_version: int) -> None:
         """From now on calls are recorded under this version, and generation goes on if `DrainedTransfer` has
-        paused it. Without that, calls that begin between the new weights and this carry the older version, so no
-        token looks newer than it is."""
+        paused it: also before `start`, and after the worker has ended, because others may use the server. Without
+        a pause, calls that begin between the new weights and this carry the older version, so no token looks newer
+        than it is."""
         self._version = model_version
-        if self._thread is not None and self._thread.is_alive():
-            run_apart(self._announce())
+        run_apart(self._announce())
 
     @property
     def version(self) -> int:
@@ -89,7 +97,7 @@ class RolloutWorker:
             raise PolarError(f"the rollout worker has ended: {self._error}") from self._error
         silent_s = time.monotonic() - self._last_sign
         if silent_s > stale_after_s:
-            raise PolarError(f"no group has finished for {silent_s:.0f} s; `polar ls --server` shows its sessions")
+            raise PolarError(f"the rollout server has not answered for {silent_s:.0f} s; is it running?")
 
     async def _announce(self) -> None:
         async with self._connect() as client:
@@ -98,6 +106,7 @@ class RolloutWorker:
     async def _go_on(self, client: GroupClient) -> None:
         await client.set_policy_version(self._version)
         await client.resume()
+        self._announced = True
 
     def _serve(self) -> None:
         try:
@@ -113,24 +122,35 @@ class RolloutWorker:
         serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
-            raise PolarError("it has no more tasks")
+            if not self._stopping.is_set():
+                raise PolarError("it has no more tasks")
 
     async def _run(self) -> None:
         async with self._connect() as client:
-            await self._go_on(client)
+            if not self._announced:
+                await self._go_on(client)
             try:
                 async with asyncio.TaskGroup() as running:
-                    for _ in range(self._groups_at_once):
+                    places = [
                         running.create_task(self._one_after_another(client, self._tasks))
+                        for _ in range(self._groups_at_once)
+                    ]
+                    running.create_task(self._look(client, places))
             except ExceptionGroup as errors:  # the first says what happened
                 raise errors.exceptions[0] from None
+
+    async def _look(self, client: GroupClient, places: Iterable[asyncio.Task[None]]) -> None:
+        """Sees whether the server answers, until all places have ended."""
+        while (await asyncio.wait(places, timeout=LOOK_S))[1]:
+            with suppress(PolarError):  # what the places ask says what is wrong
+                await client.policy()
+                self._last_sign = time.monotonic()
 
     async def _one_after_another(self, client: GroupClient, tasks: Iterator[TaskRequest]) -> None:
         for task in tasks:
             if self._stopping.is_set():
                 return
             for group in await run_groups(client, [task]):
-                self._last_sign = time.monotonic()
                 await self._deliver(group)
 
     async def _deliver(self, group: Group) -> None:
@@ -140,6 +160,7 @@ class RolloutWorker:
         self.metrics_queue.put(
             {"rollout/sessions_total": float(len(sessions)), "rollout/left_out_total": float(left_out)}
         )
+        self._count_loss(sessions)
         for sample in samples_of(sessions, self._group_number):
             while not self._stopping.is_set():
                 try:
@@ -147,8 +168,20 @@ class RolloutWorker:
                     self.rollout_buffer.put_nowait(sample)
                     break
                 except queue.Full:  # the trainer is slower: no further group is started until it has caught up
-                    self._last_sign = time.monotonic()
                     await asyncio.sleep(FULL_PAUSE_S)
+
+    def _count_loss(self, sessions: Sequence[SessionTraces]) -> None:
+        """TRL would wait for ever for rows of a service that loses every session."""
+        if any(session.traces for session in sessions):
+            self._lost_in_a_row = 0
+            return
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= MOST_LOSSES * self._groups_at_once:
+            reasons = "; ".join(sorted({_loss(session) for session in sessions}))
+            raise PolarError(
+                f"the last {self._lost_in_a_row} groups have lost all of their sessions ({reasons}); "
+                f"see the results of task {sessions[0].result.task_id}"
+            )
 
 
 class DrainedTransfer:
@@ -156,7 +189,9 @@ class DrainedTransfer:
     two policies. Without it Polar drops such replies, unless the engine reports which version sampled which token.
 
         trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, config)
-    """
+
+    After `resume` generation goes on with `RolloutWorker.update_model_version`, which names the new version. An
+    update that does not come so far leaves no pause behind."""
 
     def __init__(
         self,
@@ -166,14 +201,49 @@ class DrainedTransfer:
     ) -> None:
         self._transfer = transfer
         self._connect = connect or config.client
+        self._paused = False
+        """An update is under way, or has failed and its pause could not be lifted."""
 
     def pause(self) -> None:
+        self._paused = True
         run_apart(self._drain())
         self._transfer.pause()
 
+    def send_weights(self, iterator: Any) -> None:
+        try:
+            self._transfer.send_weights(iterator)
+        except BaseException:
+            self._lift()
+            raise
+
+    def resume(self) -> None:
+        self._transfer.resume()
+        self._paused = False
+
+    def destroy(self) -> None:
+        """Called by TRL when training ends, also by an error."""
+        try:
+            self._lift()
+        finally:
+            self._transfer.destroy()
+
     def __getattr__(self, name: str) -> Any:
-        """The rest is TRL's. Generation goes on with `RolloutWorker.update_model_version`, after `resume`."""
+        """The rest is TRL's."""
         return getattr(self._transfer, name)
+
+    def _lift(self) -> None:
+        """Ends the pause of an update that failed. It raises nothing: the error of the update is what counts."""
+        if not self._paused:
+            return
+        try:
+            run_apart(self._go_on())
+            self._paused = False
+        except PolarError as error:
+            LOGGER.error("generation is still paused, because %s; `polar resume` ends the pause", error)
+
+    async def _go_on(self) -> None:
+        async with self._connect() as client:
+            await client.resume()
 
     async def _drain(self) -> None:
         async with self._connect() as client:
@@ -182,6 +252,11 @@ class DrainedTransfer:
 
 def sample_type() -> Any:
     return load("trl.experimental.async_grpo.async_rollout_worker", "'polar-rollout[trl]'").RolloutSample
+
+
+def _loss(session: SessionTraces) -> str:
+    failure = session.result.failure
+    return f"{session.left_out}: {failure.message}" if failure else session.left_out
 
 
 def samples_of(sessions: Iterable[SessionTraces], group_number: int) -> list[Any]:
