@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from polar.client import SyncPolarClient
 from polar.credit.group import Group
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.trainers.bridges.config import BridgeConfig
-from polar.trainers.bridges.trl import RolloutFunction, session_reward
+from polar.trainers.bridges.trl import RolloutFunction, scored, session_reward
 
 pytestmark = [
     pytest.mark.check,
@@ -25,8 +26,10 @@ pytestmark = [
 ]
 
 
-def a_trainer(folder: Path, source: StoredClient | BridgeConfig, model: Any, steps: int = 1) -> GRPOTrainer:
-    """`source`: stored groups, or where the rollout server is."""
+def a_trainer(
+    folder: Path, source: StoredClient | BridgeConfig, model: Any, steps: int = 1, rewards: Sequence[Any] = ()
+) -> GRPOTrainer:
+    """`source`: stored groups, or where the rollout server is. `rewards`: functions beside the sessions'."""
     args = GRPOConfig(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -46,7 +49,7 @@ def a_trainer(folder: Path, source: StoredClient | BridgeConfig, model: Any, ste
     return GRPOTrainer(
         model=model,
         args=args,
-        reward_funcs=[session_reward],
+        reward_funcs=[session_reward, *rewards],
         train_dataset=Dataset.from_list([{"prompt": "Do it."}] * 8),
         processing_class=tiny_tokenizer(),
         rollout_func=(
@@ -113,6 +116,17 @@ def test_a_lost_session_is_in_no_baseline(tmp_path: Path) -> None:
     assert logged(trainer, "reward") == [0.5]
     found = [round(value, 2) for value in trainer._logs["advantages"]]
     assert sorted(found) == [-0.71, 0.0, 0.0, 0.71], "TRL divides by the deviation of a sample"
+
+
+def test_a_lost_session_is_in_no_baseline_beside_another_reward_function(tmp_path: Path) -> None:
+    def nothing(completions: list[str], **_: Any) -> list[float]:
+        return [0.0] * len(completions)
+
+    client = StoredClient(a_group("a", 1.0, None, 1.0, None))
+    trainer = a_trainer(tmp_path, client, tiny_llama(), rewards=[scored(nothing)])
+    trainer.train()
+    assert logged(trainer, "reward") == [1.0] and logged(trainer, "rewards/nothing/mean") == [0.0]
+    assert [round(value, 2) for value in trainer._logs["advantages"]] == [0.0] * 4
 
 
 def test_a_group_without_contrast_or_without_sessions_changes_nothing(tmp_path: Path) -> None:

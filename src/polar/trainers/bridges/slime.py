@@ -86,7 +86,7 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
 
 
 def metrics_of(sessions: Sequence[SessionTraces]) -> dict[str, float]:
-    counted = [session.reward for session in sessions if session.result.trainable]
+    counted = [session.reward for session in sessions if session.result.in_baseline]
     left_out = sum(not session.traces for session in sessions)
     return {
         "polar/sessions": float(len(sessions)),
@@ -144,7 +144,7 @@ def _placeholder(prompt: Any, session: SessionTraces, status: Any) -> Any:
         response_length=1,
         loss_mask=[0],
         rollout_log_probs=[0.0],
-        reward=session.reward if session.result.trainable else 0.0,
+        reward=session.reward if session.result.in_baseline else 0.0,
         remove_sample=True,
         status=status,
         metadata={**_fields(prompt), ADVANTAGE: 0.0, LEFT_OUT: session.left_out},

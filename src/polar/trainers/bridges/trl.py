@@ -7,15 +7,18 @@ the baseline.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+from polar.errors import ConfigError
 from polar.runs.event_loop import run_apart
 from polar.trainers.bridges.config import TASK_FIELD, BridgeConfig, instruction_of
 from polar.trainers.bridges.sessions import GroupClient, SessionTraces, run_groups, sessions_of
-from polar.types import TaskRequest
+from polar.types import Sampling, TaskRequest
 
 REWARD = "polar_reward"
 """The extra column of a rollout; TRL hands it to reward functions by name."""
@@ -24,7 +27,8 @@ TasksByPrompt = Mapping[str, Mapping[str, Any]]
 
 
 class RolloutFunction:
-    """Pass it as `GRPOTrainer(rollout_func=...)`, with `session_reward` among `reward_funcs`.
+    """Pass it as `GRPOTrainer(rollout_func=...)`, with `session_reward` among `reward_funcs`, and the others in
+    `scored`.
 
     The policy version of the sessions is the trainer's step. before_rollout: called with the trainer before
     sessions start, when it has made a step since the last time: the place to give the engine new weights. Not
@@ -45,6 +49,7 @@ class RolloutFunction:
         self._step: int | None = None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        check_temperature(trainer, self._config)
         step = int(trainer.state.global_step)
         if self._before_rollout is not None and step != self._step:
             self._before_rollout(trainer)
@@ -87,10 +92,51 @@ def session_reward(*, prompts: Sequence[Any], **columns: Any) -> list[float | No
     return list(columns[REWARD])
 
 
+def scored(reward_function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reward function that may stand beside `session_reward`: None for the sessions that have no reward. TRL
+    leaves a session out only if every function says None; else its reward is 0 and the rest."""
+    function = reward_function
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+
+        async def later(**columns: Any) -> list[float | None]:
+            return _where_scored(await reward_function(**columns), columns)
+
+        return _named(later, function)
+
+    def now(**columns: Any) -> list[float | None]:
+        return _where_scored(reward_function(**columns), columns)
+
+    return _named(now, function)
+
+
+def check_temperature(trainer: Any, config: BridgeConfig) -> None:
+    """TRL divides its logits by its own temperature, whatever the sessions were sampled at. `RolloutFunction` does
+    this check itself; with `AsyncGRPOTrainer`, call it before training."""
+    sampled = Sampling.model_validate(config.task.get("sampling") or {}).temperature
+    if trainer.args.temperature != sampled:
+        raise ConfigError(
+            f"the trainer's temperature is {trainer.args.temperature:g}, but Polar samples at {sampled:g}: set "
+            f"temperature={sampled:g} in the trainer's arguments"
+        )
+
+
+def _where_scored(rewards: Sequence[float | None], columns: Mapping[str, Any]) -> list[float | None]:
+    counted = session_reward(**columns)
+    return [None if own is None else reward for own, reward in zip(counted, rewards, strict=True)]
+
+
+def _named(scored: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """As TRL names the function's columns in its log."""
+    scored.__name__ = getattr(function, "__name__", type(function).__name__)
+    return scored
+
+
 def _row(session: SessionTraces) -> dict[str, Any]:
     if not session.traces:
         # TRL needs a row. Token 0 without a mask trains nothing.
-        reward = session.result.reward if session.result.trainable else None
+        reward = session.result.reward if session.result.in_baseline else None
         return {"prompt_ids": [0], "completion_ids": [0], "logprobs": [0.0], "env_mask": [0], REWARD: reward}
     trace = session.main.trace
     return {

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from silent_sessions import a_silent_session
 from stored_groups import StoredClient, a_group, a_session, a_trace
 from trainer_types import provide_slime
 
@@ -111,6 +112,15 @@ def test_a_lost_session_leaves_a_placeholder_so_that_rollouts_can_be_counted(ser
     assert lost.remove_sample and lost.status.value == "aborted" and lost.reward == 0.0
     assert lost.metadata["polar_left_out"] == "infrastructure"
     assert slime.post_process_rewards(None, samples)[1] == [1.0, 0.0, -1.0, 0.0]
+
+
+def test_a_session_without_a_trainable_token_counts_in_the_mean_reward(serve: Any) -> None:
+    silent = a_silent_session("a-1", 0.25)
+    serve(Group("a", (a_session("a-0", 1.0), silent, a_session("a-2", 1.0), a_session("a-3", None))))
+    output = slime.generate_rollout(args(), 0, DataSource())
+    placeholder = flat(output.samples)[1]
+    assert placeholder.remove_sample and placeholder.metadata["polar_left_out"] == "no_trainable_tokens"
+    assert placeholder.reward == 0.25 and output.metrics["polar/reward"] == 0.75
 
 
 def test_a_session_that_a_limit_ended_is_truncated_and_trained_on(serve: Any) -> None:
