@@ -31,6 +31,7 @@ from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
 from polar.trainers.bridges.config import BridgeConfig
+from polar.trainers.bridges.trl import check_temperature
 from polar.trainers.bridges.trl_async import RolloutWorker
 from polar.trainers.bridges.trl_weights import EngineTransfer
 from polar.trainers.weights import WeightOptions
@@ -113,6 +114,7 @@ def main() -> None:
         rollout_worker=worker,
         weight_transfer=transfer,
     )
+    check_temperature(trainer, config)
     transfer.prove(trainer.model)
     trainer.train()
     arguments.out.mkdir(parents=True, exist_ok=True)
