@@ -42,7 +42,8 @@ def captured(fields: dict[str, Any], session_id: str) -> list[tuple[list[int], l
 
 def test_trl_gets_a_row_for_each_prompt(fields: dict[str, Any]) -> None:
     rollout = RolloutFunction(BridgeConfig.model_validate(fields))
-    rows = rollout(["Write."] * 4 + ["Write again."] * 4, SimpleNamespace(state=SimpleNamespace(global_step=1)))
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=1), args=SimpleNamespace(temperature=1.0))
+    rows = rollout(["Write."] * 4 + ["Write again."] * 4, trainer)
     assert {len(column) for column in rows.values()} == {8}
     assert sorted(rows["polar_reward"]) == [0.0] * 4 + [1.0] * 4
     for ids, mask, logprobs in zip(rows["completion_ids"], rows["env_mask"], rows["logprobs"], strict=True):

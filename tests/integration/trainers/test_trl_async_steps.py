@@ -30,11 +30,12 @@ from trl_async import plain_attention
 from polar.client import SyncPolarClient
 from polar.credit.group import Group
 from polar.engines.torch.engine import TorchEngine, TorchOptions
-from polar.errors import PolarError
+from polar.errors import ConfigError, PolarError
 from polar.tokens.renderers.smollm2 import SmolLM2Renderer
 from polar.trainers.bridges import trl_async as trl_async_bridge
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.sessions import sessions_of
+from polar.trainers.bridges.trl import check_temperature
 from polar.trainers.bridges.trl_async import DrainedTransfer, RolloutWorker, samples_of
 from polar.trainers.bridges.trl_weights import EngineTransfer
 from polar.types import Spec, Stage, TaskRequest
@@ -283,6 +284,7 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path) -> None:
     worker = RolloutWorker(CONFIG, tasks(40, 2), groups_at_once=1, queue_size=8, connect=lambda: client)
     trainer = a_trainer(Path(saved(tmp_path / "model")), worker, NoTransfer(), rows=3, generations=2)
     trainer.weight_transfer = DrainedTransfer(trainer.weight_transfer, CONFIG, lambda: client)
+    check_temperature(trainer, CONFIG)
     before = weights(trainer.model)
     trainer.train()
     assert not torch.equal(weights(trainer.model), before)
@@ -293,6 +295,9 @@ def test_trls_asynchronous_trainer_makes_steps(tmp_path: Path) -> None:
     with pytest.raises(queue.Empty):
         worker.metrics_queue.get_nowait()
         worker.metrics_queue.get_nowait()
+    trainer.args.temperature = 0.7
+    with pytest.raises(ConfigError, match=r"the trainer's temperature is 0\.7, but Polar samples at 1"):
+        check_temperature(trainer, CONFIG)
 
 
 class FailsSecond(NoTransfer):

@@ -22,7 +22,7 @@ from polar.runs.event_loop import run_apart
 from polar.trainers.bridges.config import BridgeConfig
 from polar.trainers.bridges.packages import load
 from polar.trainers.bridges.sessions import GroupClient, SessionTraces, advantage_of, run_groups, sessions_of
-from polar.types import TaskRequest
+from polar.types import Sampling, TaskRequest
 
 INSTALL = "git+https://github.com/THUDM/slime"
 ADVANTAGE = "polar_advantage"
@@ -45,7 +45,13 @@ def slime_types() -> SlimeTypes:
 def config_of(args: Any) -> BridgeConfig:
     if getattr(args, "rollout_top_p", 1.0) != 1.0:
         raise ConfigError("--rollout-top-p must be 1: slime would want the tokens that top-p kept at each step")
-    return BridgeConfig.model_validate(getattr(args, "polar", None) or {})
+    config = BridgeConfig.model_validate(getattr(args, "polar", None) or {})
+    sampled = Sampling.model_validate(config.task.get("sampling") or {}).temperature
+    if getattr(args, "rollout_temperature", sampled) != sampled:
+        raise ConfigError(
+            f"--rollout-temperature must be {sampled:g}, as in Polar: slime divides its logits by it"
+        )
+    return config
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:

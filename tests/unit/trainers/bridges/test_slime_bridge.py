@@ -135,6 +135,13 @@ def test_top_p_is_refused() -> None:
         slime.generate_rollout(args(rollout_top_p=0.9), 0, DataSource())
 
 
+def test_a_temperature_that_is_not_that_of_the_sessions_is_refused(serve: Any) -> None:
+    with pytest.raises(ConfigError, match="--rollout-temperature must be 1"):
+        slime.generate_rollout(args(rollout_temperature=0.7), 0, DataSource())
+    serve(a_group("a", 1.0, 0.0, 0.0, 0.0))
+    assert slime.generate_rollout(args(rollout_temperature=1.0), 0, DataSource()).samples
+
+
 def test_evaluation_has_a_reward_for_each_session_that_was_judged(serve: Any, tmp_path: Path) -> None:
     rows = [{"text": "One."}, {"text": "Two.", "meta": {"polar": {"files": {"a": "b"}}}}]
     (tmp_path / "eval.jsonl").write_text("\n".join(map(json.dumps, rows)))
