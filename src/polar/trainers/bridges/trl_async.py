@@ -139,7 +139,7 @@ class RolloutWorker:
             except ExceptionGroup as errors:  # the first says what happened
                 raise errors.exceptions[0] from None
 
-    async def _look(self, client: GroupClient, places: Iterable[asyncio.Task[None]]) -> None:
+    async def _look(self, client: GroupClient, places: Sequence[asyncio.Task[None]]) -> None:
         """Sees whether the server answers, until all places have ended."""
         while (await asyncio.wait(places, timeout=LOOK_S))[1]:
             with suppress(PolarError):  # what the places ask says what is wrong
