@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 from stored_calls import LAST, REPLY
 from stored_groups import StoredClient, a_group
+from test_environment_examples import AGENT, GYM, gym_rows
 from test_nemo_gym_bridge import CONFIG, TOKENS, a_body, a_client, an_untaught_client
-from test_trainer_examples import AGENT, GYM, gym_rows
 
 from polar.errors import PolarError
 from polar.trainers.bridges.config import BridgeConfig

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stored_calls import LAST, PROMPT, REPLY, RESULT, called_session, session_calls, untaught_session
 from stored_groups import StoredClient, a_group
-from test_trainer_examples import PRIME
+from test_environment_examples import PRIME
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.episode import Episode
 from verifiers.v1.serve.client import EnvClient
