@@ -20,7 +20,7 @@ from polar.engines.remote.server import RemoteServer
 from polar.engines.torch.default_model import default_model
 from polar.engines.torch.settings import DtypeName, SamplerSettings
 from polar.engines.vllm.engine import VllmEngine, VllmOptions
-from polar.errors import ContextOverflow, EngineError
+from polar.errors import ContextOverflow, EngineError, PolarError
 from polar.types import Logprobs, Strict, TokenIds
 
 EXIT_DELAY_S = 1.0
@@ -190,6 +190,10 @@ class TorchEngine:
             address = await process.ready(settings)
             os.environ[KEY_VARIABLE] = settings.api_key
             yield {"url": address, "api_key_env": KEY_VARIABLE}
+        except PolarError as error:  # what its clients say of a sampler that is gone does not help
+            if await process.ended_within(EXIT_DELAY_S):
+                raise EngineError(f"the torch engine died: {process.status_and_log()}") from error
+            raise
         finally:
             await process.stop()
 

@@ -6,6 +6,7 @@ from polar.trainers.weights.base import (
     WeightOptions,
     Weights,
     WeightTarget,
+    check_has_address,
     check_takes_weights,
     weight_target,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "WeightTarget",
     "WeightUpdates",
     "Weights",
+    "check_has_address",
     "check_takes_weights",
     "weight_target",
 ]

@@ -95,6 +95,16 @@ def check_takes_weights(engine: Spec, options: WeightOptions | None = None) -> N
         check_takes_weights(inner, chosen)
 
 
+def check_has_address(engine: Spec, options: WeightOptions | None = None) -> None:
+    """Raises `ConfigError` for an engine that each node starts for itself: a trainer cannot reach it."""
+    chosen = options or WeightOptions()
+    target = _target_of(engine, chosen)
+    if hasattr(target, "check_address"):
+        target.check_address(engine.options)
+    for inner in target.inner_specs(engine.options) if hasattr(target, "inner_specs") else ():
+        check_has_address(inner, chosen)
+
+
 def _target_of(engine: Spec, options: WeightOptions) -> Any:
     known = IPC_TARGETS if options.transfer == "ipc" else TARGETS
     if engine.name not in known:

@@ -93,14 +93,28 @@ class CheckpointFolder:
     def write(self, weights: Weights) -> Path:
         """Blocks until all is written. An earlier file stays valid until then."""
         tensors = to_send(self._model.whole(weights), self._dtype)
-        folder = self._made or self._make(sum(tensor.nbytes for tensor in tensors.values()))
-        half = folder / f"{FILE}.part"
-        _safetensors().save_file({name: tensor.cpu() for name, tensor in tensors.items()}, half, {"format": "pt"})
-        half.rename(folder / FILE)
+        size_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        parent = self._folder or _roomy(size_bytes)
+        try:
+            folder = self._made or self._make(parent)
+            self._save({name: tensor.cpu() for name, tensor in tensors.items()}, folder)
+        except (OSError, _safetensors_error()) as error:
+            raise WeightError(
+                f"the weights ({size_bytes / 2**20:,.0f} MiB) cannot be written to {self._made or parent}: "
+                f"{error}; free space there, or choose another folder: `folder` of WeightOptions"
+            ) from error
         return folder
 
-    def _make(self, size_bytes: int) -> Path:
-        parent = self._folder or _roomy(size_bytes)
+    def _save(self, tensors: Weights, folder: Path) -> None:
+        half = folder / f"{FILE}.part"
+        try:
+            _safetensors().save_file(tensors, half, {"format": "pt"})
+            half.rename(folder / FILE)
+        except BaseException:
+            half.unlink(missing_ok=True)  # what there is of it takes the room that something else may need
+            raise
+
+    def _make(self, parent: Path) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(parent)
         self._made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -234,6 +248,14 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise _missing("safetensors") from error
     return safetensors.torch
+
+
+def _safetensors_error() -> type[Exception]:
+    """What it raises for a full disk: no OSError."""
+    _safetensors()  # the error that names the package, if there is none
+    from safetensors import SafetensorError  # noqa: PLC0415 - an optional dependency
+
+    return SafetensorError
 
 
 def _missing(package: str) -> ConfigError:

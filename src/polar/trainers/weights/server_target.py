@@ -74,10 +74,7 @@ class ServerTarget(ABC):
 
     async def written(self, weights: Weights) -> Path:
         """The folder with the weights, on a disk that the server sees as well."""
-        try:
-            return await asyncio.to_thread(self.checkpoint.write, weights)
-        except OSError as error:
-            raise WeightError(f"the weights cannot be written: {error}; choose another `folder`") from error
+        return await asyncio.to_thread(self.checkpoint.write, weights)
 
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         try:

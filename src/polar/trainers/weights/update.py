@@ -41,8 +41,10 @@ class WeightUpdates:
 
     async def begin(self, weights: Weights) -> None:
         """Before the first push, while no session runs: the engine gets the trainer's weights, whatever it was
-        started with, so that the probe measures the noise and not a difference of weights."""
+        started with, so that the probe measures the noise and not a difference of weights. A trainer that was
+        killed within an update may have left it held, and then it would not score."""
         await self._target.load(weights)
+        await self._target.release()
         if self._probe is not None:
             await self._probe.measure_noise()
 

@@ -93,14 +93,18 @@ class TorchTarget(VllmTarget):
     advice = "use the sampler of this version of Polar"
 
     def __init__(self, engine_options: Mapping[str, Any], model: Path, options: WeightOptions) -> None:
-        if not engine_options.get("url"):
-            raise ConfigError(
-                "a `torch` engine that each node starts for itself takes no weights: start one sampler "
-                f"({_Sampler.hint}) and name it in the engine option `url`"
-            )
+        self.check_address(engine_options)
         super().__init__(
             {name: engine_options[name] for name in ADDRESS if name in engine_options}, model, options
         )
+
+    @staticmethod
+    def check_address(engine_options: Mapping[str, Any]) -> None:
+        if not engine_options.get("url"):
+            raise ConfigError(
+                "a `torch` engine that each node starts for itself takes no weights: start one sampler "
+                f"({_Sampler.hint}) and name it in the engine option `url`, for the nodes and for the trainer"
+            )
 
     async def _check_head(self) -> None:
         """It takes any head."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,17 @@ def tied(tmp_path: Path) -> Path:
 def untied(tmp_path: Path) -> Path:
     tensors = {EMBEDDING: tensor(1, 2), HEAD: tensor(5, 6), NORM: tensor(3)}
     return save(tmp_path / "untied", {"tie_word_embeddings": False}, tensors)
+
+
+@contextmanager
+def file_size_limit(size_bytes: int) -> Generator[None]:
+    """Writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def written(model: Path, weights: dict[str, Any], tmp_path: Path, dtype: Any = None) -> Path:
@@ -177,6 +190,24 @@ class TestTheFolder:
         assert values(read(first)[EMBEDDING]) == [0, 1]
         target.close()
         assert list((tmp_path / "out").iterdir()) == []
+
+    def test_a_full_disk_is_named_with_the_folder_and_what_to_do(self, tied: Path, tmp_path: Path) -> None:
+        with closing(CheckpointFolder(ModelFolder(tied), None, tmp_path / "out")) as target:
+            folder = target.write({EMBEDDING: tensor(7, 8), NORM: tensor(9)})
+            weights = {EMBEDDING: tensor(0, 1), NORM: tensor(9)}
+            with (
+                file_size_limit(16),
+                pytest.raises(WeightError, match=r"\(0 MiB\) cannot be written to .*polar-weights-.*free space"),
+            ):
+                target.write(weights)
+            assert values(read(folder)[EMBEDDING]) == [7, 8]
+            assert values(read(target.write(weights))[EMBEDDING]) == [0, 1]
+
+    def test_a_folder_that_cannot_be_made_is_named(self, tied: Path, tmp_path: Path) -> None:
+        (tmp_path / "afile").touch()
+        target = CheckpointFolder(ModelFolder(tied), None, tmp_path / "afile" / "x")
+        with pytest.raises(WeightError, match=r"cannot be written to .*afile/x.*choose another folder"):
+            target.write({EMBEDDING: tensor(7, 8), NORM: tensor(9)})
 
     def test_gradients_views_and_types(self, tied: Path, tmp_path: Path) -> None:
         import torch

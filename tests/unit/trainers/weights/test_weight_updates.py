@@ -96,6 +96,13 @@ async def test_an_engine_started_with_other_weights_does_not_count_as_noise() ->
     assert (await probe.check()).noise == 0.0
 
 
+async def test_an_engine_that_a_killed_trainer_left_held_is_released_before_it_is_asked_for_scores() -> None:
+    steps = Steps()
+    probe = WeightProbe(steps, [1, 2, 3], lambda ids: [-1.0] * (len(ids) - 1))
+    await updates(steps, "in_flight", probe).begin(WEIGHTS)
+    assert steps.seen == ["load", "release", "score"]
+
+
 async def test_drain_loads_and_proves_while_nothing_is_generated() -> None:
     steps = NamingSteps()
     await updates(steps, "drain", await probe_of(steps)).push(WEIGHTS, "7")
