@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polar.cli.options import ConfigOption, JsonOption, ServerOption
+from polar.cli.options import ConfigOption, JsonOption, ServerOption, again
 
 if TYPE_CHECKING:
-    from polar.config import Config
+    from polar.cli.service.train_progress import TrainProgress
+    from polar.cli.service.train_service import Place
+    from polar.cli.service.train_stop import StopSignals
+    from polar.trainers.grpo.checkpoints import TrainState
     from polar.trainers.grpo.config import TrainConfig
-    from polar.types import TrainingPoint
 
 
 def train(  # noqa: PLR0913
+    ctx: typer.Context,
     training: Annotated[Path, typer.Argument(help="The training config, a .toml file: docs/training.md.")],
     config: ConfigOption = None,
     server: ServerOption = None,
@@ -36,9 +38,14 @@ def train(  # noqa: PLR0913
 
     Needs an engine that takes weights: torch, vllm or sglang. Without --server
     it starts a rollout server and nodes with the engine of polar.toml. Ctrl-C
-    saves a checkpoint; --resume continues, and no task is skipped.
+    and SIGTERM save a checkpoint and end with exit code 130 and 143; --resume
+    continues, and no task is skipped.
     """
     from polar import config as configuration
+    from polar.cli.service.train_progress import TrainProgress
+    from polar.cli.service.train_service import Place
+    from polar.cli.service.train_stop import StopSignals, where_it_stands
+    from polar.errors import PolarError
     from polar.runs.event_loop import run_served
     from polar.trainers.grpo.config import load_train_config
 
@@ -48,66 +55,38 @@ def train(  # noqa: PLR0913
     if minutes is not None:
         chosen = chosen.model_copy(update={"schedule": chosen.schedule.model_copy(update={"minutes": minutes})})
     place = Place(configuration.load(config), config, server, workers, training.absolute().parent)
-    run_served(_train(chosen, place, TrainProgress(json=json), resume=resume))
+    with TrainProgress(json=json) as progress:
+        stop = StopSignals(progress.warn)
+        try:
+            run_served(_train(chosen, place, progress, stop, resume=resume))
+        except (asyncio.CancelledError, KeyboardInterrupt, PolarError) as error:
+            if isinstance(error, PolarError):  # a stop may end other processes, too, such as the server
+                if not stop.came:
+                    raise
+                progress.warn(str(error))
+            progress.warn(f"{stop.name}: {where_it_stands(chosen.output, again(None)(resume_command(ctx)))}")
+            raise typer.Exit(stop.exit_code) from None
 
 
-@dataclass(frozen=True)
-class Place:
-    """The service that samples."""
+def resume_command(ctx: typer.Context) -> str:
+    """This command as it was called, with --resume."""
+    import shlex
 
-    config: Config
-    config_file: Path | None
-    server: str | None
-    """None: start one."""
-    workers: int
-    folder: Path
-    """Of the training config."""
-
-
-class TrainProgress:
-    """A line for each step and each evaluation; with `json` as JSON."""
-
-    def __init__(self, *, json: bool) -> None:
-        from polar.cli.output import console
-
-        self._json = json
-        self._out = console()
-
-    def phase(self, text: str) -> None:
-        from polar.cli.output import error_console
-
-        error_console(quiet=self._json).print(text, style="dim")
-
-    def point(self, point: TrainingPoint) -> None:
-        if self._json:
-            typer.echo(point.model_dump_json())
-            return
-        self._out.print(_evaluation_line(point) if point.phase == "eval" else _step_line(point))
+    words = ["train", str(ctx.params["training"])]
+    for option in ("config", "server", "workers", "model", "output", "minutes", "seed"):
+        source = ctx.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            words += [f"--{option}", str(ctx.params[option])]
+    words += ["--json"] if ctx.params["json"] else []
+    return shlex.join([*words, "--resume"])
 
 
-def _step_line(point: TrainingPoint) -> str:
-    v = point.metrics
-    return (
-        f"step {point.step:4}  reward {v['reward']:.3f}  solved {v['solved']:.3f}  sessions {v['sessions']:.0f}"
-        f"  no contrast {v['no_contrast']:.0%}  tokens {v['targets']:.0f}  gap {v['gap']:.3f}"
-        f"  age {v['age']:.1f}  wait {v['wait_s']:.1f} s  train {v['learn_s']:.1f} s  push {v['push_s']:.1f} s"
-    )
-
-
-def _evaluation_line(point: TrainingPoint) -> str:
-    v = point.metrics
-    families = "  ".join(
-        f"{name.removeprefix('pass@1/')} {value:.2f}" for name, value in v.items() if name.startswith("pass@1/")
-    )
-    return (
-        f"step {point.step:4}  held out: pass@1 {v['pass@1']:.3f}"
-        f" ({v['pass@1_low']:.3f} to {v['pass@1_high']:.3f}) of {v['sessions']:.0f} sessions  {families}"
-    )
-
-
-async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, resume: bool) -> None:
+async def _train(
+    config: TrainConfig, place: Place, progress: TrainProgress, stop: StopSignals, *, resume: bool
+) -> None:
+    stop.catch()
     try:
-        from polar.trainers.grpo.start import Surroundings, check_run
+        from polar.trainers.grpo.start import Surroundings
         from polar.trainers.grpo.start import train as start
     except ImportError as error:
         from polar.errors import ConfigError
@@ -115,61 +94,61 @@ async def _train(config: TrainConfig, place: Place, progress: TrainProgress, *, 
         raise ConfigError(
             f"`polar train` needs more packages ({error}): pip install 'polar-rollout[train]'"
         ) from error
-    from polar.cli.service.train_engine import training_engine, write_config
+    from polar.cli.service.train_service import training_engine, training_service, write_config
     from polar.client import PolarClient
+
+    config = await _checked(config, place, progress, resume=resume)
+    progress.phase("Using the engine of the service" if place.server else "Starting the engine")
+    async with training_engine(place.config, config.model, place.server) as service_config:
+        written = write_config(service_config, config.output / "polar.toml")
+        place = replace(place, config=service_config, config_file=written)
+        async with training_service(place, config.output, progress) as address, PolarClient(address) as client:
+            progress.phase("Loading the model")
+            around = Surroundings(
+                client, service_config.engine, place.folder, resume, progress.point, on_progress=progress.doing
+            )
+            state = await start(config, around)
+    progress.phase(ending(state, config))
+
+
+async def _checked(config: TrainConfig, place: Place, progress: TrainProgress, *, resume: bool) -> TrainConfig:
+    """The config with a model that can be trained here. Whatever is wrong is found before anything is started."""
+    from polar.cli.service.train_service import check_reachable
     from polar.engines.torch.default_model import default_model
+    from polar.trainers.grpo.policy_model import check_policy, compute_device
+    from polar.trainers.grpo.start import check_output, check_run
 
     check_run(config, place.config.engine, place.folder, resume=resume)
+    check_reachable(place.config.engine, place.server)
+    compute_device(config.compute.device)
+    make_output(config.output)
     if not config.model:
         config = config.model_copy(update={"model": str(await default_model())})
-    config.output.mkdir(parents=True, exist_ok=True)
-    progress.phase("Starting the engine")
-    async with training_engine(place.config, config.model) as service_config:
-        place = replace(
-            place, config=service_config, config_file=write_config(service_config, config.output / "polar.toml")
+    progress.doing("looking at the model")
+    trained = str(check_output(config, resume=resume) or config.model)
+    await asyncio.to_thread(check_policy, trained, config.compute.max_tokens)
+    return config
+
+
+def make_output(output: Path) -> None:
+    import tempfile
+
+    from polar.errors import ConfigError
+
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the output folder {output} cannot be written to: {error.strerror}; name another with --output"
+        ) from error
+
+
+def ending(state: TrainState, config: TrainConfig) -> str:
+    if not state.step:
+        return (
+            f"no step was made: the time ({config.schedule.minutes:g} minutes) was up before the first one; give "
+            "more --minutes, or set schedule.evaluate_first to false"
         )
-        async with _service(config, place, progress) as address, PolarClient(address) as client:
-            progress.phase("Loading the model")
-            around = Surroundings(client, service_config.engine, place.folder, resume, progress.point)
-            state = await start(config, around)
-    progress.phase(f"{state.step} steps, {state.minutes:.1f} minutes; checkpoints and curves in {config.output}")
-
-
-@asynccontextmanager
-async def _service(config: TrainConfig, place: Place, progress: TrainProgress) -> AsyncGenerator[str]:
-    """The address of the rollout server, with at least one node."""
-    import asyncio
-    import os
-
-    from polar.cli.service.remote import check_server
-    from polar.cli.service.up import Layout, service
-    from polar.client import PolarClient
-    from polar.registry import ANY_MODULE
-    from polar.store.private import private_folder
-
-    if place.server is not None:
-        await check_server(place.server)
-        yield place.server
-        return
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(place.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )  # for evaluators and harnesses beside the config, in server and nodes
-    logs = config.output / "logs"
-    private_folder(logs)
-    database = f"sqlite:///{(config.output / 'server.db').absolute()}"
-    layout = Layout(
-        place.config,
-        place.config_file,
-        config.output / "nodes",
-        0,
-        place.workers,
-        database=database,
-        logs=logs,
-        allowed_modules=(ANY_MODULE,),  # the training config makes the tasks
-    )
-    progress.phase(f"Starting the rollout service; its logs are in {logs}")
-    async with service(layout) as address:
-        async with PolarClient(address) as client:
-            while not await client.nodes():  # noqa: ASYNC110
-                await asyncio.sleep(0.25)
-        yield address
+    return f"{state.step} steps, {state.minutes:.1f} minutes; checkpoints and curves in {config.output}"

@@ -1,0 +1,52 @@
+"""What `polar train` prints while it runs."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from polar.cli.service import train_progress
+from polar.cli.service.train_progress import TrainProgress, step_line
+from polar.types import TrainingPoint
+
+FIGURES = "reward solved sessions no_contrast targets gap age wait_s learn_s push_s".split()
+
+
+def a_step(**more: float) -> TrainingPoint:
+    return TrainingPoint(phase="train", step=3, at=0.0, metrics={name: 1.0 for name in FIGURES} | more)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, json: bool = False) -> str:
+    screen = io.StringIO()
+
+    def a_console(**_: Any) -> Console:
+        return Console(file=screen, force_terminal=terminal, width=200, color_system=None)
+
+    monkeypatch.setattr(train_progress, "console", a_console)
+    monkeypatch.setattr(train_progress, "error_console", a_console)
+    with TrainProgress(json=json) as progress:
+        progress.doing("step 3: 5 of 16 groups sampled")
+        progress.doing("step 3: [half]")
+        progress.point(a_step())
+        progress.doing("step 4: 0 of 16 groups sampled")
+    return screen.getvalue()
+
+
+def test_a_terminal_shows_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, terminal=True)
+    assert text.index("step 3: [half]") < text.index("step    3  reward 1.000") < text.index("step 4: 0 of 16")
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is shown again"
+
+
+@pytest.mark.parametrize(("terminal", "json"), [(False, False), (True, True)])
+def test_elsewhere_only_the_steps_are_printed(monkeypatch: pytest.MonkeyPatch, terminal: bool, json: bool) -> None:
+    assert "groups sampled" not in shown(monkeypatch, terminal=terminal, json=json)
+
+
+def test_a_step_says_how_many_sessions_it_left_out() -> None:
+    assert "sessions 1  left out 4  no contrast" in step_line(a_step(left_out=4.0))
+    assert "left out" not in step_line(a_step(left_out=0.0))
+    assert "left out" not in step_line(a_step())
