@@ -94,7 +94,7 @@ async def _train(
         raise ConfigError(
             f"`polar train` needs more packages ({error}): pip install 'polar-rollout[train]'"
         ) from error
-    from polar.cli.service.train_service import training_engine, training_service, write_config
+    from polar.cli.service.train_service import release_held, training_engine, training_service, write_config
     from polar.client import PolarClient
 
     config = await _checked(config, place, progress, resume=resume)
@@ -102,6 +102,8 @@ async def _train(
     async with training_engine(place.config, config.model, place.server) as service_config:
         written = write_config(service_config, config.output / "polar.toml")
         place = replace(place, config=service_config, config_file=written)
+        if place.server is None:
+            await release_held(service_config.engine, config.model)
         async with training_service(place, config.output, progress) as address, PolarClient(address) as client:
             progress.phase("Loading the model")
             around = Surroundings(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from polar.cli.service.train_progress import TrainProgress
     from polar.config import Config
     from polar.types import Spec
+
+RELEASE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,22 @@ async def training_engine(config: Config, model: str, server: str | None = None)
         yield config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
 
 
+async def release_held(engine: Spec, model: str) -> None:
+    """An engine that a trainer left held, because it was killed within an update, samples nothing: no node that is
+    started would get ready. One that does not answer is for the nodes to report."""
+    from polar.errors import PolarError
+    from polar.trainers.grpo.policy_model import local_folder
+    from polar.trainers.weights import weight_target
+
+    with suppress(PolarError, TimeoutError):
+        target = weight_target(engine, await asyncio.to_thread(local_folder, model))
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await target.release()
+        finally:
+            await target.close()
+
+
 def write_config(config: Config, path: Path) -> Path:
     """As a polar.toml, for child processes."""
     values = config.model_dump(mode="json", exclude_none=True)
@@ -92,6 +110,7 @@ async def training_service(place: Place, output: Path, progress: TrainProgress) 
     progress.phase(f"Starting the rollout service; its logs are in {logs}")
     async with service(_layout(place, output, logs)) as address:
         async with PolarClient(address) as client:
+            progress.doing("waiting for the first node")
             await nodes_are_ready(client, 1, asyncio.Event(), since=began)
         yield address
 

@@ -1,16 +1,19 @@
-"""The sampler that `polar train` starts: what it says when that one dies."""
+"""The engine of `polar train`: released if it was left held, and named with its exit code when it dies."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from polar.cli.service.train_service import training_engine
+from polar.cli.service.train_service import release_held, training_engine
 from polar.config import Config
 from polar.engines.torch import engine as torch_engine
 from polar.errors import EngineError
 from polar.trainers.weights import WeightError
+from polar.trainers.weights.vllm import TorchTarget
 from polar.types import Spec
 
 
@@ -53,3 +56,22 @@ async def test_a_sampler_that_died_is_named_with_its_exit_code(
         async with training_engine(Config(engine=Spec(name="torch")), "/a/model"):
             raise WeightError("no answer; check `url`")
     assert FakeSampler.stopped
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs the extra `train`")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_engine_that_was_left_held_is_released_before_nodes_start(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot be reached is for the nodes to report."""
+    seen: list[str] = []
+
+    async def release(_: TorchTarget) -> None:
+        seen.append("release")
+        if fails:
+            raise WeightError("no answer")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(TorchTarget, "release", release)
+    await release_held(Spec(name="torch", options={"url": "http://127.0.0.1:1"}), str(tmp_path))
+    assert seen == ["release"]
