@@ -86,7 +86,7 @@ async def _train(
 ) -> None:
     stop.catch()
     try:
-        from polar.trainers.grpo.start import Surroundings
+        from polar.trainers.grpo.start import Surroundings, held_output
         from polar.trainers.grpo.start import train as start
     except ImportError as error:
         from polar.errors import ConfigError
@@ -98,18 +98,19 @@ async def _train(
     from polar.client import PolarClient
 
     config = await _checked(config, place, progress, resume=resume)
-    progress.phase("Using the engine of the service" if place.server else "Starting the engine")
-    async with training_engine(place.config, config.model, place.server) as service_config:
-        written = write_config(service_config, config.output / "polar.toml")
-        place = replace(place, config=service_config, config_file=written)
-        if place.server is None:
-            await release_held(service_config.engine, config.model)
-        async with training_service(place, config.output, progress) as address, PolarClient(address) as client:
-            progress.phase("Loading the model")
-            around = Surroundings(
-                client, service_config.engine, place.folder, resume, progress.point, on_progress=progress.doing
-            )
-            state = await start(config, around)
+    with held_output(config.output):
+        progress.phase("Using the engine of the service" if place.server else "Starting the engine")
+        async with training_engine(place.config, config.model, place.server) as service_config:
+            written = write_config(service_config, config.output / "polar.toml")
+            place = replace(place, config=service_config, config_file=written)
+            if place.server is None:
+                await release_held(service_config.engine, config.model)
+            async with training_service(place, config.output, progress) as address, PolarClient(address) as client:
+                progress.phase("Loading the model")
+                around = Surroundings(
+                    client, service_config.engine, place.folder, resume, progress.point, on_progress=progress.doing
+                )
+                state = await start(config, around)
     progress.phase(ending(state, config))
 
 
@@ -123,28 +124,12 @@ async def _checked(config: TrainConfig, place: Place, progress: TrainProgress, *
     check_run(config, place.config.engine, place.folder, resume=resume)
     check_reachable(place.config.engine, place.server)
     compute_device(config.compute.device)
-    make_output(config.output)
     if not config.model:
         config = config.model_copy(update={"model": str(await default_model())})
     progress.doing("looking at the model")
     trained = str(check_output(config, resume=resume) or config.model)
     await asyncio.to_thread(check_policy, trained, config.compute.max_tokens)
     return config
-
-
-def make_output(output: Path) -> None:
-    import tempfile
-
-    from polar.errors import ConfigError
-
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"the output folder {output} cannot be written to: {error.strerror}; name another with --output"
-        ) from error
 
 
 def ending(state: TrainState, config: TrainConfig) -> str:

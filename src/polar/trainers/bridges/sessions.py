@@ -148,7 +148,7 @@ async def run_session(client: GroupClient, config: BridgeConfig, task: TaskReque
 
 async def _cancel(client: GroupClient, task_ids: Sequence[str]) -> None:
     for task_id in task_ids:
-        with suppress(PolarError):  # a server that is gone cannot be told
+        with suppress(PolarError):  # a server that is gone cancels nothing
             await client.cancel_task(task_id)
 
 

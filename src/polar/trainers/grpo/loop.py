@@ -89,7 +89,7 @@ class Training:
         return self._state
 
     async def _step(self, rollouts: Rollouts) -> None:
-        started = time.monotonic()
+        started, step = time.monotonic(), self._state.step + 1
         numbered = await rollouts.batch(self._show_sampling)
         sampled = time.monotonic()
         groups = [each.group for each in numbered]
@@ -106,7 +106,7 @@ class Training:
         try:
             if interrupted:
                 raise asyncio.CancelledError
-            self._show("updating the engine's weights")
+            self._show("updating the engine's weights", step)
             await self._push()
             rollouts.refill()
         finally:  # the step is trained, whatever became of the push
@@ -139,7 +139,7 @@ class Training:
             await self._parts.client.report_training(self._state.run_id, [point])
 
     def _save(self) -> int:
-        self._show("saving a checkpoint")
+        self._show("saving a checkpoint", self._state.step)
         self._parts.checkpoints.save(self._parts.learner, self._state)
         return self._state.step
 
@@ -147,8 +147,9 @@ class Training:
         task_id = f"{self._start_id}-{f'try{tried + 1}-' if tried else ''}{number}"
         return self._parts.tasks.task(number, task_id, self._config.tasks.samples)
 
-    def _show(self, what: str) -> None:
-        self._parts.on_progress(f"step {self._state.step + 1}: {what}")
+    def _show(self, what: str, step: int | None = None) -> None:
+        """`step`: None is the one that is being made."""
+        self._parts.on_progress(f"step {step or self._state.step + 1}: {what}")
 
     def _show_sampling(self, finished: int) -> None:
         self._show(f"{finished} of {self._config.tasks.groups} groups sampled")

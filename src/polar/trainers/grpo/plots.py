@@ -33,7 +33,8 @@ def plot_run(points: Sequence[TrainingPoint], path: Path, title: str = "") -> No
     axes[2].set(title="Seconds of a step", xlabel="step")
     for axis in axes:
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        if axis.get_legend_handles_labels()[0]:  # it warns where there is no curve
+            axis.legend(fontsize=8)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -156,7 +156,7 @@ async def cancel_tasks(client: PolarClient, task_ids: Iterable[str]) -> None:
 
 
 async def cancel_earlier(client: PolarClient, run_id: str) -> None:
-    """What earlier starts of a run have left at the server, because they were killed: nobody waits for it."""
+    """What earlier starts of a run have left at the server because they were killed."""
     known = await client.tasks()
     left = [status.task_id for status in known if status.task_id.startswith(f"{run_id}-") and not status.done]
     await cancel_tasks(client, left)

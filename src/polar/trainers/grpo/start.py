@@ -96,7 +96,9 @@ def held_output(output: Path) -> Generator[None]:
         output.mkdir(parents=True, exist_ok=True)
         lock = (output / LOCK).open("w")
     except OSError as error:
-        raise ConfigError(f"--output {output} cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"the output folder {output} cannot be written to: {error.strerror}; name another with --output"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

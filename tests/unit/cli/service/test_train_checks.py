@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from polar.cli.service import up
-from polar.cli.service.train import ending, make_output
+from polar.cli.service.train import ending
 from polar.cli.service.train_progress import TrainProgress
 from polar.cli.service.train_service import Place, check_reachable, training_engine, training_service
 from polar.config import Config
@@ -54,13 +54,6 @@ async def test_no_engine_is_started_beside_a_running_service(monkeypatch: pytest
     config = Config(engine=Spec(name="torch"))
     async with training_engine(config, "model", SERVER) as used:
         assert used is config
-
-
-@pytest.mark.parametrize("output", ["afile/x", "/proc/nowhere"])
-def test_an_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -> None:
-    (tmp_path / "afile").touch()
-    with pytest.raises(ConfigError, match=r"cannot be written to: .*; name another with --output"):
-        make_output(tmp_path / output)
 
 
 def test_a_run_whose_time_was_up_before_the_first_step_names_no_checkpoint() -> None:

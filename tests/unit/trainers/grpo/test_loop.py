@@ -386,7 +386,9 @@ async def test_a_run_says_what_it_does(folder: Path) -> None:
     training = a_training(config, folder, FakeService(), on_progress=lines.append)
     await training.run()
     assert lines[0] == "step 1: 0 of 2 groups sampled"
-    assert lines[-3] == "step 1: learning"
+    assert lines[-3:] == [
+        f"step 1: {what}" for what in ("learning", "updating the engine's weights", "saving a checkpoint")
+    ]
 
 
 async def test_an_interrupted_run_saves_its_last_step(folder: Path) -> None:
@@ -479,6 +481,13 @@ def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
             pass
     with held_output(tmp_path / "out"):
         pass
+
+
+@pytest.mark.parametrize("output", ["file/out", "/proc/nowhere"])
+def test_an_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written"), held_output(tmp_path / "file" / "out"):
+    with (
+        pytest.raises(ConfigError, match=r"cannot be written to: .*; name another with --output"),
+        held_output(tmp_path / output),
+    ):
         pass
