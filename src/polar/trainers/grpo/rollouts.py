@@ -22,6 +22,8 @@ MOST_TRIES = 3
 """Of a task that loses all of its sessions. Then it is left out."""
 CANCEL_S = 10.0
 """How long the server may take to cancel what is under way. One that is gone does not hold up a checkpoint."""
+NEWEST_TASKS = 10_000
+"""How far back a start looks for what earlier ones have left: far more than a run has under way."""
 
 MakeTask = Callable[[int, int], TaskRequest]
 """Takes the number of a task and of the try, from 0."""
@@ -157,7 +159,7 @@ async def cancel_tasks(client: PolarClient, task_ids: Iterable[str]) -> None:
 
 async def cancel_earlier(client: PolarClient, run_id: str) -> None:
     """What earlier starts of a run have left at the server because they were killed."""
-    known = await client.tasks()
+    known = await client.tasks(limit=NEWEST_TASKS)
     left = [status.task_id for status in known if status.task_id.startswith(f"{run_id}-") and not status.done]
     await cancel_tasks(client, left)
 

@@ -84,7 +84,7 @@ class FakeService:
         sessions = tuple(self._session(task, index) for index in range(task.num_samples))
         yield Group(task_id, sessions)
 
-    async def tasks(self) -> list[TaskStatus]:
+    async def tasks(self, *, limit: int) -> list[TaskStatus]:
         """Those of a killed start are not done."""
         return [
             TaskStatus(task_id=str(task.task_id), num_samples=2, submitted=0.0, stages={}, done=False)
