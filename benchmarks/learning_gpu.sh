@@ -56,8 +56,8 @@ trl() { # without network TRL has no attention kernel; PyTorch computes the same
     kill $service && wait $service
 }
 
-python3 "$learning/families.py" held_out 600 >all.jsonl
-head -n 96 all.jsonl >some.jsonl # 8 of each family
+python3 "$learning/families.py" held_out 800 >all.jsonl
+head -n 128 all.jsonl >some.jsonl # 8 of each family
 [ $# -gt 0 ] || set -- base base-others seed-0 seed-1 others ablation async
 case " $* " in *" seed-"* | *" async "*) demonstrations ;; esac # a script solves these tasks: no GPU, so while vLLM starts
 # Nothing else may use the GPU before vLLM is up: it fails if the free memory changes while it starts.

@@ -27,6 +27,9 @@ STEPS = (
     (r"Run sh (\S+)", r"sh \1"),
     (r"Move the file (\S+) into the folder (\S+)", r"mv \1 \2/\1"),
     (r"Rename the file (\S+) to (\S+)", r"mv \1 \2"),
+    (r"Save the word (\S+) in (\S+)", r"echo \1 > \2"),
+    (r"Create a directory called (\S+)", r"mkdir \1"),
+    (r"Make a copy of (\S+) called (\S+)", r"cp \1 \2"),
     (r"Append the word (\S+) to the file (\S+)", r"echo \1 >> \2"),
     (r"Make an empty file named (\S+)", r"touch \1"),
     (r"Show the file (\S+)", r"cat \1"),
@@ -38,9 +41,10 @@ TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 
 
 def commands(instruction: str) -> list[str]:
-    """One for each sentence."""
+    """One for each sentence, or part of one that begins with "then"."""
     found: list[str] = []
-    for sentence in re.split(r"\. (?=[A-Z])", instruction.strip().removesuffix(".")):
+    for part in re.split(r"\. (?=[A-Z])|, then ", instruction.strip().removesuffix(".")):
+        sentence = part[0].upper() + part[1:]
         [command] = [re.sub(pattern, to, sentence) for pattern, to in STEPS if re.fullmatch(pattern, sentence)]
         found.append(command)
     return found

@@ -2,9 +2,10 @@
 
 Tasks of `ONE_STEP` and `MORE_ONE_STEP` take one command, those of `TWO_STEPS` and `SEVERAL_STEPS` two and three.
 Every command that the long ones need can be learned in a short one. Held-out instances have words that no training
-instance has, and `TRANSFER` has families that are never trained on.
+instance has, and `TRANSFER` has families that are never trained on, from near to far: other wording, other
+sequences of steps, other commands.
 
-    python examples/learning/families.py held_out 600 > tasks.jsonl
+    python examples/learning/families.py held_out 800 > tasks.jsonl
 """
 
 from __future__ import annotations
@@ -200,6 +201,34 @@ def repair(draw: random.Random, words: list[str]) -> Task:
     )
 
 
+def save_word(draw: random.Random, words: list[str]) -> Task:
+    chosen, name = draw.choice(words), files(draw, words, 1)[0]
+    return task(f"Save the word {chosen} in {name}.", [f'[ "$(cat {name})" = {chosen} ]'])
+
+
+def create_directory(draw: random.Random, words: list[str]) -> Task:
+    name = numbered(draw, words)
+    return task(f"Create a directory called {name}.", [f"[ -d {name} ]"])
+
+
+def make_a_copy(draw: random.Random, words: list[str]) -> Task:
+    (source, target), text = files(draw, words, 2), draw.choice(words)
+    return task(
+        f"Make a copy of {source} called {target}.",
+        [f'[ "$(cat {target})" = {text} ] && [ "$(cat {source})" = {text} ]'],
+        {source: f"{text}\n"},
+    )
+
+
+def one_then_other(draw: random.Random, words: list[str]) -> Task:
+    """Two steps in one sentence; those that are trained have a sentence each."""
+    chosen, name, inner = draw.choice(words), numbered(draw, words), files(draw, words, 1)[0]
+    return task(
+        f"Make a folder named {name}, then write the word {chosen} into the file {name}/{inner}.",
+        [f"[ -d {name} ]", f'[ "$(cat {name}/{inner})" = {chosen} ]'],
+    )
+
+
 def append(draw: random.Random, words: list[str]) -> Task:
     first, second = draw.sample(words, 2)
     name = files(draw, words, 1)[0]
@@ -244,7 +273,10 @@ TWO_STEPS: tuple[Family, ...] = (
     any_two,
 )
 SEVERAL_STEPS: tuple[Family, ...] = (edit_and_check, extract, move_and_rename, repair)
-TRANSFER: tuple[Family, ...] = (append, empty_file, write_three, any_four)
+OTHER_WORDING: tuple[Family, ...] = (save_word, create_directory, make_a_copy, one_then_other)
+OTHER_SEQUENCES: tuple[Family, ...] = (write_three, any_four)
+OTHER_COMMANDS: tuple[Family, ...] = (append, empty_file)
+TRANSFER: tuple[Family, ...] = (*OTHER_WORDING, *OTHER_SEQUENCES, *OTHER_COMMANDS)
 
 
 def training(index: int) -> Task:

@@ -104,6 +104,21 @@ def test_families_of_transfer_are_never_trained_on(families: Any) -> None:
     assert {family.__name__ for family in families.SEVERAL_STEPS} < trained
 
 
+def test_transfer_is_tried_from_near_to_far(families: Any, script: Any) -> None:
+    """Other wording needs no command that is not trained; other commands need only such."""
+
+    def programs(kinds: tuple[Any, ...]) -> set[str]:
+        tasks = [family(random.Random(1), families.HELD_OUT_WORDS) for family in kinds]
+        return {command.split()[0] for task in tasks for command in script.commands(task["instruction"])}
+
+    trained = programs((*families.ONE_STEP, *families.MORE_ONE_STEP))
+    assert programs(families.OTHER_WORDING) <= programs(families.ONE_STEP)
+    assert programs(families.OTHER_SEQUENCES) <= trained
+    [appended] = script.commands(families.append(random.Random(1), families.HELD_OUT_WORDS)["instruction"])
+    assert ">>" in appended
+    assert not programs((families.empty_file,)) & trained
+
+
 def test_the_script_answers_with_one_command_after_the_other(script: Any) -> None:
     prompt = "<|im_start|>user\nShow the file a.txt. Write its word into the file b.txt.<|im_end|>\n"
     first = '<tool_call>{"name": "bash", "arguments": {"command": "cat a.txt"}}</tool_call>'

@@ -28,7 +28,7 @@ def test_the_page_shows_the_defaults() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["laptop", "one_step", "gpu"])
+@pytest.mark.parametrize("name", ["laptop", "one_step", "gpu", "joined"])
 def test_training_configs_are_valid(name: str) -> None:
     assert load_train_config(LEARNING / f"{name}.toml").tasks.train.startswith("families:")
 
