@@ -1,11 +1,12 @@
 """The `torch` engine against transformers by itself: sampled tokens a second, first and second turn.
 
-    python benchmarks/torch_engine.py [--at-once 1 4 8] [--prompt 400] [--tokens 32] [--threads 1] [--write]
+    python benchmarks/torch_engine.py [--at-once 1 4 8] [--prompt 400] [--common 0] [--threads 1] [--write]
 
-Each sequence has a prompt of its own (random ids); its second turn adds its reply and 20 ids. `generate` is one
-padded batch, which computes the whole prompt each time; continuous batching is transformers' own, on the same
-model; the engine is measured through its process and HTTP, with and without its prefix cache. Seconds are of the
-machine at hand; compare columns of one run. `--write` puts the table into docs/design/torch-engine.md.
+Prompts are random ids. The first `--common` of them are the same in all, as in a harness's first prompt; the
+second turn adds the reply and 20 ids. `generate` is one padded batch, which computes the whole prompt each time;
+continuous batching is transformers' own, on the same model; the engine is measured through its process and HTTP,
+with and without its prefix cache. Seconds are of the machine at hand; compare columns of one run. `--write` puts
+the table into docs/design/torch-engine.md.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ async def engine(options: argparse.Namespace, model: str, at_once: int, prefix_c
     await started.stop()
 
 
+def random_ids(random: Random, count: int) -> list[int]:
+    return [random.randrange(1000, 40_000) for _ in range(count)]
+
+
 async def two_turns(ask: Ask, prompts: Prompts, tokens: int) -> tuple[float, float]:
     """Sampled tokens a second in the first and in the second turn."""
     await ask([[1, 2, 3]], 2)  # what is made at the first call
@@ -131,7 +136,8 @@ async def measured(options: argparse.Namespace) -> dict[int, dict[str, tuple[flo
     results: dict[int, dict[str, tuple[float, float]]] = {}
     for at_once in options.at_once:
         random = Random(at_once)
-        prompts = [[random.randrange(1000, 40_000) for _ in range(options.prompt)] for _ in range(at_once)]
+        common = random_ids(random, options.common)
+        prompts = [common + random_ids(random, options.prompt - options.common) for _ in range(at_once)]
         blocks = at_once * (options.prompt + 2 * options.tokens + NEW_IDS) // PAGE_TOKENS + 16
         row = results[at_once] = {"generate": await two_turns(alone.generate, prompts, options.tokens)}
         async with alone.batching(2 * blocks) as ask:
@@ -158,7 +164,8 @@ def shown(results: dict[int, dict[str, tuple[float, float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--prompt", type=int, default=400)
+    parser.add_argument("--prompt", type=int, default=400, help="ids of each prompt, the common ones included")
+    parser.add_argument("--common", type=int, default=0, help="ids that all prompts begin with")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a folder; none: the default model")
@@ -168,7 +175,7 @@ def main() -> None:
     numbers = " ".join(map(str, options.at_once))
     command = (
         f"python benchmarks/torch_engine.py --at-once {numbers} --prompt {options.prompt} "
-        f"--tokens {options.tokens} --threads {options.threads}"
+        f"--common {options.common} --tokens {options.tokens} --threads {options.threads}"
     )
     results = asyncio.run(measured(options))
     text = f"{shown(results)}\n\n{origin(command)}"

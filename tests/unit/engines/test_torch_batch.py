@@ -9,7 +9,8 @@ from threading import Event
 import pytest
 from running_batch import CONTEXT_TOKENS, FOREVER_S, Reply, RunningBatch
 
-from polar.engines.torch.batch import BatchSequence
+from polar.engines.torch.batch import BatchSequence, shared_columns
+from polar.engines.torch.sampling import SamplingParameters
 from polar.engines.torch.weights import WeightsRefused
 from tiny_llama import VOCABULARY, recomputed, saved, tiny_llama
 
@@ -77,6 +78,31 @@ def test_samples_of_one_prompt_compute_it_once() -> None:
     assert [reply.cached_tokens for reply in replies] == [0, 149, 149, 149]
     assert len({tuple(reply.ids) for reply in replies}) == 4
     assert max(error_of(reply, ids) for reply in replies) < EXACT
+
+
+def test_a_long_common_beginning_is_read_once_for_all_rows_and_is_exact() -> None:
+    stem, shared = prompt(100), list[int]()
+    prompts = [stem + prompt(length, seed=length) for length in (1, 5, 30, 60)]
+    with RunningBatch(tiny_llama(), parallel=4) as running:
+        step = running.model.step
+        running.model.step = lambda ids, places, columns=0: (shared.append(columns), step(ids, places, columns))[1]
+        sequences = [running.submit(ids, max_tokens=20, seed=n) for n, ids in enumerate(prompts)]
+        replies = [running.reply(sequence) for sequence in sequences]
+    assert shared.count(len(stem)) >= 15, "once all four are filled"
+    assert max(error_of(reply, ids) for reply, ids in zip(replies, prompts, strict=True)) < EXACT
+
+
+def test_what_rows_share_is_what_all_of_them_have_computed() -> None:
+    rows = [BatchSequence(prompt(100) + tail, SamplingParameters(max_tokens=1)) for tail in ([1, 2], [1, 3], [4])]
+    for each in rows:
+        each.filled = 101
+    assert shared_columns(rows) == 100
+    assert shared_columns(rows[:2]) == 101
+    assert shared_columns(rows[:1]) == 101
+    rows[1].filled = 80
+    assert shared_columns(rows) == 80
+    rows[1].filled = 0
+    assert shared_columns(rows) == 0
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_company() -> None:

@@ -44,8 +44,12 @@ def made(kind: str, **more: Any) -> Any:
         ("mistral", {"num_key_value_heads": 2, "sliding_window": None}),
     ],
 )
-def test_families_with_full_attention_are_exact(kind: str, more: dict[str, Any]) -> None:
-    prompts = [[5, 6, 7], list(range(10, 90)), list(range(20, 40))]
+@pytest.mark.parametrize(
+    "prompts",
+    [[[5, 6, 7], [*range(10, 90)], [*range(20, 40)]], [[*range(10, 90), n] for n in (5, 6, 7)]],
+    ids=["apart", "common beginning"],
+)
+def test_families_with_full_attention_are_exact(kind: str, more: dict[str, Any], prompts: list[list[int]]) -> None:
     with RunningBatch(made(kind, **more)) as running:
         sequences = [running.submit(ids, seed=n) for n, ids in enumerate(prompts)]
         replies = [running.reply(sequence) for sequence in sequences]

@@ -92,12 +92,32 @@ def row_attention(
     **more: Any,
 ) -> tuple[Tensor, None]:
     """Attention in which the query heads that share keys are taken as more queries of one head. transformers
-    repeats the keys for each of them, which copies the whole cache at every step."""
+    repeats the keys for each of them, which copies the whole cache at every step.
+
+    `shared_columns` in `more`: so many first columns hold the same in all rows. Only for one token of each row."""
     if wrong := [name for name in UNSUPPORTED if more.get(name) is not None]:
         raise NotImplementedError(f"the torch engine does not compute attention with {', '.join(wrong)}")
     batch, heads, tokens, width = query.shape
     groups = heads // key.shape[1]
     folded = query.reshape(batch, key.shape[1], groups * tokens, width)
     mask = attention_mask if tokens == 1 else attention_mask.repeat(1, 1, groups, 1)
-    output = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    if shared := more.get("shared_columns", 0):
+        output = _shared_attention(folded, key, value, mask, scaling or width**-0.5, shared)
+    else:
+        output = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(batch, heads, tokens, width).transpose(1, 2).contiguous(), None
+
+
+def _shared_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, shared: int
+) -> Tensor:
+    """Reads the shared columns once, in the first row, for the queries of all rows. What a step reads of keys and
+    values is then hardly more for many rows with a long common prompt than for one."""
+    rows, heads, groups, width = query.shape
+    everyone = query.transpose(0, 1).reshape(heads, rows * groups, width)
+    common = (everyone @ key[0, :, :shared].transpose(-1, -2)).view(heads, rows, groups, shared).transpose(0, 1)
+    own = (query @ key[:, :, shared:].transpose(-1, -2)).masked_fill(~mask[..., shared:], -torch.inf)
+    weights = (torch.cat([common, own], -1).float() * scaling).softmax(-1).to(value.dtype)
+    of_common = weights[..., :shared].transpose(0, 1).reshape(heads, rows * groups, shared) @ value[0, :, :shared]
+    of_own = weights[..., shared:] @ value[:, :, shared:]
+    return of_common.view(heads, rows, groups, width).transpose(0, 1) + of_own

@@ -25,6 +25,8 @@ from polar.types import TokenIds, token_ids
 
 FILLED_TOKENS = 512
 """Prompt tokens computed between two steps, so that long prompts do not hold up the sequences that sample."""
+SHARED_COLUMNS = 64
+"""A common beginning of fewer tokens is not worth attention of its own."""
 UNSET_VERSION = "default"
 """What vLLM reports as long as no version was set."""
 
@@ -73,6 +75,17 @@ class BatchSequence:
 
 
 Delivery = tuple[BatchSequence, SampledToken]
+
+
+def shared_columns(rows: Sequence[BatchSequence]) -> int:
+    """How many tokens all of them begin with and have computed; 0 if they are few."""
+    first, *others = rows
+    shared = min([each.filled for each in rows])
+    for each in others:
+        if shared < SHARED_COLUMNS:
+            return 0
+        shared = min(shared, first_difference(first.ids, each.ids))
+    return shared if shared >= SHARED_COLUMNS else 0
 
 
 class Batch:
@@ -215,7 +228,8 @@ class Batch:
             return
         # Rows in between that are not ready get one token filled: they would be computed in any case.
         rows = self._live[: ready[-1] + 1]
-        logits = self._model.step([each.ids[each.filled] for each in rows], [each.filled for each in rows])
+        places = [each.filled for each in rows]
+        logits = self._model.step([each.ids[each.filled] for each in rows], places, shared_columns(rows))
         for each in rows:
             each.filled += 1
         sampling = [self._live[row] for row in ready]

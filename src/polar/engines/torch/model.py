@@ -78,15 +78,18 @@ class SamplerModel:
         self.rows.point_at_row(row, start, end)
         self._forward(self._tensor([ids]), positions[None], (columns <= positions[:, None])[None, None])
 
-    def step(self, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Logits after one token of each of the first rows, in float32."""
+    def step(self, ids: Sequence[int], positions: Sequence[int], shared: int = 0) -> Tensor:
+        """Logits after one token of each of the first rows, in float32. shared: so many first columns hold the
+        same tokens in all of these rows."""
         places, longest = self._tensor(positions), max(positions) + 1
         visible = torch.arange(longest, device=self.device) <= places[:, None]
         self.rows.point_at_columns(places, longest)
-        logits = self._forward(self._tensor(ids)[:, None], places[:, None], visible[:, None, None])
+        # On a GPU the many small operations would cost more than what is read less.
+        columns = shared if self.device.type == "cpu" and len(ids) > 1 else 0
+        logits = self._forward(self._tensor(ids)[:, None], places[:, None], visible[:, None, None], columns)
         return logits[:, -1].float()
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor, shared_columns: int = 0) -> Tensor:
         return self.model(
             input_ids=ids,
             position_ids=positions,
@@ -94,6 +97,7 @@ class SamplerModel:
             past_key_values=self.rows,
             use_cache=True,
             logits_to_keep=1,
+            shared_columns=shared_columns,
         ).logits
 
     def score(self, ids: Sequence[int]) -> list[float]:
