@@ -1,7 +1,9 @@
-"""What `polar train` prints: a line for each step and each evaluation, and in a terminal what is being done."""
+"""What `polar train` prints: a line for each step and each evaluation, and between them what is being done."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 import typer
@@ -10,18 +12,24 @@ from polar.cli.output import console, error_console
 
 if TYPE_CHECKING:
     from rich.status import Status
+    from rich.text import Text
 
     from polar.types import TrainingPoint
+
+SILENCE_S = 60.0
+"""A log gets a line of what is being done after so long without any other."""
 
 
 class TrainProgress:
     """With `json`, a line of JSON for each step and evaluation and nothing else."""
 
-    def __init__(self, *, json: bool = False) -> None:
+    def __init__(self, *, json: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._json = json
         self._out = console()
         self._errors = error_console(quiet=json)
         self._live: Status | None = None
+        self._clock = clock
+        self._printed_at = clock()
 
     def __enter__(self) -> Self:
         return self
@@ -30,20 +38,21 @@ class TrainProgress:
         self._end_live()
 
     def phase(self, text: str) -> None:
-        self._end_live()
-        self._errors.print(text, style="dim", soft_wrap=True)
+        self._print(text, "dim")
 
     def warn(self, text: str) -> None:
-        self._end_live()
-        self._errors.print(text, style="yellow", soft_wrap=True)
+        self._print(text, "yellow")
 
     def doing(self, text: str) -> None:
-        """A line that the next one replaces. Without a terminal it would only fill a log."""
+        """In a terminal, a line that the next one replaces. In a log, one now and then."""
         from rich.text import Text
 
-        if self._json or not self._errors.is_terminal:
+        if self._json:
             return
-        if self._live is None:
+        if not self._errors.is_terminal:
+            if self._clock() - self._printed_at >= SILENCE_S:
+                self._print(Text(text), "dim")
+        elif self._live is None:
             self._live = self._errors.status(Text(text))
             self._live.start()
         else:
@@ -55,6 +64,12 @@ class TrainProgress:
             return
         self._end_live()  # both are in the same terminal
         self._out.print(evaluation_line(point) if point.phase == "eval" else step_line(point))
+        self._printed_at = self._clock()
+
+    def _print(self, text: str | Text, style: str) -> None:
+        self._end_live()
+        self._errors.print(text, style=style, soft_wrap=True)
+        self._printed_at = self._clock()
 
     def _end_live(self) -> None:
         live, self._live = self._live, None

@@ -19,7 +19,7 @@ def a_step(**more: float) -> TrainingPoint:
     return TrainingPoint(phase="train", step=3, at=0.0, metrics={name: 1.0 for name in FIGURES} | more)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, json: bool = False) -> str:
+def a_screen(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
     screen = io.StringIO()
 
     def a_console(**_: Any) -> Console:
@@ -27,6 +27,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, json: bool = False
 
     monkeypatch.setattr(train_progress, "console", a_console)
     monkeypatch.setattr(train_progress, "error_console", a_console)
+    return screen
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, json: bool = False) -> str:
+    screen = a_screen(monkeypatch, terminal=terminal)
     with TrainProgress(json=json) as progress:
         progress.doing("step 3: 5 of 16 groups sampled")
         progress.doing("step 3: [half]")
@@ -44,6 +49,18 @@ def test_a_terminal_shows_what_is_being_done(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(("terminal", "json"), [(False, False), (True, True)])
 def test_elsewhere_only_the_steps_are_printed(monkeypatch: pytest.MonkeyPatch, terminal: bool, json: bool) -> None:
     assert "groups sampled" not in shown(monkeypatch, terminal=terminal, json=json)
+
+
+def test_a_log_gets_a_line_after_a_minute_without_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, seconds = a_screen(monkeypatch, terminal=False), iter([0.0, 59.0, 61.0, 61.0, 90.0, 100.0, 140.0])
+    progress = TrainProgress(clock=lambda: next(seconds))
+    progress.doing("evaluation: 1 of 9 sessions")
+    progress.doing("evaluation: [2] of 9 sessions")
+    progress.doing("evaluation: 3 of 9 sessions")
+    progress.point(a_step())
+    progress.doing("step 4: 0 of 16 groups sampled")
+    lines = screen.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["evaluation: [2] of 9 sessions", "step"]
 
 
 def test_a_step_says_how_many_sessions_it_left_out() -> None:
