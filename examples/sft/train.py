@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from polar.engines.torch.default_model import default_model
-from polar.trainers.grpo.packing import TrainingSequence, packs
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.packing import TrainingSequence, packs
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 CONTEXT = -100
 """The label of a token that is not trained on."""

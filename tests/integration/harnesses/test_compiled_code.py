@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,8 +23,14 @@ def bubblewrap() -> None:
 
 @pytest.fixture
 async def runtime(
-    bubblewrap: None, installed_pi: dict[str, Path], tmp_path: Path
+    bubblewrap: None,
+    installed_pi: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> AsyncIterator[BubblewrapRuntime]:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("POLAR_CACHE", str(tmp_path / "cache"))
     programs = [Program(folder.name, folder) for folder in installed_pi.values()]
     compiled = await compiled_code(Pi(PiOptions()).requirements(), installed_pi)
     started = BubblewrapRuntime(BubblewrapOptions())
@@ -33,8 +40,10 @@ async def runtime(
 
 
 async def test_a_contained_session_runs_compiled_code(
-    runtime: BubblewrapRuntime, installed_pi: dict[str, Path], tmp_path: Path
+    runtime: BubblewrapRuntime, installed_pi: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    said = [record.getMessage() for record in caplog.get_records("setup") if record.name == "polar.harnesses"]
+    assert said == []  # pi has started in the sandbox of the node
     inside = {name: Path(runtime.program(Program(folder.name, folder))) for name, folder in installed_pi.items()}
     argv = (*Pi(PiOptions()).program(inside), "--version")
     folder = f"{inside[Pi.package]}.compiled"
@@ -43,6 +52,6 @@ async def test_a_contained_session_runs_compiled_code(
     finished = await runtime.exec(Command(argv, env, "pi"))
 
     assert finished.exit_code == 0
-    said = (tmp_path / "logs" / "pi.stderr").read_text()
-    assert "cli.js was accepted" in said, said[-2000:]
+    logged = (tmp_path / "logs" / "pi.stderr").read_text()
+    assert "cli.js was accepted" in logged, logged[-2000:]
     assert (await runtime.exec(Command(("touch", f"{folder}/forged")))).exit_code != 0

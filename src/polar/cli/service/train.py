@@ -118,7 +118,7 @@ async def _checked(config: TrainConfig, place: Place, progress: TrainProgress, *
     """The config with a model that can be trained here. Whatever is wrong is found before anything is started."""
     from polar.cli.service.train_service import check_reachable
     from polar.engines.torch.default_model import default_model
-    from polar.trainers.grpo.policy_model import check_policy, compute_device
+    from polar.trainers.grpo.model.policy_model import check_policy, compute_device
     from polar.trainers.grpo.start import check_output, check_run
 
     check_run(config, place.config.engine, place.folder, resume=resume)

@@ -72,7 +72,7 @@ async def release_held(engine: Spec, model: str) -> None:
     """An engine that a trainer left held, because it was killed within an update, samples nothing: no node that is
     started would get ready. One that does not answer is for the nodes to report."""
     from polar.errors import PolarError
-    from polar.trainers.grpo.policy_model import local_folder
+    from polar.trainers.grpo.model.policy_model import local_folder
     from polar.trainers.weights import weight_target
 
     with suppress(PolarError, TimeoutError):

@@ -72,3 +72,4 @@ def _sandbox(programs: Iterable[Program], filled: Program) -> Iterator[str]:
         yield from ("--ro-bind", str(program.source), program.mount_point)
     yield from ("--bind", str(filled.source), filled.mount_point)
     yield from ("--setenv", CACHE_VARIABLE, filled.mount_point)
+    yield from ("--setenv", "HOME", "/tmp")  # there is no /etc/passwd to find another in

@@ -12,6 +12,8 @@ from polar.credit.advantages import Estimator, LossMean
 from polar.errors import ConfigError
 from polar.types import Strict
 
+ComputeDtype = Literal["auto", "bfloat16", "float32"]
+
 
 class TaskConfig(Strict):
     train: str
@@ -68,6 +70,9 @@ class OptimizerConfig(Strict):
 class ComputeConfig(Strict):
     device: str = "auto"
     """auto: a GPU if there is one."""
+    dtype: ComputeDtype = "auto"
+    """Of forward and backward passes. auto: bfloat16 on a GPU, float32 on a CPU, as the `torch` engine. There
+    bfloat16 is faster on processors that compute in it (avx512_bf16 or amx_bf16 in /proc/cpuinfo), else slower."""
     engine_dtype: Literal["bfloat16", "float16", "float32"] | None = None
     """Of the weights that the engine gets: what it serves in. None: bfloat16 from a GPU, float32 from a CPU."""
     max_tokens: int = Field(default=8192, ge=2)

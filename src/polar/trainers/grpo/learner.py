@@ -14,8 +14,8 @@ from torch import Tensor
 
 from polar.credit.advantages import CreditedTrace, token_weights
 from polar.trainers.grpo.config import TrainConfig
-from polar.trainers.grpo.packing import Pack, packs, training_sequence
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.packing import Pack, packs, training_sequence
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 
 @dataclass

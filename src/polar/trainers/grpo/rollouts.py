@@ -71,7 +71,8 @@ class Rollouts:
         self._next = 0
         self._under_way: dict[asyncio.Task[NumberedGroup], TaskRequest] = {}
         self._finished: list[NumberedGroup] = []
-        self._lost_in_a_row = 0
+        self._lost_in_a_row: set[int] = set()
+        """Different tasks: tries of one may come in a row, and its loss may be its own fault."""
 
     async def __aenter__(self) -> Rollouts:
         self.refill()
@@ -117,14 +118,14 @@ class Rollouts:
 
     def _take(self, found: NumberedGroup) -> None:
         if not found.lost:
-            self._lost_in_a_row = 0
+            self._lost_in_a_row.clear()
             self._finished.append(found)
             return
-        self._lost_in_a_row += 1
+        self._lost_in_a_row.add(found.number)
         results = [session.result for session in found.group.sessions]
         why = f"all sessions of task {found.number} are lost: {commonest_failure(results)}"
-        if self._lost_in_a_row >= max(MOST_TRIES, self._per_step):
-            raise PolarError(f"{self._lost_in_a_row} tasks in a row gave nothing to train on; {why}")
+        if len(self._lost_in_a_row) >= max(MOST_TRIES, self._per_step):
+            raise PolarError(f"{len(self._lost_in_a_row)} tasks in a row gave nothing to train on; {why}")
         if found.tried + 1 < MOST_TRIES:
             LOGGER.warning("%s; it is tried again", why)
             self._start(found.number, found.tried + 1)

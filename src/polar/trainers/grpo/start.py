@@ -20,8 +20,8 @@ from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
+from polar.trainers.grpo.model.policy_model import PolicyModel
 from polar.trainers.grpo.plots import plot_run
-from polar.trainers.grpo.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
 from polar.trainers.grpo.task_stream import TaskStream
 from polar.trainers.weights import (
@@ -114,7 +114,8 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     checkpoint = check_output(config, resume=around.resume)
     tasks = TaskStream(config.tasks.train, around.folder, config.seed, config.tasks.fields)
     torch.manual_seed(config.seed)
-    model = await asyncio.to_thread(PolicyModel, str(checkpoint or config.model), config.compute.device)
+    compute = config.compute
+    model = await asyncio.to_thread(PolicyModel, str(checkpoint or config.model), compute.device, compute.dtype)
     learner = Learner(config, model)
     state = TrainState(run_id=f"train-{time.strftime('%m%d-%H%M%S')}-{config.seed}")
     if checkpoint is not None:
@@ -124,7 +125,7 @@ async def train(config: TrainConfig, around: Surroundings) -> TrainState:
     state = state.model_copy(update={"tasks": tasks.identity})
     records = Records(config.output, around.on_point)
     (config.output / CONFIG_FILE).write_text(config.model_dump_json(indent=1))
-    dtype = config.compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
+    dtype = compute.engine_dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
     options = WeightOptions(transfer=config.rollout.transfer, dtype=dtype)
     target = weight_target(around.engine, model.folder, options)
     probe = WeightProbe(target, probe_ids(model.vocabulary_size), model.score)

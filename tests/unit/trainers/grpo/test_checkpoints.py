@@ -12,7 +12,7 @@ from polar.errors import PolarError
 from polar.trainers.grpo.checkpoints import STATE_FILE, Checkpoints, TrainState, read_state
 from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.learner import Learner
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 pytestmark = pytest.mark.check
 

@@ -12,8 +12,8 @@ from polar.credit.advantages import CreditedTrace
 from polar.trainers.grpo.checkpoints import Checkpoints, TrainState, load_learner_state
 from polar.trainers.grpo.config import TrainConfig
 from polar.trainers.grpo.learner import Learner
-from polar.trainers.grpo.packing import packs, training_sequence
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.packing import packs, training_sequence
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 pytestmark = pytest.mark.check
 

@@ -21,7 +21,7 @@ from polar.trainers.grpo.config import RolloutConfig, TrainConfig
 from polar.trainers.grpo.held_out import HeldOut
 from polar.trainers.grpo.learner import Learner
 from polar.trainers.grpo.loop import Training, TrainParts
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.policy_model import PolicyModel
 from polar.trainers.grpo.records import Records, read_points
 from polar.trainers.grpo.start import check_output, check_run, held_output
 from polar.trainers.grpo.task_stream import TaskStream
@@ -333,6 +333,22 @@ async def test_a_task_that_is_always_lost_is_left_out_and_another_takes_its_plac
     assert state.all_trained == [0, 1, 2, 3, 4]
     assert [number_of(task) for task in service.submitted].count(1) == 3
     assert [point.metrics["sessions"] for point in read_points(config.output)] == [4.0, 4.0]
+
+
+async def test_all_tries_of_one_task_in_a_row_do_not_end_the_run(folder: Path) -> None:
+    class OthersAreSlower(FakeService):
+        async def groups(self, *, task_ids: Collection[str]) -> AsyncGenerator[Group]:
+            [task_id] = task_ids
+            if not task_id.endswith("-1"):
+                await until(lambda: [number_of(task) for task in self.submitted].count(1) == 3)
+                await asyncio.sleep(0)  # the third try ends first
+            async for group in super().groups(task_ids=task_ids):
+                yield group
+
+    service = OthersAreSlower()
+    service.always_failing = {1}
+    state = await a_training(a_config(folder, steps=1), folder, service).run()
+    assert state.all_trained == [0, 1, 2]
 
 
 async def test_a_run_whose_sessions_are_all_lost_ends_with_the_reason(folder: Path) -> None:

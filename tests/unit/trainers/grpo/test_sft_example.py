@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_model import save_tiny_model
 
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 pytestmark = pytest.mark.check
 EXAMPLE = Path(__file__).parents[4] / "examples" / "sft" / "train.py"

@@ -16,7 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from polar.errors import ConfigError
-from polar.trainers.grpo.packing import Pack, TrainingSequence, packs
+from polar.trainers.grpo.config import ComputeDtype
+from polar.trainers.grpo.model.pack_attention import query_blocks, use_pack_attention
+from polar.trainers.grpo.model.packing import Pack, TrainingSequence, packs
 from polar.trainers.weights.checkpoint import NOT_COPIED
 
 HUB_FILES = ["*.json", "*.safetensors", "*token*", "*.jinja", "*.txt", "*.model"]
@@ -27,10 +29,12 @@ WORKS = "models with full attention in every layer work, such as Llama, Qwen 2 a
 
 
 class PolicyModel:
-    """Weights are float32; on a GPU the forward pass computes in bfloat16."""
+    """Weights are float32, whatever a forward pass computes in."""
 
-    def __init__(self, folder: str, device: str = "auto") -> None:
+    def __init__(self, folder: str, device: str = "auto", dtype: ComputeDtype = "auto") -> None:
         self.device = torch.device(compute_device(device))
+        self._on_gpu = self.device.type == "cuda"
+        self._bfloat16 = self._on_gpu if dtype == "auto" else dtype == "bfloat16"
         self.folder = local_folder(folder)
         self._copied = {path.name: path.read_bytes() for path in self.folder.iterdir() if _is_copied(path)}
         """Part of every checkpoint, so that it can be served: tokenizer, chat template. In memory, because the
@@ -44,23 +48,29 @@ class PolicyModel:
             raise ConfigError(f"model {folder!r} cannot be loaded: {error}") from error
         check_attention(loaded.config, stateful=getattr(loaded, "_is_stateful", False))
         self._window = attention_window(loaded.config)
+        self._in_blocks = not self._on_gpu and use_pack_attention(loaded)
         self.module: torch.nn.Module = loaded.to(self.device)
         self.vocabulary_size = int(loaded.config.vocab_size)
 
     def logprobs(self, pack: Pack) -> Tensor:
-        """Of the pack's targets, in float32."""
+        """Of the pack's targets, as float32."""
+        return self._logprobs(pack, bfloat16=self._bfloat16)
+
+    def _logprobs(self, pack: Pack, *, bfloat16: bool) -> Tensor:
         self._check(pack)
         size = len(pack.ids)
         place = torch.arange(size, device=self.device)
         end = torch.from_numpy(pack.end).to(self.device)
         visible = (place[None, :] <= place[:, None]) & (place[:, None] < end[None, :])
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        blocks = {"query_blocks": query_blocks(visible)} if self._in_blocks else {}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
             output = self.module(
                 input_ids=torch.from_numpy(pack.ids).to(self.device)[None],
                 position_ids=torch.from_numpy(pack.positions).to(self.device)[None],
                 attention_mask=visible[None, None],
                 logits_to_keep=torch.from_numpy(pack.predictors).to(self.device),
                 use_cache=False,
+                **blocks,
             )
         targets = torch.from_numpy(pack.target_ids).to(self.device)
         return -cross_entropy(output.logits[0].float(), targets, reduction="none")
@@ -75,12 +85,13 @@ class PolicyModel:
             raise _outside_window(self._window)  # the mask of a pack replaces that of the window
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """The logprob of each of `ids[1:]`."""
+        """The logprob of each of `ids[1:]`. On a CPU always in float32, in which engines there compute: then
+        weights in an engine are proven to the last digits."""
         sequence, size = np.asarray(ids, np.int64), len(ids) - 1
         nothing = np.zeros(size, np.float32)
         [pack] = packs([TrainingSequence(sequence, np.arange(1, size + 1), nothing, nothing, nothing)], size + 1)
         with torch.no_grad():
-            return self.logprobs(pack).cpu().numpy().tolist()
+            return self._logprobs(pack, bfloat16=self._bfloat16 and self._on_gpu).cpu().numpy().tolist()
 
     def weights(self) -> Mapping[str, Tensor]:
         """By the names of the model's checkpoint. Not copies: they change with the next update."""

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import VOCABULARY, a_credited, save_tiny_model
 
-from polar.trainers.grpo.packing import TrainingSequence, packs, training_sequence
-from polar.trainers.grpo.policy_model import PolicyModel
+from polar.trainers.grpo.model.packing import TrainingSequence, packs, training_sequence
+from polar.trainers.grpo.model.policy_model import PolicyModel
 
 pytestmark = pytest.mark.check
 

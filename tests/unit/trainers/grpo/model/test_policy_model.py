@@ -12,9 +12,9 @@ from tiny_model import save_tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from polar.errors import ConfigError
-from polar.trainers.grpo import policy_model
-from polar.trainers.grpo.packing import Pack, TrainingSequence, packs
-from polar.trainers.grpo.policy_model import PolicyModel, check_policy, compute_device, local_folder
+from polar.trainers.grpo.model import policy_model
+from polar.trainers.grpo.model.packing import Pack, TrainingSequence, packs
+from polar.trainers.grpo.model.policy_model import PolicyModel, check_policy, compute_device, local_folder
 
 pytestmark = pytest.mark.check
 SIZES: dict[str, Any] = {

@@ -1,0 +1,1 @@
+"""The policy as the trainer computes it: traces in packs, and their logprobs."""
