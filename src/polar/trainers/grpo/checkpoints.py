@@ -70,11 +70,7 @@ class Checkpoints:
             (part / STATE_FILE).write_text(state.model_dump_json(indent=1))
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
-        except (
-            OSError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(part, ignore_errors=True)
             raise PolarError(
                 f"the checkpoint of step {state.step} cannot be saved in {self._folder}: {error}. Free space "
