@@ -100,7 +100,10 @@ async def _train(
     config = await _checked(config, place, progress, resume=resume)
     with held_output(config.output):
         progress.phase("Using the engine of the service" if place.server else "Starting the engine")
-        async with training_engine(place.config, config.model, place.server) as service_config:
+        async with (
+            progress.breaking_silence(),
+            training_engine(place.config, config.model, place.server) as service_config,
+        ):
             written = write_config(service_config, config.output / "polar.toml")
             place = replace(place, config=service_config, config_file=written)
             if place.server is None:

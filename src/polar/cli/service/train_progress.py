@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 import typer
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 60.0
 """A log gets a line of what is being done after so long without any other."""
+LOOK_S = 1.0
 
 
 class TrainProgress:
@@ -30,6 +33,7 @@ class TrainProgress:
         self._live: Status | None = None
         self._clock = clock
         self._printed_at = clock()
+        self._doing = ""
 
     def __enter__(self) -> Self:
         return self
@@ -50,13 +54,28 @@ class TrainProgress:
         if self._json:
             return
         if not self._errors.is_terminal:
-            if self._clock() - self._printed_at >= SILENCE_S:
-                self._print(Text(text), "dim")
+            self._doing = text
+            self._break_silence()
         elif self._live is None:
             self._live = self._errors.status(Text(text))
             self._live.start()
         else:
             self._live.update(Text(text))
+
+    @asynccontextmanager
+    async def breaking_silence(self) -> AsyncGenerator[None]:
+        """While the body runs, a log also gets its line if there is nothing new, as when a session hangs."""
+
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                self._break_silence()
+
+        looking = asyncio.create_task(look())
+        try:
+            yield
+        finally:
+            looking.cancel()
 
     def point(self, point: TrainingPoint) -> None:
         if self._json:
@@ -65,6 +84,13 @@ class TrainProgress:
         self._end_live()  # both are in the same terminal
         self._out.print(evaluation_line(point) if point.phase == "eval" else step_line(point))
         self._printed_at = self._clock()
+        self._doing = ""
+
+    def _break_silence(self) -> None:
+        from rich.text import Text
+
+        if self._doing and self._clock() - self._printed_at >= SILENCE_S:
+            self._print(Text(self._doing), "dim")
 
     def _print(self, text: str | Text, style: str) -> None:
         self._end_live()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from polar.cli.service import train_progress
 from polar.cli.service.train_progress import TrainProgress, step_line
 from polar.types import TrainingPoint
+from waiting import until
 
 FIGURES = "reward solved sessions no_contrast targets gap age wait_s learn_s push_s".split()
 
@@ -61,6 +63,23 @@ def test_a_log_gets_a_line_after_a_minute_without_any_other(monkeypatch: pytest.
     progress.doing("step 4: 0 of 16 groups sampled")
     lines = screen.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["evaluation: [2] of 9 sessions", "step"]
+
+
+async def test_a_log_gets_its_line_also_if_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, seconds = a_screen(monkeypatch, terminal=False), [0.0]
+    monkeypatch.setattr(train_progress, "LOOK_S", 0.001)
+    progress = TrainProgress(clock=lambda: seconds[0])
+    async with progress.breaking_silence():
+        progress.doing("evaluation: 399 of 400 sessions")
+        for _ in range(2):
+            seconds[0] += 61.0
+            printed = len(screen.getvalue())
+            await until(lambda: len(screen.getvalue()) > printed)  # noqa: B023 - it is awaited here
+        progress.point(a_step())
+        seconds[0] += 61.0
+        await asyncio.sleep(0.01)
+    lines = screen.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["evaluation: 399 of 400 sessions"] * 2 + ["step"]
 
 
 def test_a_step_says_how_many_sessions_it_left_out() -> None:
