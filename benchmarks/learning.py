@@ -80,7 +80,7 @@ def print_run(folder: Path, groups: dict[str, Sequence[str]], base: Path | None)
     print(
         f"  groups without contrast: {mean(first, 'no_contrast'):.0%} first, {mean(last, 'no_contrast'):.0%} last"
     )
-    print(f"- captured against recomputed logprobs before the first update: {steps[0].metrics["gap"]:.2g}")
+    print(f"- captured against recomputed logprobs before the first update: {steps[0].metrics['gap']:.2g}")
     print(
         f"- {sessions:.0f} sessions, {sessions / seconds:.1f} a second; a step takes {seconds / len(steps):.1f} s,"
     )
