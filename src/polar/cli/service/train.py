@@ -101,7 +101,7 @@ async def _train(
     with held_output(config.output):
         progress.phase("Using the engine of the service" if place.server else "Starting the engine")
         async with (
-            progress.breaking_silence(),
+            progress.heartbeat(),
             training_engine(place.config, config.model, place.server) as service_config,
         ):
             written = write_config(service_config, config.output / "polar.toml")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SILENCE_S = 60.0
 """A log gets a line of what is being done after so long without any other."""
 LOOK_S = 1.0
+"""Between two looks at the clock."""
 
 
 class TrainProgress:
@@ -55,7 +56,7 @@ class TrainProgress:
             return
         if not self._errors.is_terminal:
             self._doing = text
-            self._break_silence()
+            self._print_if_silent()
         elif self._live is None:
             self._live = self._errors.status(Text(text))
             self._live.start()
@@ -63,13 +64,13 @@ class TrainProgress:
             self._live.update(Text(text))
 
     @asynccontextmanager
-    async def breaking_silence(self) -> AsyncGenerator[None]:
-        """While the body runs, a log also gets its line if there is nothing new, as when a session hangs."""
+    async def heartbeat(self) -> AsyncGenerator[None]:
+        """While the body runs, a log gets that line even if nothing changes, as when a session hangs."""
 
         async def look() -> None:
             while True:
                 await asyncio.sleep(LOOK_S)
-                self._break_silence()
+                self._print_if_silent()
 
         looking = asyncio.create_task(look())
         try:
@@ -86,7 +87,7 @@ class TrainProgress:
         self._printed_at = self._clock()
         self._doing = ""
 
-    def _break_silence(self) -> None:
+    def _print_if_silent(self) -> None:
         from rich.text import Text
 
         if self._doing and self._clock() - self._printed_at >= SILENCE_S:

@@ -48,8 +48,8 @@ class Rollouts:
     `async with`: at the end, sessions that are still under way are cancelled. No more are started than `steps`
     batches need.
 
-    A task that loses all of its sessions is tried again. If as many tasks in a row are lost as a step takes, what
-    is wrong is not theirs, and `batch` raises `PolarError`."""
+    A task that loses all of its sessions is tried again. If as many different tasks in a row are lost as a step
+    takes, what is wrong is not theirs, and `batch` raises `PolarError`."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ async def test_a_log_gets_its_line_also_if_nothing_changes(monkeypatch: pytest.M
     screen, seconds = a_screen(monkeypatch, terminal=False), [0.0]
     monkeypatch.setattr(train_progress, "LOOK_S", 0.001)
     progress = TrainProgress(clock=lambda: seconds[0])
-    async with progress.breaking_silence():
+    async with progress.heartbeat():
         progress.doing("evaluation: 399 of 400 sessions")
         for _ in range(2):
             seconds[0] += 61.0

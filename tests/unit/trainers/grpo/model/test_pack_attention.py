@@ -72,7 +72,7 @@ def test_a_block_has_only_the_keys_that_it_may_see(monkeypatch: pytest.MonkeyPat
     assert blocks[2].mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
 
-def test_bfloat16_trains_in_bfloat16_and_scores_in_float32(model: PolicyModel, tmp_path: Path) -> None:
+def test_bfloat16_trains_in_bfloat16_and_scores_in_float32(model: PolicyModel) -> None:
     pack = long_prompt_and_short_replies()
     halved = PolicyModel(str(model.folder), "cpu", "bfloat16")
     exact = model.logprobs(pack).detach()
